@@ -1,0 +1,311 @@
+"""The run-level configuration: TOML (or keyword arguments) in, one validated `Config` out. Imports no torch.
+
+    config = load(Path("configs/arithmetic.toml"), sets=["optimizer.learning_rate=1e-4"])
+
+Run-level keys are checked here. The options of a member (`[select] keep_per_prompt = 4`) belong to the function it
+names; `build.py` checks those against the function itself, still before any model is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from winnow.errors import ConfigError, did_you_mean
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Use = str | Callable[..., Any]
+
+
+class Section(BaseModel):
+    """Strict: an unknown key or a wrong type is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+class Member(BaseModel):
+    """A function by name, by "file.py:function", or itself; every other key is one of its options."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True)
+    use: Use
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        return self.use if isinstance(self.use, str) else getattr(self.use, "__name__", repr(self.use))
+
+
+class Lora(Section):
+    rank: Positive = 16
+    alpha: float = Field(32.0, gt=0)
+    targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+
+class Model(Section):
+    path: str = "bundled"  # "bundled", a folder, or a hub id
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    lora: Lora | None = None
+    gradient_checkpointing: bool = False
+
+
+class PromptSection(Section):
+    template: str = "chat"  # chat | r1_zero | question_only | a file with one {question}
+    system: str | None = None  # the system message of a chat template
+    max_prompt_tokens: Positive = 512
+
+
+class RolloutSection(Section):
+    engine: Member = Member(use="native")
+    prompts_per_step: Positive = 32
+    rollouts_per_prompt: Positive = 16
+    max_new_tokens: Positive = 64
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: NonNegative = 0
+    min_p: float = Field(0.0, ge=0, le=1)
+    stop: tuple[str, ...] = ()
+    max_rollouts_at_once: Positive = 512  # sampled side by side: the memory the engine may take
+
+
+class RewardPart(Member):
+    weight: float = 1.0
+
+
+class Reward(BaseModel):
+    """One reward, or a weighted sum of `parts` of which the first decides what is correct."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True)
+    use: Use | None = None
+    parts: tuple[RewardPart, ...] = ()
+    shaping: Literal["always", "if_wrong"] = "always"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Update(Section):
+    epochs: Positive = 1
+    updates_per_step: Positive = 1  # per epoch
+    tokens_per_micro_batch: Positive = 16384  # prompt, completion and padding
+
+
+class Optimizer(Section):
+    learning_rate: float = Field(1e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegative = 0
+
+
+class Evaluate(Section):
+    every: NonNegative = 0  # steps; 0: only before the first and after the last
+    problems: Positive = 256
+    rollouts_per_prompt: Positive = 8
+    split: str = "validation"
+    greedy: bool = True
+
+
+class Checkpoint(Section):
+    every: NonNegative = 0  # steps; 0: only after the last
+    keep_last: Positive = 2
+
+
+class Verify(Section):
+    workers: NonNegative = 1  # 0: in the trainer itself, where a reward cannot be stopped
+    timeout_seconds: float = Field(5.0, gt=0)
+    memory_mb: Positive = 2048
+    max_failure_share: float = Field(0.05, gt=0, le=1)
+
+
+class Config(Section):
+    seed: int = 0
+    steps: Positive = 100
+    output: str = "runs/winnow"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: NonNegative = 0  # CPU threads for torch; 0: every core
+    model: Model = Model()
+    task: Member = Member(use="arithmetic")
+    prompt: PromptSection = PromptSection()
+    rollout: RolloutSection = RolloutSection()
+    reward: Reward = Reward(use="r1_zero")
+    allocate: Member = Member(use="uniform")
+    select: tuple[Member, ...] = (Member.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
+    advantage: Member = Member(use="grpo")
+    weighting: Member = Member(use="token")
+    loss: Member = Member(use="clip")
+    update: Update = Update()
+    optimizer: Optimizer = Optimizer()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+    verify: Verify = Verify()
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _shorthands(cls, data: Any) -> Any:
+        return _expand(data) if isinstance(data, Mapping) else data
+
+    @pydantic.model_validator(mode="after")
+    def _combinations(self) -> Self:
+        rollout = self.rollout
+        if rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0:
+            raise ValueError(
+                "rollout.top_p, top_k and min_p must stay off while training: the policy's log-probs are over the whole "
+                "vocabulary, so every ratio would be biased by the mass that was cut; use them in evaluation"
+            )
+        if (self.reward.use is None) == (not self.reward.parts):
+            raise ValueError("reward needs either `use` or `parts`, not both and not neither")
+        return self
+
+
+MEMBER_KEYS = ("task", "allocate", "advantage", "weighting", "loss")
+
+
+def load(path: Path, sets: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply `--set a.b=c` overrides, validate. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    for assignment in sets:
+        _set(data, assignment)
+    return validate(data, source=str(path), text=text)
+
+
+def validate(data: Mapping[str, Any], *, source: str = "the configuration", text: str = "") -> Config:
+    """Check a nested mapping. Raises ConfigError with one line per mistake: key, line where known, remedy."""
+    try:
+        return Config.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise ConfigError("\n".join(_explain(e, source, text) for e in error.errors())) from error
+
+
+def dump(config: Config) -> dict[str, Any]:
+    """The resolved configuration as JSON-ready data; a function passed as an object appears by its name."""
+    plain = config.model_dump(mode="python")
+    return typing.cast(dict[str, Any], _plain(plain))
+
+
+def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`loss="clip"` for `loss={use="clip"}`, one selector for a list of one, a function wherever a name may stand."""
+    out = dict(data)
+    for key in (*MEMBER_KEYS, "reward"):
+        if key in out and (isinstance(out[key], str) or callable(out[key])):
+            out[key] = {"use": out[key]}
+    if "select" in out:
+        chain = out["select"] if isinstance(out["select"], (list, tuple)) else [out["select"]]
+        out["select"] = tuple({"use": m} if isinstance(m, str) or callable(m) else m for m in chain)
+    rollout = out.get("rollout")
+    if isinstance(rollout, Mapping) and isinstance(rollout.get("engine"), str):
+        out["rollout"] = {**rollout, "engine": {"use": rollout["engine"]}}
+    if isinstance(out.get("model"), (str, Path)):
+        out["model"] = {"path": str(out["model"])}
+    return typing.cast(dict[str, Any], _tuples(out))
+
+
+def _tuples(value: Any) -> Any:
+    """TOML arrays as tuples: strict pydantic takes no list for a tuple, and a frozen config should hold none."""
+    if isinstance(value, Mapping):
+        return {k: _tuples(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_tuples(v) for v in value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if callable(value):
+        return getattr(value, "__qualname__", repr(value))
+    return value
+
+
+def _set(data: dict[str, Any], assignment: str) -> None:
+    key, equals, raw = assignment.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {assignment!r}: write it as key=value, for example --set optimizer.learning_rate=1e-4")
+    try:
+        value = tomllib.loads(f"value = {raw.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word is a string
+    *tables, last = key.strip().split(".")
+    for table in tables:
+        data = data.setdefault(table, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"--set {assignment!r}: {table!r} is not a table")
+    data[last] = value
+
+
+def _explain(error: Any, source: str, text: str) -> str:
+    path = [str(p) for p in error["loc"] if not _is_union_arm(p)]
+    key = ".".join(path)
+    where = f"{source}, line {line}" if (line := _line_of(text, path)) else source
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
+        case "missing":
+            return f"{where}: {key!r} is missing"
+        case "value_error":
+            return f"{where}: {key + ': ' if key else ''}{error['ctx']['error']}"
+        case _:
+            return f"{where}: {key!r} is {error['input']!r}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _is_union_arm(part: Any) -> bool:
+    """pydantic puts the tried arm of a union into the location ("str", "function-...", "literal[...]")."""
+    return isinstance(part, str) and bool(re.fullmatch(r"str|callable|int|float|(literal|tuple|function)\W.*", part))
+
+
+def _fields_at(path: Sequence[str]) -> list[str]:
+    section: Any = Config
+    for name in path:
+        if name.isdigit():
+            continue
+        section = next(_sections_in(section.model_fields[name].annotation), None)
+        if section is None:
+            return []
+    return list(section.model_fields)
+
+
+def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation):
+        for argument in typing.get_args(annotation):
+            yield from _sections_in(argument)
+
+
+def _line_of(text: str, path: Sequence[str]) -> int | None:
+    """Where a key stands in TOML text, found by reading table headers; None when it is not written there."""
+    table: list[str] = []
+    keys = [p for p in path if not p.isdigit()]
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([\w.\-]+)\s*\]+", line):
+            table = header[1].split(".")
+            if table == keys:
+                return number
+        elif assignment := re.match(r"\s*([\w.\-]+)\s*=", line):
+            written = [*table, *assignment[1].split(".")]
+            if written == keys or (len(written) < len(keys) and written == keys[: len(written)] and "{" in line):
+                return number
+    return None

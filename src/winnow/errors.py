@@ -1,0 +1,50 @@
+"""Every error winnow raises on purpose.
+
+    WinnowError
+    ├── ConfigError       a key, value or combination that cannot run; raised before a model is loaded
+    ├── DataError         a problem file, a tokenizer or a model folder that cannot be used
+    ├── RunFolderError    a run folder that is taken, foreign, or cannot be resumed
+    ├── EngineError       an engine that broke its contract (stale weights, wrong counts)
+    └── VerifierError     verification failed too often to go on
+
+The message says what is wrong, where (key, file and line), and what to do about it. The command line prints
+the message alone; a traceback is for bugs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WinnowError(Exception):
+    """Base of all deliberate errors."""
+
+
+class ConfigError(WinnowError):
+    """A configuration that cannot run."""
+
+
+class DataError(WinnowError):
+    """Input data, a tokenizer or a model folder that cannot be used."""
+
+
+class RunFolderError(WinnowError):
+    """A run folder that is taken, belongs to another run, or cannot be resumed."""
+
+
+class EngineError(WinnowError):
+    """An engine that broke its contract."""
+
+
+class VerifierError(WinnowError):
+    """Verification failed too often for the rewards to be trusted."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'clip'?"` for a near miss, else the list of what exists."""
+    options = sorted(known)
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(options)}" if options else ""

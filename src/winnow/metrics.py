@@ -1,0 +1,85 @@
+"""Every number a run writes, with its meaning. A key that is not listed here fails the write.
+
+Names ending in `{...}` are patterns: `outcome/failed/{cause}` admits `outcome/failed/timeout`. Means over rollouts are
+over all N verified rollouts of every group unless the text says "kept".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+METRICS: dict[str, str] = {
+    "reward/mean": "mean reward of all verified rollouts, kept or not",
+    "reward/std": "standard deviation of those rewards (ddof 0)",
+    "reward/min": "smallest reward",
+    "reward/max": "largest reward",
+    "reward/accuracy": "share of verified rollouts that are correct",
+    "reward/part/{part}": "mean of one named part of the reward, before its weight",
+    "outcome/correct": "rollouts whose answer is correct",
+    "outcome/wrong": "rollouts whose answer is wrong",
+    "outcome/unparsable": "rollouts without an answer the verifier could read",
+    "outcome/failed": "rollouts whose verifier failed; they are neither kept nor in any baseline",
+    "outcome/failed/{cause}": "failed rollouts by cause: timeout, memory, crash, sandbox, raised, malformed",
+    "group/count": "groups sampled",
+    "group/flat": "groups whose verified rewards are all equal: no group baseline can learn from them",
+    "group/all_correct": "flat groups in which every rollout is correct: too easy",
+    "group/all_wrong": "flat groups in which no rollout is correct: too hard",
+    "rollout/length_mean": "mean completion length in tokens, the stop token included",
+    "rollout/length_max": "longest completion in tokens",
+    "rollout/truncated": "share of rollouts that hit max_new_tokens",
+    "select/kept": "rollouts kept for training",
+    "select/trained": "kept rollouts with an advantage that is not zero everywhere: those that reach the policy",
+    "advantage/mean": "mean advantage of kept rollouts",
+    "advantage/std": "standard deviation of the advantages of kept rollouts (ddof 0)",
+    "policy/loss": "the optimised scalar, summed over a batch, averaged over the step's optimizer updates",
+    "policy/entropy": "mean of -log p of the sampled tokens: an unbiased estimate of the policy's entropy in nats",
+    "policy/ratio_mean": "mean of p_now / p_old over trained tokens",
+    "policy/ratio_max": "largest p_now / p_old over trained tokens",
+    "policy/clip_fraction": "share of trained tokens whose gradient the clip removed",
+    "policy/grad_norm": "gradient norm before clipping, mean over the step's updates",
+    "policy/learning_rate": "learning rate of the step's last update",
+    "policy/logprob_gap_mean": "mean |engine log-prob - policy log-prob| of the trained tokens at the step's weights",
+    "policy/logprob_gap_max": "largest of those gaps",
+    "policy/skipped_updates": "optimizer updates skipped because no row was left or the gradient was not finite",
+    "budget/rollouts": "rollouts generated",
+    "budget/prompts_skipped": "prompts that the plan gave no rollout",
+    "budget/tokens_generated": "completion tokens sampled",
+    "budget/tokens_verified": "completion tokens of rollouts that got a verdict",
+    "budget/tokens_trained": "distinct completion tokens that reached the policy's update",
+    "budget/tokens_wasted": "tokens generated and not trained on",
+    "budget/updates": "optimizer updates taken",
+    "seconds/generate": "sampling, with the scoring that overlaps it",
+    "seconds/verify": "waiting for verdicts after sampling ended",
+    "seconds/select": "history, selection, advantages and schedule",
+    "seconds/annotate": "old and reference log-probs",
+    "seconds/update": "forward, backward and optimizer",
+    "seconds/sync": "handing the new weights to the engine",
+    "seconds/log": "writing the previous step's rows",
+    "seconds/step": "the whole step",
+    "eval/accuracy_sampled": "mean correctness over the held-out problems at the training temperature",
+    "eval/accuracy_sampled_sem": "standard error of eval/accuracy_sampled over problems",
+    "eval/accuracy_greedy": "share of held-out problems answered correctly at temperature 0",
+    "eval/pass_at_{k}": "unbiased estimate of the chance that at least one of k samples is correct",
+    "eval/reward_mean": "mean reward of the sampled evaluation",
+    "eval/length_mean": "mean completion length of the sampled evaluation",
+    "eval/truncated": "share of sampled evaluation rollouts that hit max_new_tokens",
+    "eval/failed": "evaluation rollouts whose verifier failed; they are left out of the means",
+    "eval/seconds": "seconds the evaluation took",
+}
+
+_PATTERNS = {name: re.compile(re.sub(r"\{\w+\}", r"[\\w.+-]+", name)) for name in METRICS if "{" in name}
+
+
+def meaning(key: str) -> str | None:
+    """What a metric means, or None when nothing is called that."""
+    if key in METRICS:
+        return METRICS[key]
+    return next((METRICS[name] for name, pattern in _PATTERNS.items() if pattern.fullmatch(key)), None)
+
+
+def check(keys: Iterable[str]) -> None:
+    """Raise KeyError for a metric nobody has explained."""
+    for key in keys:
+        if meaning(key) is None:
+            raise KeyError(f"metric {key!r} is not explained; add it with its meaning to METRICS in winnow/metrics.py")

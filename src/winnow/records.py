@@ -1,0 +1,276 @@
+"""The words of winnow: what flows through a training step, and nothing else.
+
+Shapes used everywhere:
+
+    G  prompts of a step          L  tokens of one completion       B  sequences of one optimizer step
+    N  rollouts of one prompt     P  tokens of one prompt           T  completion tokens of one micro-batch
+    V  vocabulary
+
+Per-rollout numbers (rewards, advantages, weights) are float64 numpy arrays; per-token numbers of a micro-batch are
+torch tensors on the policy's device. Log-probabilities are natural-log. This module imports no torch.
+
+Records are frozen. A `Group` and a `Row` are filled field by field, each field once: which fields are filled tells
+where in the corridor they stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+Finish = Literal["stop", "length", "abort"]
+Kind = Literal["correct", "wrong", "unparsable", "failed"]
+Cause = Literal["timeout", "memory", "crash", "sandbox", "raised", "malformed"]
+CAUSES: tuple[Cause, ...] = ("timeout", "memory", "crash", "sandbox", "raised", "malformed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One item of a task, before any tokenizer has seen it."""
+
+    id: str  # stable across epochs, runs and resumes
+    question: str
+    answer: Any  # the gold, in the form the task's rewards expect: text, a list of texts, or a JSON value
+    task: str
+    meta: dict[str, Any] = field(default_factory=dict)  # JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prompt:
+    """A problem rendered for the policy."""
+
+    id: str  # the problem's
+    tokens: IntArray  # [P]
+    text: str  # what the tokens say, special tokens included
+    answer: Any
+    task: str
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How an engine samples. temperature 0 is greedy."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: off
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()  # a rollout ends once its text ends in one of these; the text keeps it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rollout:
+    """One sampled answer, exactly as the engine produced it."""
+
+    index: int  # its place among its prompt's rollouts, 0-based; half of its identity
+    tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
+    logprobs: FloatArray  # [L] under the distribution actually sampled from
+    text: str  # the decoded tokens, special tokens left out
+    finish: Finish
+    version: int  # of the weights that sampled it
+    trainable: BoolArray | None = None  # [L]; None: every token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the verifier found. A verifier that failed says `failed`, never `wrong`."""
+
+    reward: float  # NaN when failed
+    correct: bool | None  # None when failed
+    kind: Kind
+    parts: dict[str, float] = field(default_factory=dict)  # the named summands before weighting
+    answer: str | None = None  # as extracted from the text
+    cause: Cause | None = None  # only when failed
+    detail: str = ""  # why, for a person
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.kind == "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Group:
+    """One prompt and its N rollouts. Filled once each, in this order: outcomes, keep, values, advantages."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+    outcomes: tuple[Outcome, ...] | None = None  # [N]
+    keep: BoolArray | None = None  # [N]
+    values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only
+    advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] or N x [L]
+
+    def fill(self, **fields: Any) -> Self:
+        """A copy with more fields set; refuses to overwrite one or to take a wrong length."""
+        _check_fill(self, fields, length=len(self.rollouts))
+        return dataclasses.replace(self, **fields)
+
+    def take(self, rows: Sequence[int] | IntArray | BoolArray) -> Group:
+        """The group restricted to some rollouts, by position or mask; every filled field follows."""
+        index = np.asarray(rows)
+        index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
+        return dataclasses.replace(
+            self,
+            rollouts=_pick(self.rollouts, index),
+            outcomes=_pick(self.outcomes, index),
+            keep=None if self.keep is None else self.keep[index],
+            values=_pick(self.values, index),
+            advantages=self.advantages[index]
+            if isinstance(self.advantages, np.ndarray)
+            else _pick(self.advantages, index),
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        """[N] the identity of each rollout within a step."""
+        return [f"{self.prompt.id}#{rollout.index}" for rollout in self.rollouts]
+
+    @property
+    def rewards(self) -> FloatArray:
+        """[N], NaN where the verifier failed."""
+        return np.array([outcome.reward for outcome in self._outcomes()], dtype=np.float64)
+
+    @property
+    def correct(self) -> BoolArray:
+        """[N], False where the verifier failed."""
+        return np.array([outcome.correct is True for outcome in self._outcomes()], dtype=np.bool_)
+
+    @property
+    def valid(self) -> BoolArray:
+        """[N], True where the verifier gave a verdict."""
+        return np.array([not outcome.failed for outcome in self._outcomes()], dtype=np.bool_)
+
+    @property
+    def lengths(self) -> IntArray:
+        """[N] completion tokens."""
+        return np.array([len(rollout.tokens) for rollout in self.rollouts], dtype=np.int64)
+
+    def _outcomes(self) -> tuple[Outcome, ...]:
+        if self.outcomes is None:
+            raise ValueError(f"group {self.prompt.id!r} has not been verified yet: its outcomes are not filled")
+        return self.outcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptStats:
+    """What is known about G prompts before they are sampled; NaN where nothing is."""
+
+    ids: tuple[str, ...]  # [G]
+    pass_rate: FloatArray  # [G]
+    gradient_norm: FloatArray  # [G]
+    trials: IntArray  # [G] verified rollouts behind pass_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a weighting sees: every kept rollout of one optimizer step, zero-advantage ones included."""
+
+    lengths: IntArray  # [B] trainable tokens
+    group: IntArray  # [B] index into the per-group arrays below
+    correct: BoolArray  # [B]
+    generated: IntArray  # [G] rollouts sampled
+    valid: IntArray  # [G] of these, verified
+    accepted: IntArray  # [G] of these, correct
+    pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN where unknown
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One kept rollout on its way through one optimizer step."""
+
+    prompt: Prompt
+    rollout: Rollout
+    group: int  # position of its group in the step
+    advantage: float | FloatArray  # scalar or [L]
+    weight: float  # multiplies every token's loss; the loss itself never divides
+    old_logprobs: FloatArray | None = None  # [L] under the weights that started the step
+    ref_logprobs: FloatArray | None = None  # [L] under the reference policy
+
+    def fill(self, **fields: Any) -> Self:
+        """A copy with more fields set; refuses to overwrite one or to take a wrong length."""
+        _check_fill(self, fields, length=len(self.rollout.tokens))
+        return dataclasses.replace(self, **fields)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which rollout of the step this is: epochs share it."""
+        return self.group, self.rollout.index
+
+    @property
+    def teaches(self) -> bool:
+        """False when the advantage is zero at every token."""
+        return bool(np.any(np.asarray(self.advantage) != 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """The rows of one optimizer step, weighted; rows that cannot teach have already left."""
+
+    epoch: int
+    update: int  # within the epoch
+    rows: tuple[Row, ...]
+    sequences: int  # kept rollouts the weights were made for (rows that left included)
+    tokens: int  # their trainable tokens
+    prompts: int  # their groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MicroBatch:
+    """Some rows of a batch, flat over their completion tokens, on the policy's device."""
+
+    rows: tuple[Row, ...]
+    sequence: Tensor  # [T] int64, which row a token belongs to
+    mask: Tensor  # [T] bool, True where the token is trained
+    advantages: Tensor  # [T]
+    weights: Tensor  # [T]
+    importance: Tensor  # [T] correction for a behaviour policy that is not the old one; 1 without
+    behaviour_logprobs: Tensor  # [T] as the engine reported them
+    old_logprobs: Tensor | None = None  # [T]
+    ref_logprobs: Tensor | None = None  # [T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PolicyOutput:
+    """What the policy says about a micro-batch, in the micro-batch's token order."""
+
+    logprobs: Tensor  # [T] at the sampling temperature
+    entropy: Tensor | None = None  # [T] over the whole vocabulary, on request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One finished step: its metrics by name."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+def _pick(values: Any, index: IntArray) -> Any:
+    return None if values is None else tuple(values[i] for i in index)
+
+
+def _check_fill(record: Any, fields: Iterable[str], *, length: int) -> None:
+    kind = type(record).__name__.lower()
+    for name in fields:
+        if name not in {f.name for f in dataclasses.fields(record)}:
+            raise ValueError(f"a {kind} has no field {name!r}")
+        if getattr(record, name) is not None:
+            raise ValueError(f"{name!r} of this {kind} is already filled; fields are written once")
+        value = fields[name] if isinstance(fields, dict) else None
+        if value is None or len(value) != length:
+            found = "None" if value is None else str(len(value))
+            raise ValueError(f"{name!r} of this {kind} needs {length} entries, got {found}")

@@ -1,0 +1,171 @@
+"""Names for functions: `register` gives one, `resolve` finds one, `bind` sets its options.
+
+A member of a family is a plain function. Its positional parameters are the family's (`FAMILIES`), its keyword-only
+parameters are its options; nothing else describes it. A user's own comes by name, by `"file.py:function"`, or as the
+function itself, and goes through the same checks as winnow's.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from winnow.errors import ConfigError, did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "task": ("split",),
+        "reward": ("prompt", "rollout"),
+        "allocator": ("stats", "budget"),
+        "selector": ("group", "rng"),
+        "advantage": ("groups",),
+        "weighting": ("shape",),
+        "loss": ("out", "mb"),
+        "term": ("out", "mb"),
+        "engine": ("context",),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A resolved member: its function, and what it declares about itself."""
+
+    family: str
+    name: str
+    function: Callable[..., Any]
+    traits: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        """The keyword-only parameters, by name."""
+        parameters = inspect.signature(self.function).parameters.values()
+        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+_ENTRIES: dict[str, dict[str, Entry]] = {family: {} for family in FAMILIES}
+_ALIASES: dict[str, dict[str, str]] = {family: {} for family in FAMILIES}
+
+
+def register(family: str, name: str | None = None, *, aliases: tuple[str, ...] = (), **traits: Any) -> Callable[[F], F]:
+    """Give a function a name in a family. `traits` are what contract tests and the corridor read
+    (`baseline="group"` of an advantage, `needs=("ref_logprobs",)` of a term ...).
+    """
+
+    def add(function: F) -> F:
+        entry = Entry(family, name or function.__name__, function, MappingProxyType(traits))
+        _check_signature(entry)
+        for taken in (entry.name, *aliases):
+            known = _ENTRIES[family].get(taken) or _ENTRIES[family].get(_ALIASES[family].get(taken, ""))
+            if known is not None and known.function is not function and not _same_place(known.function, function):
+                raise ConfigError(f"the {family} {taken!r} is already registered; choose another name")
+        _ENTRIES[family][entry.name] = entry
+        _ALIASES[family].update(dict.fromkeys(aliases, entry.name))
+        return function
+
+    return add
+
+
+def members(family: str) -> dict[str, Entry]:
+    """Everything registered in a family, by name, aliases left out."""
+    return dict(sorted(_ENTRIES[family].items()))
+
+
+def aliases(family: str) -> dict[str, str]:
+    """Published names that mean one of ours: alias -> name."""
+    return dict(sorted(_ALIASES[family].items()))
+
+
+def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = None) -> Entry:
+    """Find a member by name, by "file.py:function" (relative to `base`), or take the function itself.
+
+    Raises ConfigError naming what was asked for and what exists.
+    """
+    if callable(use):
+        entry = _entry_of(family, use)
+        _check_signature(entry)
+        return entry
+    if ".py:" in use:
+        entry = _entry_of(family, load_function(use, base=base))
+        _check_signature(entry)
+        return entry
+    name = _ALIASES[family].get(use, use)
+    if name not in _ENTRIES[family]:
+        raise ConfigError(f"no {family} is called {use!r}{did_you_mean(use, [*_ENTRIES[family], *_ALIASES[family]])}")
+    return _ENTRIES[family][name]
+
+
+def bind(entry: Entry, options: Mapping[str, Any], *, key: str) -> Callable[..., Any]:
+    """The member with its options set; refuses options it does not have and demands those without a default.
+
+    `key` is where the options stand in the configuration, for the message.
+    """
+    known = entry.options
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known) if known else "; it takes no options"
+            raise ConfigError(f"{key}.{name}: the {entry.family} {entry.name!r} has no such option{hint}")
+    for name, parameter in known.items():
+        if parameter.default is inspect.Parameter.empty and name not in options:
+            raise ConfigError(f"{key}.{name} is missing: the {entry.family} {entry.name!r} needs it")
+    return functools.partial(entry.function, **options) if options else entry.function
+
+
+def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
+    """Import `function` from `"file.py:function"`. The file is the user's own, trusted code."""
+    file_name, _, function_name = path.rpartition(":")
+    file = (base or Path.cwd()) / file_name
+    if not file.is_file():
+        raise ConfigError(f"{path!r}: there is no file {file}")
+    module_name = "winnow_user_" + re.sub(r"\W", "_", str(file.resolve()))
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None and spec.loader is not None, "a .py file always has a loader"
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path!r}: importing {file} raised {type(error).__name__}: {error}") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ConfigError(f"{path!r}: {file} has no function {function_name!r}{did_you_mean(function_name, public)}")
+    return function  # type: ignore[no-any-return]
+
+
+def _entry_of(family: str, function: Callable[..., Any]) -> Entry:
+    for entry in _ENTRIES[family].values():
+        if entry.function is function:
+            return entry
+    return Entry(family, getattr(function, "__name__", type(function).__name__), function)
+
+
+def _check_signature(entry: Entry) -> None:
+    expected = FAMILIES[entry.family]
+    parameters = list(inspect.signature(entry.function).parameters.values())
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(positional) != len(expected) or open_ended:
+        shown = f"{entry.name}{inspect.signature(entry.function)}"
+        raise ConfigError(
+            f"{shown} cannot be a {entry.family}: it must take exactly ({', '.join(expected)}) by position, "
+            f"and its options after a bare * as keyword-only parameters"
+        )
+
+
+def _same_place(a: Callable[..., Any], b: Callable[..., Any]) -> bool:
+    """True when b is a again, from a module imported a second time (a user's file, re-read by a worker)."""
+    return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)

@@ -1,0 +1,45 @@
+"""Randomness that follows identity, never position or history.
+
+Every random number of a run is a pure function of names: (run seed, purpose, step, prompt id, rollout index ...).
+Nothing draws from a shared stream, so a resumed run, a different batch limit or another order of the same
+rollouts sees the same numbers, and neighbouring seeds share nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Part = str | int
+_UNIT = 2.0**-53
+
+
+def derive(*parts: Part) -> int:
+    """A 128-bit key from names; `derive(1, "2")` and `derive("1", 2)` differ."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+
+
+def generator(*parts: Part) -> np.random.Generator:
+    """A counter-based generator (Philox) keyed by names."""
+    return np.random.Generator(np.random.Philox(key=derive(*parts)))
+
+
+def uniform(*parts: Part) -> float:
+    """One number in [0, 1) keyed by names."""
+    return (derive(*parts) >> 75) * _UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class Rng:
+    """What a selector draws from: one uniform per rollout id, whatever the order of the rollouts."""
+
+    key: tuple[Part, ...]
+
+    def uniforms(self, ids: Sequence[str]) -> npt.NDArray[np.float64]:
+        """[N] numbers in [0, 1), one per id."""
+        return np.array([uniform(*self.key, name) for name in ids], dtype=np.float64)
