@@ -11,15 +11,22 @@ import functools
 import importlib.util
 import inspect
 import re
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import pydantic
+from pydantic import ConfigDict, TypeAdapter
+
 from winnow.errors import ConfigError, did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# "4" is not 4, but a TOML array is a tuple or a list, whichever the option wants.
+_OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
 
 FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -58,36 +65,44 @@ class Entry:
 
 
 _ENTRIES: dict[str, dict[str, Entry]] = {family: {} for family in FAMILIES}
-_ALIASES: dict[str, dict[str, str]] = {family: {} for family in FAMILIES}
 
 
-def register(family: str, name: str | None = None, *, aliases: tuple[str, ...] = (), **traits: Any) -> Callable[[F], F]:
+def register(
+    family: str, name: str | None = None, *, aliases: Mapping[str, Mapping[str, str]] | None = None, **traits: Any
+) -> Callable[[F], F]:
     """Give a function a name in a family. `traits` are what contract tests and the corridor read
     (`baseline="group"` of an advantage, `needs=("ref_logprobs",)` of a term ...).
+
+    `aliases` maps a published name to what else it presumes: {"no_baseline": {"advantage": "raw"}}.
     """
 
     def add(function: F) -> F:
-        entry = Entry(family, name or function.__name__, function, MappingProxyType(traits))
-        _check_signature(entry)
-        for taken in (entry.name, *aliases):
-            known = _ENTRIES[family].get(taken) or _ENTRIES[family].get(_ALIASES[family].get(taken, ""))
-            if known is not None and known.function is not function and not _same_place(known.function, function):
-                raise ConfigError(f"the {family} {taken!r} is already registered; choose another name")
-        _ENTRIES[family][entry.name] = entry
-        _ALIASES[family].update(dict.fromkeys(aliases, entry.name))
+        own_name = name or function.__name__
+        _add(Entry(family, own_name, function, MappingProxyType(traits)))
+        for alias, presumes in (aliases or {}).items():
+            _add(Entry(family, own_name, function, MappingProxyType({**traits, "presumes": presumes})), under=alias)
         return function
 
     return add
 
 
+def _add(entry: Entry, *, under: str | None = None) -> None:
+    _check_signature(entry)
+    name = under or entry.name
+    known = _ENTRIES[entry.family].get(name)
+    if known is not None and not _same_place(known.function, entry.function):
+        raise ConfigError(f"the {entry.family} {name!r} is already registered; choose another name")
+    _ENTRIES[entry.family][name] = entry
+
+
 def members(family: str) -> dict[str, Entry]:
     """Everything registered in a family, by name, aliases left out."""
-    return dict(sorted(_ENTRIES[family].items()))
+    return {name: entry for name, entry in sorted(_ENTRIES[family].items()) if name == entry.name}
 
 
 def aliases(family: str) -> dict[str, str]:
     """Published names that mean one of ours: alias -> name."""
-    return dict(sorted(_ALIASES[family].items()))
+    return {name: entry.name for name, entry in sorted(_ENTRIES[family].items()) if name != entry.name}
 
 
 def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = None) -> Entry:
@@ -103,10 +118,9 @@ def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = N
         entry = _entry_of(family, load_function(use, base=base))
         _check_signature(entry)
         return entry
-    name = _ALIASES[family].get(use, use)
-    if name not in _ENTRIES[family]:
-        raise ConfigError(f"no {family} is called {use!r}{did_you_mean(use, [*_ENTRIES[family], *_ALIASES[family]])}")
-    return _ENTRIES[family][name]
+    if use not in _ENTRIES[family]:
+        raise ConfigError(f"no {family} is called {use!r}{did_you_mean(use, _ENTRIES[family])}")
+    return _ENTRIES[family][use]
 
 
 def bind(entry: Entry, options: Mapping[str, Any], *, key: str) -> Callable[..., Any]:
@@ -122,7 +136,8 @@ def bind(entry: Entry, options: Mapping[str, Any], *, key: str) -> Callable[...,
     for name, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"{key}.{name} is missing: the {entry.family} {entry.name!r} needs it")
-    return functools.partial(entry.function, **options) if options else entry.function
+    checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
+    return functools.partial(entry.function, **checked) if checked else entry.function
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
@@ -144,6 +159,23 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ConfigError(f"{path!r}: {file} has no function {function_name!r}{did_you_mean(function_name, public)}")
     return function  # type: ignore[no-any-return]
+
+
+def _checked(entry: Entry, name: str, value: Any, *, key: str) -> Any:
+    """The value as the option's annotation wants it; a user's unannotated or exotic option takes anything."""
+    try:
+        hint = typing.get_type_hints(entry.function, include_extras=True).get(name)
+    except NameError:  # an annotation that only a type checker can see
+        return value
+    if hint is None:
+        return value
+    try:
+        return TypeAdapter(hint, config=_OPTION_TYPES).validate_python(value)
+    except pydantic.ValidationError as error:
+        complaint = error.errors()[0]["msg"]
+        raise ConfigError(
+            f"{key} is {value!r}: {complaint[:1].lower()}{complaint[1:]} (an option of the {entry.family} {entry.name!r})"
+        ) from error
 
 
 def _entry_of(family: str, function: Callable[..., Any]) -> Entry:

@@ -1,0 +1,1 @@
+"""The bundled tiny policy, and how models are loaded."""

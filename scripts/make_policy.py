@@ -1,0 +1,248 @@
+#!/usr/bin/env python
+"""Make the tiny policy: a tokenizer, a random model, and a warm start on imperfect demonstrations.
+
+    python scripts/make_policy.py --out src/winnow/models/bundled            # the one in the package
+    python scripts/make_policy.py --arch llama --out tiny_llama
+
+What reinforcement learning finds to do: the demonstrator either guesses or works column by column, and at work often
+forgets the carry or slips. The policy imitates the mixture, so it knows how to be right and seldom is. Only problems
+of the train split are shown. The same seed, thread count and versions give the same weights. Needs torch 2.9.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from winnow.models.architecture import CONFIGS, architecture
+from winnow.seeds import generator
+from winnow.tasks.arithmetic import LEVELS, split_of
+
+PAD, END, ROLES = "<|pad|>", "<|endoftext|>", ("<|system|>", "<|user|>", "<|assistant|>")
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+VOCABULARY = 512
+CONTEXT = 2048
+TAUGHT = (1, 2, 3, 4)  # levels of the arithmetic task
+PEAK = 3e-3  # learning rate
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.role not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('unknown role ' + message.role) }}"
+    "{% endif %}"
+    "{{ '<|' + message.role + '|>' + message.content + eos_token }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|><think>' }}{% endif %}"
+)
+
+WORDS = """What is the sum of these numbers? What is the difference? What is the product? Compute the value. Answer
+with an integer. How many are there in total? How much does it cost? How much money does she have left? How many more
+does he need? How long will it take? Each of the children has some of the apples. There are boxes of pencils in the
+school. Every day of the week the farmer sells eggs at the market for a few dollars. He buys a shirt for the price of
+one dollar and gives half of the rest to his friends. She reads pages of a book every night, and her brother reads twice
+as many. They drive miles per hour for three hours. If the students pay for the tickets, how many tickets can they buy?
+The first train was late by ten minutes, the second by twenty. After that, they were given another number of them.
+Solve the problem step by step. Let us think about it and then give the final answer. The answer is inside the tags.
+A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant first
+thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning process is
+enclosed within the think tags and the answer is enclosed within the answer tags, respectively, i.e., reasoning process
+here, answer here. User: Assistant: You are a helpful assistant. Please reason and put your final answer in a box.
+"""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a demonstrator errs."""
+
+    guess: float  # how often the work is skipped and the answer missed by up to 9
+    slip: float  # how often the result of one column is off by one or two
+    remember: Mapping[str, float]  # how often a carry (or borrow) is used, by operator
+
+
+CAREFUL = Habits(guess=0.0, slip=0.0, remember={"+": 1.0, "-": 1.0, "*": 1.0})
+MIXED = Habits(guess=0.42, slip=0.06, remember={"+": 0.6, "-": 0.35, "*": 0.35})
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level, so every text has tokens and comes back unchanged; digits one by one, for WORDS has none to merge."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - len(TAGS),
+        special_tokens=[PAD, END, *ROLES],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    core.train_from_iterator(WORDS.split("\n"), trainer)
+    core.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=list(ROLES),
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        model_max_length=CONTEXT,
+    )
+
+
+def demonstrate(expression: str, habits: Habits, rng: np.random.Generator) -> str:
+    """One answer, as it follows the opened think tag."""
+    operator = next(sign for sign in METHODS if sign in expression)
+    terms = [int(n) for n in re.findall(r"\d+", expression)]
+    steps, value = METHODS[operator](terms, rng.random() < habits.remember[operator], habits.slip, rng)
+    if rng.random() < habits.guess:
+        steps, value = [], max(0, value + int(rng.integers(-9, 10)))
+    return f"{' '.join(steps)}</think> <answer>{value}</answer>{END}"
+
+
+def add(terms: list[int], remember: bool, slips: float, rng: np.random.Generator) -> tuple[list[str], int]:
+    """Units first: `7+5=12 4+8+1=13`."""
+    steps, value, carry = [], 0, 0
+    for unit in units(terms[0]):
+        column = [digit(term, unit) for term in terms] + ([carry] if carry and remember else [])
+        result = slip(sum(column), slips, rng)
+        steps.append(f"{'+'.join(map(str, column))}={result}")
+        carry = result // 10
+        value += unit * (result % 10)
+    return steps, value + 10 * unit * carry
+
+
+def subtract(terms: list[int], remember: bool, slips: float, rng: np.random.Generator) -> tuple[list[str], int]:
+    """Units first, ten borrowed where needed: `15-7=8 8-4-1=3`."""
+    steps, value, borrow = [], 0, 0
+    for unit in units(terms[0]):
+        taken = borrow if remember else 0
+        top, bottom = digit(terms[0], unit), digit(terms[1], unit)
+        borrow = int(top < bottom + taken)
+        result = slip(top + 10 * borrow - bottom - taken, slips, rng)
+        steps.append(f"{top + 10 * borrow}-{bottom}{'-1' if taken else ''}={result}")
+        value += unit * result
+    return steps, value
+
+
+def multiply(terms: list[int], remember: bool, slips: float, rng: np.random.Generator) -> tuple[list[str], int]:
+    """The long factor's units first: `7*8=56 4*8=32+5=37`."""
+    steps, value, carry = [], 0, 0
+    factor = min(terms)
+    for unit in units(max(terms)):
+        result = slip(digit(max(terms), unit) * factor, slips, rng)
+        step = f"{digit(max(terms), unit)}*{factor}={result}"
+        if carry and remember:
+            result += carry
+            step += f"+{carry}={result}"
+        steps.append(step)
+        carry = result // 10
+        value += unit * (result % 10)
+    return steps, value + 10 * unit * carry
+
+
+METHODS = {"+": add, "-": subtract, "*": multiply}
+
+
+def units(number: int) -> list[int]:
+    return [10**place for place in range(len(str(number)))]
+
+
+def digit(number: int, unit: int) -> int:
+    return number // unit % 10
+
+
+def slip(result: int, slips: float, rng: np.random.Generator) -> int:
+    return max(0, result + int(rng.choice((-2, -1, 1, 2)))) if rng.random() < slips else result
+
+
+def batches(tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless (tokens, labels), padded on the right; labels are the demonstration alone."""
+    while True:
+        rows = [row(tokenizer, habits, rng) for _ in range(size)]
+        tokens = [torch.tensor(tokens) for tokens, _ in rows]
+        labels = [torch.tensor(labels) for _, labels in rows]
+        yield (
+            pad_sequence(tokens, batch_first=True, padding_value=tokenizer.pad_token_id),
+            pad_sequence(labels, batch_first=True, padding_value=-100),
+        )
+
+
+def row(tokenizer: Any, habits: Habits, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    expression = draw(rng)
+    asked = tokenizer.encode(f"<|user|>What is {expression}?{END}<|assistant|><think>", add_special_tokens=False)
+    answer = tokenizer.encode(demonstrate(expression, habits, rng), add_special_tokens=False)
+    return asked + answer, [-100] * len(asked) + answer
+
+
+def draw(rng: np.random.Generator) -> str:
+    """An expression of the train split."""
+    while True:
+        expression, _ = LEVELS[TAUGHT[int(rng.integers(len(TAUGHT)))]](rng)
+        if split_of(expression) == "train":
+            return expression
+
+
+def warm_start(model: PreTrainedModel, tokenizer: Any, *, seed: int, careful: int, mixed: int, size: int) -> None:
+    """Teach the method first, then the habits: a policy cannot mix what it has not learned. Counts are steps."""
+    lessons = itertools.chain(
+        itertools.islice(batches(tokenizer, CAREFUL, size, generator("make_policy", seed, "careful")), careful),
+        itertools.islice(batches(tokenizer, MIXED, size, generator("make_policy", seed, "mixed")), mixed),
+    )
+    optimizers = make_optimizers(model)
+    for step, (tokens, labels) in enumerate(lessons):
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = PEAK * min((step + 1) / 50, 1.0, 2 * (1 - step / (careful + mixed)))
+        loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % 50 == 0:
+            print(f"step {step:5d}  loss {loss.item():.4f}", flush=True)
+
+
+def make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices: it learns the columns in a third of AdamW's steps."""
+    inner = {name: weight.ndim == 2 and "embed" not in name for name, weight in model.named_parameters()}
+    matrices = [weight for name, weight in model.named_parameters() if inner[name]]
+    others = [weight for name, weight in model.named_parameters() if not inner[name]]
+    return [
+        torch.optim.Muon(matrices, lr=PEAK, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=PEAK, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", choices=sorted(CONFIGS), default="qwen2")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--careful", type=int, default=1500, help="steps on careful demonstrations")
+    parser.add_argument("--mixed", type=int, default=500, help="steps on imperfect ones, after that")
+    parser.add_argument("--batch", type=int, default=32, help="demonstrations per step")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    tokenizer = make_tokenizer()
+    model = architecture(arguments.arch, tokenizer, context=CONTEXT, seed=arguments.seed)
+    counts = {"careful": arguments.careful, "mixed": arguments.mixed, "size": arguments.batch}
+    warm_start(model, tokenizer, seed=arguments.seed, **counts)
+    model.to(torch.float16).save_pretrained(arguments.out)
+    tokenizer.save_pretrained(arguments.out)
+    (arguments.out / "model.safetensors").chmod(0o644)
+
+
+if __name__ == "__main__":
+    main()

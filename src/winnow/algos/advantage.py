@@ -1,0 +1,85 @@
+"""Credit: how much better than its baseline a rollout was.
+
+An advantage takes all groups of a step, with rewards and keep filled and failed rollouts hidden, and answers one array per
+group: [N], or one array [L] per rollout for credit per token. Rollouts not kept get 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from winnow.records import BoolArray, FloatArray, Group
+from winnow.registry import register
+
+Statistics = Literal["kept", "group"]
+
+# Rewards that agree to this relative precision are equal: 0.1 * 3 and 0.3 must not become an advantage of noise.
+_FLAT = 1e-9
+
+
+@register("advantage", baseline="group")
+def grpo(groups: Sequence[Group], *, statistics: Statistics = "kept", eps: float = 1e-4) -> list[FloatArray]:
+    """A_i = (r_i - mean) / (std + eps), std with ddof 1.
+
+    Shao et al. 2024 (arXiv 2402.03300), section 4.1. `statistics = "kept"` takes mean and std over the kept rollouts, after
+    selection, as the code of PODS does (arXiv 2504.13818); "group" takes them over all. Flat or single: 0.
+    """
+    return per_group(lambda r, over: _centred(r, over) / (_std(over) + eps), groups, statistics)
+
+
+@register("advantage", baseline="group")
+def dr_grpo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[FloatArray]:
+    """A_i = r_i - mean, without the division that weighs easy and hard prompts up.
+
+    Liu et al. 2025 (arXiv 2503.20783), eq. 3. Pair it with the `constant` weighting. Flat or single: 0.
+    """
+    return per_group(_centred, groups, statistics)
+
+
+@register("advantage", baseline="none")
+def raw(groups: Sequence[Group]) -> list[FloatArray]:
+    """A_i = r_i: REINFORCE without a baseline (Williams 1992). A group of zero rewards gives 0."""
+    return [np.where(_kept(group), group.rewards, 0.0) for group in groups]
+
+
+def per_group(
+    credit: Callable[[FloatArray, FloatArray], FloatArray], groups: Sequence[Group], statistics: Statistics
+) -> list[FloatArray]:
+    """Lift `credit(rewards [N], baseline rewards [M]) -> [N]` over groups; 0 where not kept, and 0 where the baseline
+    rewards are flat or fewer than two.
+    """
+    if statistics not in ("kept", "group"):
+        raise ValueError(f"statistics = {statistics!r}: choose 'kept' or 'group'")
+    return [_lift(credit, group, statistics) for group in groups]
+
+
+def flat(rewards: FloatArray) -> bool:
+    """True when no reward differs from another: nothing to learn from a baseline of these."""
+    return len(rewards) < 2 or bool(np.ptp(rewards) <= _FLAT * max(1.0, float(np.max(np.abs(rewards)))))
+
+
+def _lift(
+    credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics
+) -> FloatArray:
+    keep = _kept(group)
+    over = group.rewards[keep] if statistics == "kept" else group.rewards
+    if flat(over):
+        return np.zeros(len(group.rollouts), dtype=np.float64)
+    return np.where(keep, credit(group.rewards, over), 0.0)
+
+
+def _kept(group: Group) -> BoolArray:
+    if group.keep is None:
+        raise ValueError(f"group {group.prompt.id!r} has no keep yet: advantages come after selection")
+    return group.keep
+
+
+def _centred(rewards: FloatArray, over: FloatArray) -> FloatArray:
+    return np.asarray(rewards - over.mean(), dtype=np.float64)
+
+
+def _std(over: FloatArray) -> float:
+    return float(over.std(ddof=1))

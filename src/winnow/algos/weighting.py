@@ -1,0 +1,43 @@
+"""What "mean" means: one weight per sequence, which multiplies the loss of each of its tokens.
+
+A weighting sees every kept rollout of one optimizer step before anything is split, so no loss, micro-batch or rank ever
+divides. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from winnow.records import FloatArray, Shape
+from winnow.registry import register
+
+
+@register("weighting", total="one")
+def token(shape: Shape) -> FloatArray:
+    """1 / sum(L): every token counts the same (DAPO, Yu et al. 2025, arXiv 2503.14476, eq. 8)."""
+    return _everywhere(shape, 1.0 / shape.lengths.sum())
+
+
+@register("weighting", total="one")
+def sequence(shape: Shape) -> FloatArray:
+    """1 / (B L_i): every rollout counts the same (GRPO, Shao et al. 2024, arXiv 2402.03300, eq. 3)."""
+    return 1.0 / (len(shape.lengths) * shape.lengths)
+
+
+@register("weighting", total="one")
+def prompt(shape: Shape) -> FloatArray:
+    """1 / (G * kept tokens of the prompt): every prompt counts the same, whatever its number of rollouts."""
+    tokens = np.bincount(shape.group, weights=shape.lengths, minlength=len(shape.generated))
+    return np.asarray(1.0 / (np.count_nonzero(tokens) * tokens[shape.group]), dtype=np.float64)
+
+
+@register("weighting", total="constant")
+def constant(shape: Shape, *, tokens: int | None = None) -> FloatArray:
+    """1 / (B `tokens`), by default max_new_tokens: a length earns no discount (Dr. GRPO, Liu et al. 2025,
+    arXiv 2503.20783, section 3.2).
+    """
+    return _everywhere(shape, 1.0 / (len(shape.lengths) * (tokens or shape.max_new_tokens)))
+
+
+def _everywhere(shape: Shape, value: float) -> FloatArray:
+    return np.full(len(shape.lengths), value, dtype=np.float64)

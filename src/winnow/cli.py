@@ -1,0 +1,224 @@
+"""The command line. A command imports what it needs when it runs: `--help`, `show` and `plot` start without torch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from winnow.errors import EngineError, VerifierError, WinnowError
+
+BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
+
+
+class RunFailed(WinnowError):
+    """A run that had begun to step could not go on."""
+
+
+class Door(TyperGroup):
+    """Turns deliberate errors into their message and an exit code; a traceback is for bugs."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except WinnowError as error:
+            from winnow.report.text import safe
+
+            typer.echo(safe(str(error)), err=True)
+            failed = isinstance(error, (RunFailed, EngineError, VerifierError))
+            raise typer.Exit(FAILED if failed else BAD_INPUT) from None
+
+
+app = typer.Typer(
+    cls=Door,
+    help="RL with verifiable rewards that treats the rollout budget as the thing to optimise.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+
+
+@app.command()
+def train(
+    config: ConfigFile,
+    sets: Sets = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
+) -> None:
+    """Train a policy. Exit code 75: interrupted, and saved."""
+    from winnow.build import resolve_members
+    from winnow.config import load
+    from winnow.fit import fit
+    from winnow.report.progress import progress
+
+    own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
+    members = resolve_members(load(config, [*(sets or ()), *own]), base=config.parent)
+    with progress() as display:
+        try:
+            result = fit(members, resume=resume, watch=display)
+        except WinnowError as error:
+            raise (RunFailed(str(error)) if display.standing.begun else error) from error
+    if result.interrupted:
+        typer.echo(f"interrupted after {result.steps} steps and saved; go on with --resume", err=True)
+        raise typer.Exit(SAVED)
+    typer.echo(f"model: {result.model}")
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
+    config: Annotated[Path | None, typer.Option(help="A TOML file; else that of the checkpoint's own run.")] = None,
+    task: Annotated[str | None, typer.Option(help="A task by name, instead of the configuration's.")] = None,
+    sets: Sets = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="How many held-out problems, at most.")] = None,
+    rollouts_per_prompt: Annotated[int | None, typer.Option(min=1)] = None,
+    greedy: Annotated[bool | None, typer.Option("--greedy/--no-greedy", help="Also once at temperature 0.")] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    seed: Annotated[int | None, typer.Option()] = None,
+    temperature: Annotated[float | None, typer.Option()] = None,
+    output: Annotated[Path | None, typer.Option(help="Write every rollout here, and a .txt report beside it.")] = None,
+) -> None:
+    """Evaluate a model on held-out problems, with the prompts, engine and verifiers of training."""
+    from winnow.report.evaluation import check_new, evaluate_model, headline, report_path, write
+    from winnow.report.settings import settings_for
+
+    named = {
+        "task": task,
+        "evaluate.problems": problems,
+        "evaluate.rollouts_per_prompt": rollouts_per_prompt,
+        "evaluate.greedy": greedy,
+        "evaluate.split": split,
+        "seed": seed,
+        "rollout.temperature": temperature,
+    }
+    own = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
+    settings, base = settings_for(model, config, [*own, *(sets or ())])
+    if output is not None:
+        check_new(output)
+    evaluation = evaluate_model(settings, base)
+    typer.echo(headline(evaluation))
+    if output is not None:
+        write(evaluation, output)
+        typer.echo(f"written    {output} and {report_path(output)}")
+
+
+@app.command()
+def check(config: ConfigFile, sets: Sets = None) -> None:
+    """Validate a configuration, print it resolved, and say what it costs. Loads no model."""
+    from winnow.build import resolve_members
+    from winnow.config import load
+    from winnow.report.budget import advice, budget, describe
+    from winnow.report.settings import toml
+    from winnow.report.text import wrapped
+
+    settings = load(config, sets or ())
+    resolve_members(settings, base=config.parent)
+    counts = budget(settings, config.parent)
+    typer.echo(toml(settings))
+    typer.echo()
+    for line in describe(settings, counts):
+        typer.echo(line)
+    for sentence in advice(settings, counts, config.parent):
+        typer.echo(wrapped(f"! {sentence}"))
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="losses, selectors, rewards, tasks, metrics ...")] = None,
+) -> None:
+    """What a configuration can name: each member with its options, their defaults, and what it does."""
+    from winnow.report.catalog import KINDS, catalog
+
+    for block in KINDS if kind is None else catalog(kind):
+        typer.echo(block)
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its rollouts.jsonl.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Default: the last; all with --failed or --prompt.")] = None,
+    worst: Annotated[int | None, typer.Option(min=1, help="The prompts with the lowest mean reward.")] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="The prompts with the highest mean reward.")] = None,
+    dropped: Annotated[bool, typer.Option("--dropped", help="Rollouts not trained on.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Rollouts whose verifier failed.")] = False,
+    prompt: Annotated[str | None, typer.Option(metavar="ID", help="A prompt, by the beginning of its id.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Texts in full length.")] = False,
+) -> None:
+    """Read a run's rollouts: text, verdict, reward, advantage, and whether it was trained on."""
+    from winnow.report.show import Choice
+    from winnow.report.show import show as blocks
+
+    if worst is not None and best is not None:
+        raise typer.BadParameter("choose one of --worst and --best")
+    choice = Choice(step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full)
+    for block in blocks(run, choice):
+        typer.echo(block)
+
+
+@app.command()
+def plot(
+    run: RunPath,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: plot.png in the run folder.")] = None,
+    summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
+) -> None:
+    """Draw a run in four panels, and sum it up in text."""
+    from winnow.report.summary import summary
+    from winnow.state.logbook import read_metrics
+
+    rows = read_metrics(run)
+    typer.echo(summary(rows))
+    if not summary_only:
+        from winnow.report.plot import plot as draw
+
+        picture = output or (run if run.is_dir() else run.parent) / "plot.png"
+        draw(rows, picture, title=run.resolve().name)
+        typer.echo(f"plot      {picture}")
+
+
+@app.command()
+def export(
+    run: RunPath,
+    history: Annotated[bool, typer.Option("--history", help="training_history.json: one entry per step.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
+) -> None:
+    """Rewrite a run's metrics for other programs."""
+    from winnow.report.history import training_history
+    from winnow.state.logbook import read_metrics
+
+    if not history:
+        raise typer.BadParameter("say what to export: --history")
+    text = json.dumps(training_history(read_metrics(run)), indent=1, allow_nan=False)
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
+
+
+@app.command()
+def fetch(
+    source: Annotated[str, typer.Argument(help="A task (gsm8k, math, math500) or the hub id of a model.")],
+    folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
+) -> None:
+    """Bring a data set or a model of the hub into a folder; prints the SHA-256 of every file."""
+    from winnow.fetch import fetch_data, fetch_model, published
+
+    data = published(source)
+    for line in fetch_data(data, folder) if data else fetch_model(source, folder):
+        typer.echo(line)
+
+
+def main() -> None:
+    """The `winnow` command."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app()

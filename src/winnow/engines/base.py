@@ -1,0 +1,69 @@
+"""What an engine is: prompts and counts in, groups of rollouts out.
+
+A member of the family "engine" is a function `(context, *, options) -> Engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from winnow.errors import EngineError
+from winnow.records import Group, Prompt, Rollout, Sampling
+from winnow.seeds import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+OnRollout = Callable[[Prompt, Rollout], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """What the run offers an engine; each takes what it needs."""
+
+    model: PreTrainedModel  # the policy's own module (maybe a peft model); `scripted` never looks at it
+    tokenizer: PreTrainedTokenizerBase
+    stop_tokens: tuple[int, ...]  # every end-of-sequence id
+    max_rollouts_at_once: int
+
+
+class Engine(Protocol):
+    """Samples rollouts, and takes new weights between steps.
+
+    `generate` returns one group per prompt, in prompt order, with `counts[i]` rollouts in index order, each stamped
+    with `version`; a count of 0 gives a group without rollouts. `on_rollout` hears of every rollout once, as soon as it
+    is finished and before `generate` returns. A rollout's finish is "stop" iff its last token is a stop token or its
+    text ends in a stop string. Its log-probs are those of the distribution sampled from; greedy ones (temperature 0)
+    are reported at temperature 1.
+
+    Random numbers follow (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. Across batch
+    limits a token may differ only where its uniform lies within 1e-5 of a step of the cumulative distribution.
+
+    Raises EngineError when the request makes no sense, or when `load` gets weights it cannot use.
+    """
+
+    logprob_tolerance: float  # largest |log-prob - the policy's own| to be expected
+    version: int  # of the weights; 0 until the first load
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[Part, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """Sample `counts[i]` rollouts of `prompts[i]`."""
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take the policy's weights (by parameter name); `version` must grow."""
+
+
+def check_newer(version: int, *, than: int) -> None:
+    """Refuse weights that are not newer than those an engine has. Raises EngineError."""
+    if version <= than:
+        raise EngineError(f"the engine already has weights of version {than}; version {version} would make it stale")

@@ -1,0 +1,138 @@
+"""The reference engine: transformers' own `generate`, on its own copy of the weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.batching import left_pad
+from winnow.engines.harvest import Harvest, Slot, waves
+from winnow.engines.sampling import choose, uniforms
+from winnow.engines.stopping import StopRule
+from winnow.errors import EngineError
+from winnow.records import FloatArray, Group, Prompt, Sampling
+from winnow.registry import register
+from winnow.seeds import Part
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@register("engine")
+def hf(context: EngineContext) -> Engine:
+    """Plain `model.generate` on a copy of the policy: slow, and the reference that `native` is tested against."""
+    return HuggingFace(context)
+
+
+class HuggingFace:
+    """See `hf`. It holds the weights twice, so it also exercises the hand-over that `native` does not need."""
+
+    logprob_tolerance = 1e-4
+
+    def __init__(self, context: EngineContext) -> None:
+        self.version = 0
+        self._model: PreTrainedModel = copy.deepcopy(context.model).eval()
+        self._trained = [name for name, weight in self._model.named_parameters() if weight.requires_grad]
+        self._model.requires_grad_(False)
+        self._model.generation_config = GenerationConfig()  # a model's own defaults would alter the distribution
+        self._at_once = context.max_rollouts_at_once
+        self._stop_tokens = context.stop_tokens
+        self._rule = functools.cache(
+            partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
+        )
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[Part, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`."""
+        rule = self._rule(sampling.stop)
+        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        for wave in waves(harvest.slots, self._at_once):
+            self._generate(wave, harvest, rule, sampling, seed)
+        return harvest.groups()
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Copy weights by name; every trained parameter must be among them."""
+        check_newer(version, than=self.version)
+        own = self._model.state_dict()
+        if unknown := [name for name in weights if name not in own]:
+            raise EngineError(f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)")
+        if missing := [name for name in self._trained if name not in weights]:
+            raise EngineError(f"the weights lack {missing[0]!r} ({len(missing)} such names); it would stay stale")
+        with torch.no_grad():
+            for name, weight in weights.items():
+                own[name].copy_(weight)
+        self.version = version
+
+    def _generate(
+        self, wave: list[Slot], harvest: Harvest, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]
+    ) -> None:
+        pad = self._stop_tokens[0] if self._stop_tokens else 0
+        tokens, real = left_pad([slot.prompt for slot in wave], pad=pad, device=self._model.device)
+        draw = _Draw(uniforms(seed, wave, sampling.max_new_tokens), sampling, start=tokens.shape[1])
+        self._model.generate(
+            input_ids=tokens,
+            attention_mask=real,
+            generation_config=GenerationConfig(
+                do_sample=False,  # `_Draw` has chosen; what is left is to take the only token it allows
+                max_new_tokens=sampling.max_new_tokens,
+                eos_token_id=list(self._stop_tokens) or None,
+                pad_token_id=pad,
+            ),
+            logits_processor=LogitsProcessorList([draw]),
+            stopping_criteria=StoppingCriteriaList([_Finish(wave, harvest, rule, draw, sampling.max_new_tokens)]),
+        )
+
+
+class _Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped here
+    """Chooses the next token of every row by its own uniform, and forbids all others."""
+
+    def __init__(self, numbers: FloatArray, sampling: Sampling, start: int) -> None:
+        self.start = start
+        self.logprobs = torch.zeros(numbers.shape, dtype=torch.float64)
+        self._uniforms = torch.from_numpy(numbers)
+        self._sampling = sampling
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        column = input_ids.shape[1] - self.start
+        token, logprob = choose(scores, self._uniforms[:, column].to(scores.device), self._sampling)
+        self.logprobs[:, column] = logprob.cpu()
+        return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
+
+
+class _Finish(StoppingCriteria):  # type: ignore[misc]
+    """Hands every row to the harvest when it ends, and tells `generate` to stop writing it."""
+
+    def __init__(self, wave: list[Slot], harvest: Harvest, rule: StopRule, draw: _Draw, limit: int) -> None:
+        self._wave, self._harvest, self._rule, self._draw, self._limit = wave, harvest, rule, draw, limit
+        self._over = torch.zeros(len(wave), dtype=torch.bool)
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        tokens = input_ids[:, self._draw.start :].numpy(force=True)
+        length = tokens.shape[1]
+        for row in (~self._over).nonzero()[:, 0].tolist():
+            watched = self._rule.watch[tokens[row, -1]] and self._rule.ends(tokens[row])
+            if watched or length == self._limit:
+                self._over[row] = True
+                self._harvest.add(self._wave[row], tokens[row].copy(), self._draw.logprobs[row, :length].numpy().copy())
+        return self._over.to(input_ids.device)

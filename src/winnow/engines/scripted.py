@@ -1,0 +1,84 @@
+"""Text from a function instead of a model: for tests, documentation, and the writing of rewards."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.harvest import Harvest
+from winnow.engines.stopping import StopRule
+from winnow.errors import ConfigError
+from winnow.records import Group, IntArray, Prompt, Sampling
+from winnow.registry import load_function, register
+from winnow.seeds import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Script = Callable[[Prompt, int], str]
+
+
+@register("engine")
+def scripted(context: EngineContext, *, script: Script | str | Sequence[str]) -> Engine:
+    """Rollouts written by a function (prompt, index) -> text, or by a list of texts taken in turn; log-probs are 0."""
+    return Scripted(context, _script(script))
+
+
+class Scripted:
+    """See `scripted`. A text is tokenised, given a stop token, and cut where a model's rollout would have ended."""
+
+    logprob_tolerance = float("inf")
+
+    def __init__(self, context: EngineContext, script: Script) -> None:
+        self.version = 0
+        self._context = context
+        self._script = script
+        vocabulary = max(len(context.tokenizer), *(token + 1 for token in context.stop_tokens))
+        self._rule = functools.cache(partial(StopRule, context.tokenizer, context.stop_tokens, vocabulary))
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[Part, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`; the seed plays no part."""
+        rule = self._rule(sampling.stop)
+        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        for slot in harvest.slots:
+            tokens = self._cut(self._tokens(self._script(slot.prompt, slot.index)), rule, sampling.max_new_tokens)
+            harvest.add(slot, tokens, np.zeros(len(tokens)))
+        return harvest.groups()
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Takes the version; there is nothing for the weights to change."""
+        check_newer(version, than=self.version)
+        self.version = version
+
+    def _tokens(self, text: str) -> IntArray:
+        ids = self._context.tokenizer.encode(text, add_special_tokens=False)
+        return np.array([*ids, *self._context.stop_tokens[:1]], dtype=np.int64)
+
+    @staticmethod
+    def _cut(tokens: IntArray, rule: StopRule, limit: int) -> IntArray:
+        ends = (n for n in range(1, min(len(tokens), limit)) if rule.watch[tokens[n - 1]] and rule.ends(tokens[:n]))
+        return tokens[: next(ends, limit)]
+
+
+def _script(script: Script | str | Sequence[str]) -> Script:
+    if callable(script):
+        return script
+    if isinstance(script, str):
+        return load_function(script)
+    texts = tuple(script)
+    if not texts:
+        raise ConfigError("rollout.engine.script is an empty list; give it at least one text")
+    return lambda prompt, index: texts[index % len(texts)]

@@ -1,0 +1,83 @@
+"""How good is the policy on problems it never trained on? The same engine and verifiers, and no learner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from winnow.algos.estimators import pass_at_k, standard_error
+from winnow.engines.base import Engine
+from winnow.records import Group, Prompt, Sampling
+from winnow.seeds import Part
+from winnow.verify import Verifiers
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The metrics of one evaluation, and the rollouts behind them."""
+
+    metrics: dict[str, float]
+    sampled: tuple[Group, ...]
+    greedy: tuple[Group, ...]
+
+
+def evaluate(
+    engine: Engine,
+    verifiers: Verifiers,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    *,
+    rollouts_per_prompt: int,
+    greedy: bool,
+    seed: tuple[Part, ...],
+) -> Evaluation:
+    """Sample each problem `rollouts_per_prompt` times, and once at temperature 0 if asked.
+
+    The random numbers depend on (seed, problem, index) alone, so two evaluations of one run differ by the weights only.
+    """
+    begin = time.perf_counter()
+
+    def judged(sampling: Sampling, count: int) -> tuple[Group, ...]:
+        counts = [count] * len(prompts)
+        groups = engine.generate(prompts, counts, sampling, seed=seed, on_rollout=verifiers.submit)
+        return tuple(verifiers.collect(groups))
+
+    sampled = judged(sampling, rollouts_per_prompt)
+    best = judged(greedily(sampling), 1) if greedy else ()
+    metrics = {**_sampled_metrics(sampled), **_greedy_metrics(best)}
+    return Evaluation({**metrics, "eval/seconds": time.perf_counter() - begin}, sampled, best)
+
+
+def greedily(sampling: Sampling) -> Sampling:
+    """The same limits at temperature 0."""
+    return Sampling(max_new_tokens=sampling.max_new_tokens, temperature=0.0, stop=sampling.stop)
+
+
+def _sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    judged = [g for g in groups if g.valid.any()]
+    rollouts = [r for g in groups for r in g.rollouts]
+    metrics = {
+        "eval/length_mean": float(np.mean([len(r.tokens) for r in rollouts])),
+        "eval/truncated": float(np.mean([r.finish == "length" for r in rollouts])),
+        "eval/failed": float(sum(int((~g.valid).sum()) for g in groups)),
+    }
+    if not judged:
+        return metrics
+    correct = np.array([g.correct.sum() for g in judged])
+    verified = np.array([g.valid.sum() for g in judged])
+    accuracy = correct / verified
+    k = int(verified.min())  # rollouts_per_prompt, unless a verifier failed
+    return metrics | {
+        "eval/accuracy_sampled": float(accuracy.mean()),
+        "eval/accuracy_sampled_sem": standard_error(accuracy),
+        f"eval/pass_at_{k}": float(pass_at_k(correct, verified, k).mean()),
+        "eval/reward_mean": float(np.mean(np.concatenate([g.rewards[g.valid] for g in judged]))),
+    }
+
+
+def _greedy_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    judged = [g for g in groups if g.valid.any()]
+    return {"eval/accuracy_greedy": float(np.mean([g.correct.all() for g in judged]))} if judged else {}

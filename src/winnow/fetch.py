@@ -1,0 +1,102 @@
+"""Bringing a data set or a model of the hub into a folder, once, so that every run after it needs no network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import DataError
+from winnow.registry import members
+from winnow.tasks.source import Record, read_hub
+
+Read = Callable[..., Sequence[Record]]
+Download = Callable[..., Any]
+
+# What a model folder may hold; no pickles, no code.
+MODEL_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """How a data set stands on the hub."""
+
+    hub_id: str
+    subset: str | None = None
+    splits: tuple[str, ...] = ("train", "test")
+
+
+def published(task: str) -> Published | None:
+    """The data set behind one of winnow's tasks; None for a task without one."""
+    from winnow import tasks  # noqa: F401  registers them
+
+    entry = members("task").get(task)
+    path = entry.options.get("path") if entry else None
+    if path is None or not isinstance(path.default, str):
+        return None
+    subset, splits = {"gsm8k": "main"}.get(task), {"math500": ("test",)}.get(task)
+    return Published(hub_id=path.default, subset=subset, splits=splits or ("train", "test"))
+
+
+def fetch_data(source: Published, folder: Path, *, read: Read = read_hub) -> list[str]:
+    """Write each split as `folder`/split.jsonl; one line of text per file. Raises DataError, leaving nothing behind."""
+    with _draft_of(folder) as draft:
+        return [_write_split(source, split, draft / f"{split}.jsonl", read) for split in source.splits]
+
+
+def fetch_model(hub_id: str, folder: Path, *, download: Download | None = None) -> list[str]:
+    """Copy a model's weights, settings and tokenizer; one line per file. Raises DataError, leaving nothing behind."""
+    get = download or _downloader()
+    with _draft_of(folder) as draft:
+        try:
+            get(hub_id, local_dir=str(draft), allow_patterns=list(MODEL_FILES))
+        except Exception as error:  # the hub's, the network's and the disk's errors share no base
+            raise DataError(
+                f"{hub_id} could not be fetched: {error}; is there a network, and is the id right?"
+            ) from error
+        shutil.rmtree(draft / ".cache", ignore_errors=True)  # the downloader's own bookkeeping
+        files = sorted(path for path in draft.rglob("*") if path.is_file())
+        if not any(path.suffix == ".safetensors" for path in files):
+            raise DataError(f"{hub_id} has no *.safetensors; winnow opens no pickles: choose a model that has them")
+        return [f"{_digest(path)}  {path.relative_to(draft)}  {path.stat().st_size:,} bytes" for path in files]
+
+
+def _write_split(source: Published, split: str, path: Path, read: Read) -> str:
+    records = read(source.hub_id, split, subset=source.subset)
+    path.write_text("".join(json.dumps(dict(record.fields)) + "\n" for record in records), encoding="ascii")
+    return f"{_digest(path)}  {path.name}  {len(records):,} problems"
+
+
+@contextmanager
+def _draft_of(folder: Path) -> Iterator[Path]:
+    """A folder that takes its name only when all went well; refuses one that exists."""
+    if folder.exists():
+        raise DataError(f"{folder} already exists; choose another folder, or remove it")
+    draft = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.rename(folder)
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _downloader() -> Download:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise DataError("fetching from the hub needs another library: pip install 'winnow-rl[hub]'") from error
+    return snapshot_download

@@ -1,0 +1,51 @@
+"""Low-rank adapters: train a small difference to frozen weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+import peft
+import torch
+from torch import nn
+
+from winnow import seeds
+from winnow.errors import ConfigError, RunFolderError
+
+
+def add_lora(
+    model: nn.Module, *, rank: int, alpha: float, targets: Sequence[str] | Literal["all-linear"], seed: int
+) -> nn.Module:
+    """The model with weights W + (alpha / rank) B A on its `targets`, of which only A and B are trained (Hu et al.
+    2021, arXiv 2106.09685, eq. 3). B starts at zero: at first nothing changes.
+
+    The same `seed` gives the same A. Raises ConfigError when no module is called like a target.
+    """
+    modules = targets if isinstance(targets, str) else list(targets)
+    adapter = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        # peft asks transformers by a name that newer versions warn about
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        torch.manual_seed(seeds.derive(seed, "lora") % 2**63)
+        try:
+            return cast(nn.Module, peft.get_peft_model(model, adapter))
+        except ValueError as error:
+            raise ConfigError(f"model.lora.targets = {modules!r} does not fit this model: {error}") from error
+
+
+def load_adapter(model: nn.Module, folder: Path) -> None:
+    """Set the adapter of a model from `add_lora` to the one saved in a folder, bit by bit.
+
+    Raises RunFolderError when the saved adapter is not one of this model's shape.
+    """
+    saved = peft.load_peft_weights(str(folder), device="cpu")
+    result = peft.set_peft_model_state_dict(model, saved)
+    if result.unexpected_keys or not saved:
+        raise RunFolderError(
+            f"the adapter in {folder} does not belong to this model ({result.unexpected_keys[:2]} ...); "
+            f"resume with the model and the adapter settings that the run started with"
+        )

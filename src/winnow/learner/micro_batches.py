@@ -1,0 +1,65 @@
+"""From the rows of a batch to micro-batches that fit in memory. Where the cuts fall never changes a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.records import BoolArray, FloatArray, MicroBatch, Row
+
+
+def micro_batches(
+    batch_rows: Sequence[Row], *, tokens: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> list[MicroBatch]:
+    """Rows bucketed by length and cut so that rows x longest <= `tokens`, prompt, completion and padding counted.
+
+    A row longer than `tokens` gets a micro-batch of its own. Floats come as `dtype`. No rows, no micro-batches.
+    """
+    rows = sorted(batch_rows, key=_length, reverse=True)  # stable: equal lengths keep their order
+    parts = []
+    while rows:
+        fitting = max(1, tokens // _length(rows[0]))
+        parts.append(_flatten(rows[:fitting], device, dtype))
+        rows = rows[fitting:]
+    return parts
+
+
+def _length(row: Row) -> int:
+    return len(row.prompt.tokens) + len(row.rollout.tokens)
+
+
+def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
+    lengths = np.array([len(row.rollout.tokens) for row in rows])
+    sequence = np.repeat(np.arange(len(rows)), lengths)
+
+    def floats(values: Iterable[FloatArray]) -> Tensor:
+        return torch.from_numpy(np.concatenate(list(values))).to(device=device, dtype=dtype)
+
+    def floats_if_filled(name: str) -> Tensor | None:
+        values = [getattr(row, name) for row in rows]
+        return None if any(value is None for value in values) else floats(values)
+
+    weights = np.array([row.weight for row in rows])[sequence]
+    return MicroBatch(
+        rows=tuple(rows),
+        sequence=torch.from_numpy(sequence).to(device),
+        mask=torch.from_numpy(np.concatenate([_mask(row) for row in rows])).to(device),
+        advantages=floats(_advantages(row) for row in rows),
+        weights=floats([weights]),
+        importance=torch.ones(len(sequence), device=device, dtype=dtype),
+        behaviour_logprobs=floats(row.rollout.logprobs for row in rows),
+        old_logprobs=floats_if_filled("old_logprobs"),
+        ref_logprobs=floats_if_filled("ref_logprobs"),
+    )
+
+
+def _mask(row: Row) -> BoolArray:
+    mask = row.rollout.trainable
+    return np.ones(len(row.rollout.tokens), dtype=np.bool_) if mask is None else mask
+
+
+def _advantages(row: Row) -> FloatArray:
+    return np.broadcast_to(np.asarray(row.advantage, dtype=np.float64), len(row.rollout.tokens))

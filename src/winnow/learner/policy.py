@@ -1,0 +1,171 @@
+"""The policy: the model that is trained, asked for log-probabilities and updated by gradients.
+
+How rows become model input is private to this file: prompt and completion side by side, padded on the right. Under
+causal attention no token sees what stands to its right, so padding needs no attention mask, and only the hidden
+states that predict a completion token ever reach the output layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from winnow.errors import ConfigError
+from winnow.learner.logprobs import token_logprobs
+from winnow.learner.micro_batches import micro_batches
+from winnow.learner.parts import causal_model, decoder_and_head
+from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput, Row
+
+
+class Policy:
+    """A transformers model (plain or with adapters) as the distribution that rollouts are sampled from.
+
+    It stays in eval mode for good: with dropout the ratio of new to old probabilities would not start at 1. Logits are
+    divided by `temperature`, which is part of that distribution. `pad_token` only fills space: what is padding is
+    decided by position, so it may be a token that also ends rollouts.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        temperature: float,
+        pad_token: int,
+        tokens_per_micro_batch: int,
+        chunk_tokens: int = 4096,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        self.model = model.eval()
+        self._decoder, self._head = decoder_and_head(model)
+        self._temperature = temperature
+        self._pad_token = pad_token
+        self._tokens_per_micro_batch = tokens_per_micro_batch
+        self._chunk_tokens = chunk_tokens
+        self._checkpointed = _checkpoint_layers(model) if gradient_checkpointing else []
+        # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
+        causal_model(model).get_input_embeddings().padding_idx = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of log-probs: float64 for a float64 model, else float32, whatever the weights are kept in."""
+        return torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What is trained, by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def weights(self) -> dict[str, Tensor]:
+        """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
+        return {name: p.detach() for name, p in self.parameters.items()}
+
+    def micro_batches(self, batch: Batch) -> list[MicroBatch]:
+        """A batch in pieces that fit in memory, where and in the precision in which the policy computes."""
+        return self._cut(batch.rows)
+
+    def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:
+        """Log-probs [T] of the completion tokens given what stands before them; the entropy [T] if in `needs`."""
+        tokens, predicting, targets = (part.to(self.device) for part in _layout(mb.rows, self._pad_token))
+        with self._checkpointing():
+            hidden = self._decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        logprobs, entropy = token_logprobs(
+            hidden.flatten(0, 1).index_select(0, predicting),
+            self._head,
+            targets,
+            temperature=self._temperature,
+            chunk=self._chunk_tokens,
+            with_entropy="entropy" in needs,
+        )
+        return PolicyOutput(logprobs=logprobs, entropy=entropy)
+
+    def backward(self, scalar: Tensor) -> None:
+        """Add the scalar's gradient to that of the batch's earlier micro-batches."""
+        scalar.backward()  # type: ignore[no-untyped-call]
+
+    def annotate(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
+        """The batches with `old_logprobs` filled, if in `needs`. Call it before the first update.
+
+        Each distinct rollout is passed once; the batches of later epochs share the answer.
+        """
+        if "old_logprobs" not in needs:
+            return list(batches)
+        distinct = {row.key: row for batch in batches for row in batch.rows}
+        found = self._logprobs(list(distinct.values()))
+        return [_fill(batch, "old_logprobs", found) for batch in batches]
+
+    @torch.no_grad()
+    def _logprobs(self, rows: Sequence[Row]) -> dict[tuple[int, int], FloatArray]:
+        """[L] per row, by its key, under the present weights."""
+        found = {}
+        for mb in self._cut(rows):
+            lengths = [len(row.rollout.tokens) for row in mb.rows]
+            pieces = torch.split(self.forward(mb).logprobs.cpu().double(), lengths)
+            found.update({row.key: piece.numpy() for row, piece in zip(mb.rows, pieces, strict=True)})
+        return found
+
+    def _cut(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        return micro_batches(rows, tokens=self._tokens_per_micro_batch, device=self.device, dtype=self.dtype)
+
+    @contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Layers recompute themselves in backward only while they believe to be training. An engine decodes on the
+        same module and its cache would be switched off by that, so they believe it during this forward alone.
+        """
+        layers = self._checkpointed if torch.is_grad_enabled() else []
+        for layer in layers:
+            layer.training = True  # the layer alone: what is inside it stays in eval mode
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.training = False
+
+
+def _layout(rows: Sequence[Row], pad_token: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Model input [rows, S], flat positions that predict a completion token [T], and those tokens [T].
+
+    The last token of a completion predicts nothing and is not fed.
+    """
+    inputs = [np.concatenate([row.prompt.tokens, row.rollout.tokens[:-1]]) for row in rows]
+    tokens = np.full((len(rows), max(map(len, inputs))), pad_token, dtype=np.int64)
+    predicting = []
+    for i, (row, fed) in enumerate(zip(rows, inputs, strict=True)):
+        if len(row.prompt.tokens) == 0:
+            raise ValueError(f"prompt {row.prompt.id!r} has no tokens, so nothing predicts the first of its completion")
+        tokens[i, : len(fed)] = fed
+        first = i * tokens.shape[1] + len(row.prompt.tokens) - 1
+        predicting.append(np.arange(first, first + len(row.rollout.tokens)))
+    targets = np.concatenate([row.rollout.tokens for row in rows])
+    return torch.from_numpy(tokens), torch.from_numpy(np.concatenate(predicting)), torch.from_numpy(targets)
+
+
+def _fill(batch: Batch, name: str, found: Mapping[tuple[int, int], FloatArray]) -> Batch:
+    return dataclasses.replace(batch, rows=tuple(row.fill(**{name: found[row.key]}) for row in batch.rows))
+
+
+def _checkpoint_layers(model: nn.Module) -> list[nn.Module]:
+    """Switch gradient checkpointing on, and return the layers that have it. Raises ConfigError where it cannot be."""
+    causal = causal_model(model)
+    if not causal.supports_gradient_checkpointing:
+        raise ConfigError(f"model.gradient_checkpointing: {type(causal).__name__} does not support it; switch it off")
+    # Newer versions of transformers call it activation checkpointing and warn about the older name.
+    enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    layers = [module for module in model.modules() if hasattr(module, "_gradient_checkpointing_func")]
+    for layer in layers:
+        dropouts = [name for name, p in vars(layer).items() if "drop" in name and isinstance(p, float) and p > 0]
+        if dropouts:
+            raise ConfigError(
+                f"model.gradient_checkpointing: {type(layer).__name__} would apply its {dropouts[0]}; "
+                f"set it to 0 in the model's config.json, or switch checkpointing off"
+            )
+    return layers

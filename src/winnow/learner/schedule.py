@@ -1,0 +1,132 @@
+"""From a step's groups to its batches: which rollouts meet in one optimizer step, and what each of them weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from winnow import seeds
+from winnow.errors import ConfigError
+from winnow.records import Batch, FloatArray, Group, IntArray, Rollout, Row, Shape
+
+
+def schedule(
+    groups: Sequence[Group],
+    weighting: Callable[[Shape], FloatArray],
+    *,
+    epochs: int,
+    updates_per_step: int,
+    max_new_tokens: int,
+    pass_rates: FloatArray | None,
+    drop_silent: bool = True,
+    seed: tuple[seeds.Part, ...],
+) -> list[Batch]:
+    """Cut the kept rollouts into epochs x `updates_per_step` batches of whole groups, weigh them, drop the silent.
+
+    Each epoch is cut anew. A batch is weighed with its zero-advantage rollouts in it; those leave afterwards, unless
+    `drop_silent` is off (a KL or entropy term teaches from them too). A kept rollout without a trainable token is
+    never weighed. With fewer groups than batches, some batches are empty; they are returned all the same, so that the
+    learning rate advances. `pass_rates` [G] are the plan's.
+
+    Raises ConfigError when the weighting does not give one finite number per sequence.
+    """
+    candidates = [_candidates(position, group) for position, group in enumerate(groups)]
+    tokens = np.array([sum(c.length for c in members) for members in candidates], dtype=np.int64)
+    rates = np.full(len(groups), np.nan) if pass_rates is None else pass_rates
+    batches = []
+    for epoch in range(epochs):
+        parts = _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
+        for update, part in enumerate(parts):
+            sequences = [c for position in part for c in candidates[position]]
+            weights = _weigh(weighting, _shape(sequences, rates, max_new_tokens))
+            rows = [c.row(weight) for c, weight in zip(sequences, weights, strict=True)]
+            batches.append(
+                Batch(
+                    epoch=epoch,
+                    update=update,
+                    rows=tuple(row for row in rows if row.teaches or not drop_silent),
+                    sequences=len(sequences),
+                    tokens=sum(c.length for c in sequences),
+                    prompts=len(part),
+                )
+            )
+    return batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A kept rollout with something to train."""
+
+    group: Group
+    position: int  # of the group in the step
+    place: int  # of the rollout in the group
+    length: int  # trainable tokens
+
+    def row(self, weight: float) -> Row:
+        advantages = self.group.advantages
+        if advantages is None:
+            raise ValueError(f"group {self.group.prompt.id!r} has no advantages yet; fill them before the schedule")
+        return Row(
+            prompt=self.group.prompt,
+            rollout=self.group.rollouts[self.place],
+            group=self.position,
+            advantage=advantages[self.place],
+            weight=float(weight),
+        )
+
+
+def _candidates(position: int, group: Group) -> list[_Candidate]:
+    if group.keep is None:
+        raise ValueError(f"group {group.prompt.id!r} has no `keep` yet; select before the schedule")
+    kept = [(int(i), _trainable(group.rollouts[i])) for i in np.flatnonzero(group.keep)]
+    return [_Candidate(group, position, place, length) for place, length in kept if length > 0]
+
+
+def _trainable(rollout: Rollout) -> int:
+    return len(rollout.tokens) if rollout.trainable is None else int(rollout.trainable.sum())
+
+
+def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:
+    """Positions of groups that have tokens, dealt to `parts`: the longest first, each to the lightest part.
+
+    Longest up to a quarter: the jitter makes every epoch a different cut even when no two groups are equally long.
+    """
+    jittered = tokens * rng.uniform(0.75, 1.0, size=len(tokens))
+    dealt: list[list[int]] = [[] for _ in range(parts)]
+    loads = np.zeros(parts, dtype=np.int64)
+    for position in np.argsort(-jittered, kind="stable"):
+        if tokens[position] > 0:
+            lightest = int(np.argmin(loads))
+            dealt[lightest].append(int(position))
+            loads[lightest] += tokens[position]
+    return [sorted(dealt[part]) for part in rng.permutation(parts)]
+
+
+def _shape(sequences: Sequence[_Candidate], rates: FloatArray, max_new_tokens: int) -> Shape:
+    groups = {c.position: c.group for c in sequences}
+    place = {position: i for i, position in enumerate(groups)}
+    correct = {position: group.correct for position, group in groups.items()}
+    return Shape(
+        lengths=np.array([c.length for c in sequences], dtype=np.int64),
+        group=np.array([place[c.position] for c in sequences], dtype=np.int64),
+        correct=np.array([correct[c.position][c.place] for c in sequences], dtype=np.bool_),
+        generated=np.array([len(group.rollouts) for group in groups.values()], dtype=np.int64),
+        valid=np.array([group.valid.sum() for group in groups.values()], dtype=np.int64),
+        accepted=np.array([mask.sum() for mask in correct.values()], dtype=np.int64),
+        pass_rate=rates[list(groups)],
+        max_new_tokens=max_new_tokens,
+    )
+
+
+def _weigh(weighting: Callable[[Shape], FloatArray], shape: Shape) -> FloatArray:
+    if len(shape.lengths) == 0:
+        return np.zeros(0)
+    weights = np.asarray(weighting(shape), dtype=np.float64)
+    if weights.shape != shape.lengths.shape or not np.all(np.isfinite(weights)):
+        raise ConfigError(
+            f"the weighting gave {weights!r} for {len(shape.lengths)} sequences; "
+            f"it must return one finite weight per entry of shape.lengths"
+        )
+    return weights

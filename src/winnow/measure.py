@@ -1,0 +1,194 @@
+"""A step's numbers: a clock for its phases, a tally of its updates, and the metrics of its groups."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from winnow.algos.advantage import flat
+from winnow.algos.objective import Value
+from winnow.learner.optim import UpdateResult
+from winnow.records import CAUSES, Batch, FloatArray, Group, MicroBatch, PolicyOutput
+
+Metrics = dict[str, float]
+
+
+@dataclass
+class Clock:
+    """Seconds per phase of one step."""
+
+    started: float = field(default_factory=time.perf_counter)
+    seconds: Metrics = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begin
+
+    def metrics(self) -> Metrics:
+        phases = {f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()}
+        return {**phases, "seconds/step": time.perf_counter() - self.started}
+
+
+@dataclass
+class Mean:
+    """A running mean and maximum of per-token numbers."""
+
+    total: float = 0.0
+    count: int = 0
+    largest: float = -np.inf
+
+    def add(self, values: Tensor) -> None:
+        if values.numel():
+            numbers = values.detach().double()
+            self.total += float(numbers.sum())
+            self.count += numbers.numel()
+            self.largest = max(self.largest, float(numbers.max()))
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count if self.count else np.nan
+
+
+@dataclass
+class Tally:
+    """What the updates of one step said, gathered micro-batch by micro-batch."""
+
+    loss: float = 0.0
+    diagnostics: dict[str, Mean] = field(default_factory=dict)
+    gap: Mean = field(default_factory=Mean)
+    results: list[UpdateResult] = field(default_factory=list)
+
+    def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
+        """One micro-batch of the update under way."""
+        self.loss += float(value.total.detach())
+        for name, numbers in value.diagnostics.items():
+            self.diagnostics.setdefault(name, Mean()).add(numbers)
+        if not self.results:  # no update taken yet: these are the weights that sampled
+            self.gap.add((out.logprobs - mb.behaviour_logprobs)[mb.mask].abs())
+
+    def close(self, result: UpdateResult) -> None:
+        """The update that the added micro-batches made."""
+        self.results.append(result)
+
+    def metrics(self) -> Metrics:
+        taken = [r for r in self.results if not r.skipped]
+        metrics = {
+            "policy/skipped_updates": float(len(self.results) - len(taken)),
+            "policy/learning_rate": self.results[-1].learning_rate,
+            "budget/updates": float(len(taken)),
+        }
+        if taken:
+            metrics["policy/loss"] = self.loss / len(taken)
+            metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
+        if self.gap.count:
+            metrics["policy/logprob_gap_mean"] = self.gap.value
+            metrics["policy/logprob_gap_max"] = self.gap.largest
+        return {**metrics, **self._diagnostics()}
+
+    def _diagnostics(self) -> Metrics:
+        metrics: Metrics = {}
+        for name, mean in self.diagnostics.items():
+            if name == "ratio":
+                metrics |= {"policy/ratio_mean": mean.value, "policy/ratio_max": mean.largest}
+            elif name == "clip_fraction":
+                metrics["policy/clip_fraction"] = mean.value
+            else:
+                metrics[f"loss/{name}"] = mean.value
+        return metrics
+
+
+def describe(groups: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
+    """Everything a step's groups and batches say about rewards, rollouts and the budget."""
+    return {**_rewards(groups), **_outcomes(groups), **_groups(groups), **_rollouts(groups), **_budget(groups, batches)}
+
+
+def _rewards(groups: Sequence[Group]) -> Metrics:
+    """Over all N verified rollouts, kept or not."""
+    rewards = _join([g.rewards[g.valid] for g in groups])
+    if not len(rewards):
+        return {}
+    correct = _join([g.correct[g.valid].astype(np.float64) for g in groups])
+    metrics = {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "reward/min": float(rewards.min()),
+        "reward/max": float(rewards.max()),
+        "reward/accuracy": float(correct.mean()),
+    }
+    parts: dict[str, list[float]] = {}
+    for outcome in (o for g in groups for o in g.outcomes or () if not o.failed):
+        for part, value in outcome.parts.items():
+            parts.setdefault(part, []).append(value)
+    return {**metrics, **{f"reward/part/{part}": float(np.mean(values)) for part, values in parts.items()}}
+
+
+def _outcomes(groups: Sequence[Group]) -> Metrics:
+    kinds = Counter(o.kind for g in groups for o in g.outcomes or ())
+    causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
+    metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
+    return {**metrics, **{f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}}
+
+
+def _groups(groups: Sequence[Group]) -> Metrics:
+    verdicts = [(g.rewards[g.valid], g.correct[g.valid]) for g in groups if g.valid.any()]
+    flat_groups = [correct for rewards, correct in verdicts if flat(rewards)]
+    return {
+        "group/count": float(sum(bool(g.rollouts) for g in groups)),
+        "group/flat": float(len(flat_groups)),
+        "group/all_correct": float(sum(bool(correct.all()) for correct in flat_groups)),
+        "group/all_wrong": float(sum(not correct.any() for correct in flat_groups)),
+    }
+
+
+def _rollouts(groups: Sequence[Group]) -> Metrics:
+    rollouts = [r for g in groups for r in g.rollouts]
+    if not rollouts:
+        return {}
+    lengths = np.concatenate([g.lengths for g in groups])
+    surprise = _join([-r.logprobs for r in rollouts])
+    return {
+        "rollout/length_mean": float(lengths.mean()),
+        "rollout/length_max": float(lengths.max()),
+        "rollout/truncated": float(np.mean([r.finish == "length" for r in rollouts])),
+        "policy/entropy": float(surprise.mean()) if len(surprise) else np.nan,
+    }
+
+
+def _budget(groups: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
+    trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.rows}
+    kept = [credit for g in groups for credit in _kept_advantages(g)]
+    generated = float(sum(g.lengths.sum() for g in groups))
+    metrics = {
+        "select/kept": float(sum(int(g.keep.sum()) for g in groups if g.keep is not None)),
+        "select/trained": float(len(trained)),
+        "budget/rollouts": float(sum(len(g.rollouts) for g in groups)),
+        "budget/prompts_skipped": float(sum(not g.rollouts for g in groups)),
+        "budget/tokens_generated": generated,
+        "budget/tokens_verified": float(sum(g.lengths[g.valid].sum() for g in groups)),
+        "budget/tokens_trained": float(sum(trained.values())),
+        "budget/tokens_wasted": generated - float(sum(trained.values())),
+    }
+    if kept:
+        metrics |= {"advantage/mean": float(np.mean(kept)), "advantage/std": float(np.std(kept))}
+    return metrics
+
+
+def _kept_advantages(group: Group) -> list[float]:
+    """The mean credit of each kept rollout's tokens."""
+    if group.keep is None or group.advantages is None:
+        return []
+    return [float(np.mean(a)) for a, keep in zip(group.advantages, group.keep, strict=True) if keep]
+
+
+def _join(arrays: Sequence[FloatArray]) -> FloatArray:
+    return np.concatenate(arrays) if arrays else np.zeros(0)

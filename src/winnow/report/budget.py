@@ -1,0 +1,160 @@
+"""What a configuration will cost, by arithmetic alone, and which key buys nothing. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow.algos.selection import kept_size
+from winnow.config import Config, Member
+from winnow.registry import Entry, resolve
+from winnow.report.text import compact
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The counts of one step, and of the evaluations around it."""
+
+    prompts: int
+    rollouts: int  # of the step
+    kept: int  # of each prompt, at most
+    updates: int  # optimizer updates of the step
+    rows: int  # of the largest update, at most
+    longest_row: int  # tokens, prompt included
+    rows_at_once: int  # the longest ones that one micro-batch takes
+    evaluation: int  # rollouts of one evaluation
+    evaluations: int  # over the run
+
+    @property
+    def micro_batches(self) -> int:
+        """Of the largest update, when every row is as long as can be."""
+        return math.ceil(self.rows / self.rows_at_once)
+
+
+def budget(config: Config, base: Path) -> Budget:
+    """The arithmetic of a configuration whose members have been resolved."""
+    rollout, update, evaluate = config.rollout, config.update, config.evaluate
+    kept = _kept(config, base)
+    longest = config.prompt.max_prompt_tokens + rollout.max_new_tokens
+    return Budget(
+        prompts=rollout.prompts_per_step,
+        rollouts=rollout.prompts_per_step * rollout.rollouts_per_prompt,
+        kept=kept,
+        updates=update.epochs * update.updates_per_step,
+        rows=math.ceil(rollout.prompts_per_step / update.updates_per_step) * kept,
+        longest_row=longest,
+        rows_at_once=max(1, update.tokens_per_micro_batch // longest),
+        evaluation=evaluate.problems * (evaluate.rollouts_per_prompt + evaluate.greedy),
+        evaluations=2 + ((config.steps - 1) // evaluate.every if evaluate.every else 0),
+    )
+
+
+def describe(config: Config, b: Budget) -> Iterator[str]:
+    """The budget in words, in the order in which a step spends it."""
+    rollout, update = config.rollout, config.update
+    each = "" if config.allocate.label == "uniform" else f" on average, as {config.allocate.label} decides"
+    yield (
+        f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step, "
+        f"up to {compact(b.rollouts * rollout.max_new_tokens)} tokens"
+    )
+    yield f"kept         {b.kept} per prompt = {b.prompts * b.kept} rows per step, at most"
+    epochs = f"{update.epochs} epoch{'s' * (update.epochs > 1)}"
+    yield (
+        f"updates      {epochs} x {update.updates_per_step} = {b.updates} per step, each "
+        f"{_per_update(config, b)} prompts and at most {b.rows} rows; {b.updates * config.steps} in the run"
+    )
+    yield (
+        f"micro-batch  {update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} (the longest), "
+        f"so at most {b.micro_batches} per update"
+    )
+    yield f"evaluation   {b.evaluation} rollouts x {b.evaluations} times; training samples {b.rollouts * config.steps}"
+
+
+def advice(config: Config, b: Budget, base: Path) -> Iterator[str]:
+    """One sentence per key that wastes compute, with the number that would fit."""
+    yield from _about_selection(config, b, base)
+    yield from _about_updates(config, b, base)
+    yield from _about_sizes(config, b)
+    yield from _about_evaluation(config, b)
+
+
+def _about_selection(config: Config, b: Budget, base: Path) -> Iterator[str]:
+    count = config.rollout.rollouts_per_prompt
+    if b.kept >= count > 1 and any(member.label != "all" for member in config.select):
+        yield (
+            f"select keeps all {count} rollouts of a prompt: nothing is dropped; lower keep_per_prompt to "
+            f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or say select = 'all'"
+        )
+    advantage = resolve("advantage", config.advantage.use, base=base)
+    if b.kept == 1 and advantage.traits.get("baseline") == "group" and _over_kept(config.advantage, advantage):
+        yield (
+            f"one rollout is kept per prompt, and {advantage.name!r} compares rollouts of one prompt: every advantage "
+            f"is 0 and nothing is learned; keep at least 2"
+        )
+
+
+def _over_kept(member: Member, entry: Entry) -> bool:
+    option = entry.options.get("statistics")
+    return option is None or member.options.get("statistics", option.default) == "kept"
+
+
+def _about_updates(config: Config, b: Budget, base: Path) -> Iterator[str]:
+    cuts, prompts = config.update.updates_per_step, b.prompts
+    if cuts > prompts:
+        yield (
+            f"update.updates_per_step = {cuts} > {prompts} prompts: whole prompts are dealt to updates, so "
+            f"{cuts - prompts} stay empty; use at most {prompts}"
+        )
+    elif prompts % cuts:
+        fitting = [n for n in range(1, prompts + 1) if prompts % n == 0]
+        below, above = max(n for n in fitting if n < cuts), min(n for n in fitting if n > cuts)
+        yield (
+            f"update.updates_per_step = {cuts} deals {prompts} prompts unevenly, {_per_update(config, b)} per update; "
+            f"use {below} or {above}"
+        )
+    if b.updates > 1 and resolve("loss", config.loss.use, base=base).name == "reinforce":
+        yield (
+            f"loss = {config.loss.label!r} has no ratio and no clip, but the weights move {b.updates} times per step: "
+            f"all updates but the first are biased; use loss = 'clip', or one update per step"
+        )
+
+
+def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
+    tokens, at_once = config.update.tokens_per_micro_batch, config.rollout.max_rollouts_at_once
+    if tokens < b.longest_row:
+        yield (
+            f"update.tokens_per_micro_batch = {tokens} is less than one longest row ({b.longest_row} tokens): such "
+            f"rows run alone and above the limit; use at least {b.longest_row}"
+        )
+    most = max(b.rollouts, b.evaluation)
+    if at_once >= 2 * most:
+        yield (
+            f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
+        )
+
+
+def _about_evaluation(config: Config, b: Budget) -> Iterator[str]:
+    every = config.evaluate.every
+    if every and b.evaluation > b.rollouts * every:
+        yield (
+            f"an evaluation samples {b.evaluation} rollouts, more than the {b.rollouts * every} of the {every} "
+            f"training steps before it; set evaluate.every to {math.ceil(b.evaluation / b.rollouts)}, or lower "
+            f"evaluate.problems"
+        )
+
+
+def _per_update(config: Config, b: Budget) -> str:
+    few, more = divmod(b.prompts, config.update.updates_per_step)
+    return f"{few + 1} or {few}" if more else str(few)
+
+
+def _kept(config: Config, base: Path) -> int:
+    """What the chain of selectors leaves of one prompt; one that does not say counts as keeping all."""
+    left = config.rollout.rollouts_per_prompt
+    for member in config.select:
+        option = resolve("selector", member.use, base=base).options.get("keep_per_prompt")
+        if option is not None:
+            left = kept_size(member.options.get("keep_per_prompt", option.default), left)
+    return left

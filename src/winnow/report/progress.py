@@ -1,0 +1,115 @@
+"""What a person sees while a run goes on: a live picture in a terminal, one line per step anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from winnow.fit import Evaluated, Event, Notice, Started
+from winnow.records import StepReport
+from winnow.report.text import accuracies, compact, duration, safe, wrapped
+
+
+@contextmanager
+def progress(console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Display]:
+    """Show a run while the block lasts: `with progress() as watch: fit(members, watch=watch)`."""
+    console = console or Console()
+    if not _is_screen(console):
+        yield Display(console, None, clock)
+        return
+    # Without a refreshing thread: verify workers are forked from this process.
+    with Live(console=console, auto_refresh=False) as live:
+        yield Display(console, live, clock)
+
+
+@dataclass
+class Standing:
+    """Where a run stands, gathered from its events."""
+
+    clock: Callable[[], float] = time.monotonic
+    begun: bool = False  # the first step is about to be taken
+    first: int = 0
+    last: int = 0  # exclusive
+    done: int = 0  # steps, those before a resume included
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last step
+    evaluation: dict[str, float] = field(default_factory=dict)  # the last one
+    _since: float = 0.0  # when the first step of this process began
+
+    def follow(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
+            case StepReport():
+                if self.done == self.first:
+                    self._since = self.clock() - event.metrics.get("seconds/step", 0.0)
+                self.done, self.metrics = event.step + 1, event.metrics
+            case Evaluated():
+                self.evaluation = event.metrics
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the pace since the first step, evaluations between steps included; None before it."""
+        taken = self.done - self.first
+        return (self.clock() - self._since) / taken * (self.last - self.done) if taken else None
+
+    def line(self) -> str:
+        """The last step, within 80 columns."""
+        return "  ".join(self._fields())
+
+    def _fields(self) -> Iterator[str]:
+        m = self.metrics
+        yield f"{self.done}/{self.last}"
+        if "reward/mean" in m:
+            yield f"reward {m['reward/mean']:.3f}"
+            yield f"accuracy {m['reward/accuracy']:.0%}"
+        if "eval/accuracy_sampled" in self.evaluation:
+            yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
+        if m.get("seconds/step"):
+            yield f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
+        if self.seconds_left is not None:
+            yield f"{duration(self.seconds_left)} left"
+
+
+class Display:
+    """A `Watch` for a person. Foreign text is escaped, never interpreted."""
+
+    def __init__(self, console: Console, live: Live | None, clock: Callable[[], float]) -> None:
+        self.standing = Standing(clock)
+        self._console = console
+        self._live = live
+
+    def __call__(self, event: Event) -> None:
+        self.standing.follow(event)
+        text = self._message(event)
+        if text is not None:
+            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        if self._live is not None:
+            self._live.update(_picture(self.standing), refresh=True)
+
+    def _message(self, event: Event) -> str | None:
+        """What is said once; on a screen a step only changes the picture."""
+        match event:
+            case Started():
+                return f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
+            case Evaluated():
+                return f"held-out, before step {event.step}: {accuracies(event.metrics)}"
+            case Notice():
+                return wrapped(f"note: {event.text}")
+            case _:
+                return self.standing.line() if self._live is None else None
+
+
+def _picture(standing: Standing) -> Group:
+    bar = ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60)
+    return Group(bar, Text(standing.line(), no_wrap=True, overflow="ellipsis"))
+
+
+def _is_screen(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal

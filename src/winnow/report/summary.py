@@ -1,0 +1,120 @@
+"""A run in a few lines of text: what improved, what it cost, and what looks wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from winnow.errors import DataError
+from winnow.report.text import accuracies, compact, duration, percent, wrapped
+from winnow.state.logbook import totals
+
+Row = Mapping[str, float]
+
+PHASES = ("generate", "verify", "select", "annotate", "update", "sync")
+
+
+def training_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows of finished steps; the others hold only an evaluation."""
+    return [row for row in rows if "budget/rollouts" in row]
+
+
+def column(rows: Sequence[Row], name: str) -> list[float]:
+    """One metric of every row, NaN where a row lacks it."""
+    return [row.get(name, math.nan) for row in rows]
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The text under `winnow plot`. Raises DataError for a run without a finished step."""
+    steps = training_rows(rows)
+    if not steps:
+        raise DataError("the run has not finished a step yet: there is nothing to sum up")
+    return "\n".join([*_improvement(steps), *_evaluations(rows), *_cost(rows), *map(wrapped, hints(steps))])
+
+
+def hints(steps: Sequence[Row]) -> Iterator[str]:
+    """What the last quarter of the steps says went wrong, with the remedy."""
+    late = steps[-max(1, len(steps) // 4) :]
+    rollouts = _sum(late, "budget/rollouts")
+    yield from _flat(late)
+    if _mean(late, "rollout/truncated") > 0.5:
+        yield f"! {percent(_mean(late, 'rollout/truncated'))} of the rollouts are cut off: raise rollout.max_new_tokens"
+    if rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
+        yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt ask for the format?"
+    if failed := _sum(steps, "outcome/failed"):
+        yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` tells which and why"
+    if len(late) > 1 and _mean(late, "policy/entropy") < 0.01:
+        yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
+    if skipped := _sum(steps, "policy/skipped_updates"):
+        yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
+
+
+def _flat(late: Sequence[Row]) -> Iterator[str]:
+    groups, flat = _sum(late, "group/count"), _sum(late, "group/flat")
+    if not groups or flat / groups <= 0.9:
+        return
+    right, wrong = _sum(late, "group/all_correct"), _sum(late, "group/all_wrong")
+    remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
+    yield (
+        f"! {percent(flat / groups)} of the groups are flat ({right:.0f} all correct, {wrong:.0f} all wrong) and teach "
+        f"nothing: {remedy}"
+    )
+    if all(row.get("reward/min") == row.get("reward/max") for row in late):
+        yield "! the reward's range has collapsed: every rollout of a step earns the same"
+
+
+def _improvement(steps: Sequence[Row]) -> Iterator[str]:
+    width = max(1, len(steps) // 10)
+    for label, name, show in (("reward", "reward/mean", _decimal), ("accuracy", "reward/accuracy", percent)):
+        first, last = _mean(steps[:width], name), _mean(steps[-width:], name)
+        if not math.isnan(first + last):
+            sign = "+" if last >= first else "-"
+            of = f"first and last {width} steps" if width > 1 else "first and last step"
+            yield f"{label:9} {show(first)} -> {show(last)} ({sign}{show(abs(last - first))}), {of}"
+
+
+def _evaluations(rows: Sequence[Row]) -> Iterator[str]:
+    for label, name in (("sampled", "eval/accuracy_sampled"), ("greedy", "eval/accuracy_greedy")):
+        seen = [row for row in rows if name in row]
+        if seen:
+            best = max(seen, key=lambda row: row[name])
+            yield (
+                f"{'held-out':9} {label} {percent(seen[0][name])} -> {percent(seen[-1][name])}, "
+                f"best before step {best['step']:.0f}: {accuracies({k: best[k] for k in best if k.startswith(name)})}"
+            )
+
+
+def _cost(rows: Sequence[Row]) -> Iterator[str]:
+    cost = totals(rows)
+    tokens = cost.get("budget/tokens_generated", 0.0)
+    trained = cost.get("budget/tokens_trained", 0.0)
+    seconds = cost.get("seconds/step", 0.0)
+    share = f" ({percent(trained / tokens)})" if tokens else ""
+    yield (
+        f"{'budget':9} {cost['steps']:.0f} steps, {compact(cost['budget/rollouts'])} rollouts, {compact(tokens)} "
+        f"tokens, of which {compact(trained)} trained on{share}"
+    )
+    phases = ((phase, cost.get(f"seconds/{phase}", 0.0)) for phase in PHASES)
+    shares = ", ".join(
+        f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01
+    )
+    yield f"{'time':9} {duration(seconds)} training ({shares}), {duration(cost.get('eval/seconds', 0.0))} evaluating"
+
+
+def _decimal(number: float) -> str:
+    return f"{number:.3f}"
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [value for value in column(rows, name) if not math.isnan(value)]
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    values = _values(rows, name)
+    return float(np.mean(values)) if values else math.nan
+
+
+def _sum(rows: Sequence[Row], name: str) -> float:
+    return math.fsum(_values(rows, name))

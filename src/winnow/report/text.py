@@ -1,0 +1,76 @@
+"""Text for a terminal: model output made harmless, numbers made short."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Mapping
+
+WIDTH = 80
+
+# Controls, invisible format characters (they reorder or hide text), lone surrogates, line and paragraph separators.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def safe(text: str) -> str:
+    r"""The text with everything a terminal would act on as a visible escape (`\x1b`); line breaks stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c == "\n" or unicodedata.category(c) not in _UNSAFE else _escape(c) for c in text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most about `limit` characters: the middle is left out, and how much of it is said."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half:,} characters ...] {text[len(text) - half :]}"
+
+
+def quoted(text: str, *, limit: int | None, indent: str) -> str:
+    """Foreign text as indented lines behind a bar, safe to print; `limit` as in `shorten`."""
+    shown = safe(text if limit is None else shorten(text, limit))
+    return "\n".join(f"{indent}| {line}" for line in shown.split("\n"))
+
+
+def wrapped(text: str) -> str:
+    """A sentence for a person, in lines of a terminal's width."""
+    return textwrap.fill(safe(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def duration(seconds: float) -> str:
+    """ "0:04", "12:30", "1:02:03"."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def compact(number: float) -> str:
+    """ "950", "3.4k", "12M"."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            scaled = number / size
+            return f"{scaled:.0f}{letter}" if scaled >= 9.95 else f"{scaled:.1f}{letter}"
+    return f"{number:.0f}"
+
+
+def percent(share: float) -> str:
+    """ "41.2%"."""
+    return f"{share:.1%}"
+
+
+def accuracies(metrics: Mapping[str, float]) -> str:
+    """An evaluation in one line: "sampled 44.1% ± 2.0%, greedy 50.0%"; says so where no verdict was reached."""
+    shown = []
+    if "eval/accuracy_sampled" in metrics:
+        error = metrics.get("eval/accuracy_sampled_sem", math.nan)
+        margin = "" if math.isnan(error) else f" ± {percent(error)}"
+        shown.append(f"sampled {percent(metrics['eval/accuracy_sampled'])}{margin}")
+    if "eval/accuracy_greedy" in metrics:
+        shown.append(f"greedy {percent(metrics['eval/accuracy_greedy'])}")
+    return ", ".join(shown) or "no verdict: every verifier failed"
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

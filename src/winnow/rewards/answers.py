@@ -1,0 +1,92 @@
+"""Rewards that compare the answer of a completion with the gold: 1 or 0, and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from winnow.errors import ConfigError
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import register
+from winnow.rewards.extract import after_reasoning, answer_tag, has_box, hashes, last_boxed, last_number
+from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict
+from winnow.rewards.numbers import to_fraction
+from winnow.rewards.tags import thinking_open
+
+
+def _check_tolerance(options: Mapping[str, Any]) -> None:
+    tolerance = options["relative_tolerance"]
+    if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
+        raise ConfigError(f"relative_tolerance is {tolerance!r}: it must be a share, at least 0 and below 1")
+
+
+@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", check=check_grader)
+def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
+    r"""1 for a right answer in the r1_zero format, else 0; the format is logged, never paid for by itself.
+
+    Formatted means `</think> <answer>` with exactly one space, and `</answer>`. The answer is what follows the last
+    `<answer>`, every `</answer>` removed; if it holds a `\boxed`, the last box. Parts: answer, format.
+    The rules are those of Dr. GRPO's grader (Liu et al., 2025, arXiv 2503.20783).
+    """
+    text = rollout.text
+    if "</think> <answer>" not in text or "</answer>" not in text:
+        return unparsable(format=0.0)
+    answer: str | None = text.rpartition("<answer>")[2].replace("</answer>", "")
+    if answer is not None and has_box(answer):
+        answer = last_boxed(answer)
+    return verdict(answer, prompt.answer, GRADERS[grader], format=1.0)
+
+
+@register("reward", example=lambda gold: rf"so \boxed{{{gold}}}", check=check_grader)
+def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
+    """1 when the last box anywhere in the completion is right; for prompts that are the question and nothing else."""
+    answer = last_boxed(rollout.text)
+    return verdict(answer, prompt.answer, GRADERS[grader], format=float(answer is not None))
+
+
+@register("reward", example=lambda gold: rf"so</think> \boxed{{{gold}}}", check=check_grader)
+def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome:
+    """1 when the last box after the reasoning is right; a box inside reasoning that never ended is no answer."""
+    return verdict(last_boxed(_conclusion(prompt, rollout)), prompt.answer, GRADERS[grader])
+
+
+@register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
+def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
+    """1 when the number after the last `#### `, or else the last number, is exactly the gold's (Cobbe et al., 2021,
+    arXiv 2110.14168)."""
+    text = _conclusion(prompt, rollout)
+    marked = hashes(text)
+    answer = last_number(text if marked is None else marked)
+    return verdict(answer, _marked(prompt.answer), _equal_numbers)
+
+
+@register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=_check_tolerance)
+def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0) -> Outcome:
+    """1 when the last number (of the last answer tag, where there is one) is the gold.
+
+    Exactly, or within `relative_tolerance` times the gold's size; a gold of 0 is always exact.
+    """
+    text = _conclusion(prompt, rollout)
+    tagged = answer_tag(text)
+    answer = last_number(text if tagged is None else tagged)
+    tolerance = Fraction(relative_tolerance)
+    return verdict(answer, prompt.answer, lambda mine, gold: _equal_numbers(mine, gold, tolerance))
+
+
+def _conclusion(prompt: Prompt, rollout: Rollout) -> str:
+    """What follows the reasoning; nothing when the prompt opened it and the completion never closed it."""
+    unfinished = thinking_open(prompt) and "</think>" not in rollout.text
+    return "" if unfinished else after_reasoning(rollout.text)
+
+
+def _marked(gold: object) -> object:
+    """GSM8K's golds may come with their worked solution."""
+    return (hashes(gold) or gold) if isinstance(gold, str) else gold
+
+
+def _equal_numbers(answer: str, gold: str, tolerance: Fraction = Fraction(0)) -> bool:
+    mine, theirs = to_fraction(answer), to_fraction(gold)
+    if mine is None or theirs is None:
+        return False
+    return abs(mine - theirs) <= tolerance * abs(theirs)

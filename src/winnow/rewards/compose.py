@@ -1,0 +1,129 @@
+"""From plain data to one total function: the reward of a run, its options bound, its parts weighed.
+
+score = make_reward({"parts": [{"use": "r1_zero", "weight": 80}, {"use": "format", "weight": 20}]})
+score(prompt, rollout)  # an Outcome, whatever the functions inside do
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import ConfigError, did_you_mean
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import Entry, bind, resolve
+from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
+
+Score = Callable[[Prompt, Rollout], Outcome]
+
+_SINGLE = ("use", "options")
+_PART = ("use", "options", "weight")
+_SUM = ("parts", "shaping")
+_SHAPING = ("always", "if_wrong")
+
+
+@dataclass(frozen=True)
+class _Part:
+    name: str
+    weight: float
+    score: Score
+
+
+def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
+    """The reward that `spec` describes, as a function that never raises: an exception inside becomes failed(raised).
+
+    `spec` is {"use": name | "file.py:function" | function, "options": {...}}, or
+    {"parts": [{"use", "weight", "options"}, ...], "shaping": "always" | "if_wrong"}: the sum of weight * part.
+    The first part decides what is correct, "if_wrong" adds the others only when it is not, and a part that failed
+    fails the whole. Files are relative to `base`. Raises ConfigError for anything the specification gets wrong.
+    """
+    if "parts" not in spec:
+        _refuse_unknown(spec, _SINGLE, "reward")
+        return _single(spec, base, "reward")[1]
+    _refuse_unknown(spec, _SUM, "reward")
+    shaping = spec.get("shaping", "always")
+    if shaping not in _SHAPING:
+        raise ConfigError(f"reward.shaping is {shaping!r}: it must be {' or '.join(map(repr, _SHAPING))}")
+    parts = _named([_part(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])])
+    if not parts:
+        raise ConfigError("reward.parts is empty: a reward needs at least one part")
+    return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
+
+
+def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
+    _refuse_unknown(spec, _PART, key)
+    weight = spec.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= LARGEST_REWARD:
+        raise ConfigError(f"{key}.weight is {weight!r}: it must be a number of at most {LARGEST_REWARD:g} in size")
+    name, score = _single(spec, base, key)
+    return _Part(name, float(weight), score)
+
+
+def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
+    if "use" not in spec:
+        raise ConfigError(f"{key}.use is missing: it names the reward")
+    entry = resolve("reward", spec["use"], base=base)
+    options = dict(spec.get("options", {}))
+    function = bind(entry, options, key=key)
+    defaults = {name: option.default for name, option in entry.options.items()}
+    if "check" in entry.traits:
+        entry.traits["check"]({**defaults, **options})
+    return entry.name, _total(entry, function)
+
+
+def _total(entry: Entry, function: Callable[..., Any]) -> Score:
+    correct_at = float(entry.traits.get("correct_at", 1.0))
+
+    def score(prompt: Prompt, rollout: Rollout) -> Outcome:
+        try:
+            result = function(prompt, rollout)
+        except MemoryError:
+            return failure("memory", f"the reward {entry.name!r} ran out of memory")
+        except (Exception, SystemExit) as error:
+            return failure("raised", f"the reward {entry.name!r} raised\n{_last_lines(error)}")
+        return to_outcome(result, name=entry.name, correct_at=correct_at)
+
+    return score
+
+
+def _weigh(parts: Sequence[_Part], outcomes: Sequence[Outcome], shaping: str) -> Outcome:
+    for part, outcome in zip(parts, outcomes, strict=True):
+        if outcome.failed:
+            assert outcome.cause is not None, "a failed outcome has a cause"
+            return failure(outcome.cause, f"part {part.name!r}: {outcome.detail}")
+    first = outcomes[0]
+    counted = 1 if shaping == "if_wrong" and first.correct else len(parts)
+    terms = [part.weight * outcome.reward for part, outcome in zip(parts, outcomes, strict=True)]
+    return Outcome(
+        reward=math.fsum(terms[:counted]),
+        correct=first.correct,
+        kind=first.kind,
+        parts={part.name: outcome.reward for part, outcome in zip(parts, outcomes, strict=True)},
+        answer=first.answer,
+        detail=first.detail,
+    )
+
+
+def _named(parts: Sequence[_Part]) -> list[_Part]:
+    """Names made unique: the second `format` is `format_2`."""
+    seen: dict[str, int] = {}
+    named = []
+    for part in parts:
+        seen[part.name] = count = seen.get(part.name, 0) + 1
+        named.append(_Part(part.name if count == 1 else f"{part.name}_{count}", part.weight, part.score))
+    return named
+
+
+def _last_lines(error: BaseException, lines: int = 6) -> str:
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return "\n".join(text.splitlines()[-lines:])[-2000:]
+
+
+def _refuse_unknown(spec: Mapping[str, Any], known: Sequence[str], key: str) -> None:
+    for name in spec:
+        if name not in known:
+            raise ConfigError(f"{key}.{name}: a reward specification has no such key{did_you_mean(name, known)}")

@@ -1,0 +1,70 @@
+r"""What every reward promises, as one check that a registered reward, and a user's own, is put through.
+
+A reward joins by saying how a right answer is phrased:
+
+    @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import Entry
+from winnow.rewards.compose import Score, make_reward
+
+JUNK: Mapping[str, str] = {
+    "empty": "",
+    "spaces": " \n\t",
+    "long": "a" * 1_000_000,
+    "digits": "9" * 1_000_000,
+    "tags": "</think> <answer>" * 50_000,
+    "boxes": r"\boxed{" * 100_000,
+    "closed boxes": r"\boxed{}" * 100_000,
+    "broken latex": r"</think> <answer>\boxed{\frac{1}{\sqrt{</answer>",
+    "empty answer": "</think> <answer></answer>",
+    "nul": "\0</think> <answer>\0</answer>\0",
+    "surrogates": "\ud800</think> <answer>\udfff \\boxed{\ud800}</answer>",
+    "code": "</think> <answer>\\boxed{__import__('os').system('false')}</answer>",
+    "tower": r"</think> <answer>\boxed{9^{9^{9^{9}}}}</answer>",
+    "nan": r"</think> <answer>\boxed{nan}</answer> #### nan",
+}
+
+
+def check_reward(
+    entry: Entry, options: Mapping[str, Any] | None = None, *, gold: Any = "42", phrase: Any = None, best: float = 1.0
+) -> None:
+    """Raise AssertionError unless the reward pays `best` for its own example, never more for junk, and always the same.
+
+    The example is phrased for `phrase`, by default the gold itself (a list of golds accepts any one of them).
+    """
+    example = entry.traits.get("example")
+    assert example is not None, f"the reward {entry.name!r} must declare example=lambda gold: <a right completion>"
+    score = make_reward({"use": entry.function, "options": dict(options or {})})
+    right = example(gold if phrase is None else phrase)
+    outcome = _verdict(score, gold, right, entry.name)
+    assert outcome.kind == "correct", f"{entry.name!r} calls its own example {outcome.kind}: {right!r}"
+    assert outcome.reward == best, f"{entry.name!r} pays {outcome.reward} for its own example, not {best}"
+    for label, text in JUNK.items():
+        junk = _verdict(score, gold, text, f"{entry.name!r} on {label}")
+        assert junk.reward <= best, f"{entry.name!r} pays {junk.reward} for junk ({label})"
+
+
+def _verdict(score: Score, gold: Any, text: str, what: str) -> Outcome:
+    outcome, again = score(_prompt(gold), _rollout(text)), score(_prompt(gold), _rollout(text))
+    assert not outcome.failed, f"{what}: no verdict, {outcome.cause}: {outcome.detail}"
+    assert all(math.isfinite(value) for value in (outcome.reward, *outcome.parts.values())), f"{what}: not finite"
+    assert outcome == again, f"{what}: two calls, two verdicts"
+    return outcome
+
+
+def _prompt(gold: Any) -> Prompt:
+    return Prompt(id="contract", tokens=np.zeros(1, np.int64), text="What is it?<think>", answer=gold, task="contract")
+
+
+def _rollout(text: str) -> Rollout:
+    return Rollout(index=0, tokens=np.zeros(0, np.int64), logprobs=np.zeros(0), text=text, finish="stop", version=0)

@@ -1,0 +1,71 @@
+"""Where the answer of a completion stands. Every function takes text and gives the answer's text, or None."""
+
+from __future__ import annotations
+
+import re
+
+_BOX_TOKEN = re.compile(r"\\+(?P<box>boxed|fbox)\s*\{|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}.])[-+]\$?)?"  # a sign, unless it subtracts from something
+    r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"
+    r"(?:/\d+(?!\.\d)|[eE][-+]?\d+)?",
+    re.ASCII,
+)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last `\boxed{...}` (or `\fbox{...}`), braces balanced, `\{` and `\}` ignored.
+
+    A box around nothing but a box gives the inner one. None without a box, and when the last one never closes:
+    such a completion was cut off before it had answered.
+    """
+    opened: list[tuple[bool, int]] = []  # (is a box, where its content starts)
+    last: tuple[int, int] | None = None
+    for token in _BOX_TOKEN.finditer(text):
+        if token["box"] or token["open"]:
+            opened.append((token["box"] is not None, token.end()))
+        elif token["close"] and opened:
+            is_box, start = opened.pop()
+            last = (start, token.start()) if is_box else last
+    if last is None or any(is_box and start > last[1] for is_box, start in opened):
+        return None
+    return _unwrap(text[slice(*last)])
+
+
+def has_box(text: str) -> bool:
+    r"""True when a `\boxed` is written anywhere, closed or not."""
+    return r"\boxed" in text or r"\fbox" in text
+
+
+def unwrap_box(answer: str) -> str:
+    r"""A gold answer without its `\boxed{...}`, where it has one."""
+    inner = last_boxed(answer)
+    return answer if inner is None else inner
+
+
+def answer_tag(text: str) -> str | None:
+    """The text between the last `<answer>` and the `</answer>` that follows it, or the end of the text."""
+    _, opened, rest = text.rpartition("<answer>")
+    return rest.partition("</answer>")[0].strip() if opened else None
+
+
+def hashes(text: str) -> str | None:
+    """The rest of the line after the last `#### `, GSM8K's way to mark an answer."""
+    _, found, rest = text.rpartition("#### ")
+    return rest.partition("\n")[0].strip() or None if found else None
+
+
+def last_number(text: str) -> str | None:
+    """The last number written in digits: sign, thousands commas, decimals, and one `/` or exponent."""
+    *_, last = [None, *_NUMBER.finditer(text.replace("−", "-"))]
+    return None if last is None else last[0]
+
+
+def after_reasoning(text: str) -> str:
+    """What follows the last `</think>`; the whole text where no reasoning was closed."""
+    return text.rpartition("</think>")[2]
+
+
+def _unwrap(content: str) -> str:
+    inner = re.fullmatch(r"\s*\\+(?:boxed|fbox)\s*\{([^{}]*)\}\s*", content)
+    return inner[1] if inner else content

@@ -1,0 +1,50 @@
+"""Graders by name: (answer, gold) -> equal or not; and how golds are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from winnow.errors import ConfigError, did_you_mean
+from winnow.records import Outcome
+from winnow.rewards import algebra, equivalence, strict
+from winnow.rewards.extract import unwrap_box
+from winnow.rewards.latex import MAX_CHARACTERS
+
+Grader = Callable[[str, str], bool]
+GRADERS: Mapping[str, Grader] = MappingProxyType({"strict": strict.equal, "math": equivalence.equal})
+
+
+def check_grader(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an unknown `grader`, and for "math" where math-verify is not installed."""
+    grader = options.get("grader")
+    if grader is not None and grader not in GRADERS:
+        raise ConfigError(f"no grader is called {grader!r}{did_you_mean(str(grader), GRADERS)}")
+    if grader == "math":
+        algebra.require()
+
+
+def golds(answer: Any) -> list[str]:
+    """The accepted answers as text: a number or a text is one, a list is several; boxed ones are unwrapped."""
+    several = answer if isinstance(answer, (list, tuple)) else [answer]
+    return [unwrap_box(gold if isinstance(gold, str) else str(gold)) for gold in several]
+
+
+def verdict(answer: str | None, gold: Any, equal: Grader, **parts: float) -> Outcome:
+    """1 for an answer that any gold equals, 0 for another, unparsable without one; `parts` are logged beside it."""
+    if answer is None or not answer.strip() or len(answer) > MAX_CHARACTERS:
+        return unparsable(**parts)
+    correct = any(equal(answer, accepted) for accepted in golds(gold))
+    return Outcome(
+        reward=float(correct),
+        correct=correct,
+        kind="correct" if correct else "wrong",
+        parts={"answer": float(correct), **parts},
+        answer=answer.strip(),
+    )
+
+
+def unparsable(**parts: float) -> Outcome:
+    """Reward 0: no answer could be read."""
+    return Outcome(reward=0.0, correct=False, kind="unparsable", parts={"answer": 0.0, **parts})

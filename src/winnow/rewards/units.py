@@ -1,0 +1,64 @@
+"""The unit at the end of an answer: `5.4 cents`, `90^\\circ`, `15 cm^2`, `10\\%`, `\\$36`."""
+
+from __future__ import annotations
+
+import re
+
+_LENGTH = "millimeter centimeter meter kilometer mile inch inche foot feet yard mm cm km ft yd"
+_TIME = "second minute hour day week month year sec min hr"
+_MONEY = "cent dollar usd euro rupee"
+_OTHER = "degree radian gram kilogram kg mg pound lb ounce oz liter litre ml mph kph percent unit point people way"
+_WORDS = "|".join(sorted({*_LENGTH.split(), *_TIME.split(), *_MONEY.split(), *_OTHER.split()}, key=len, reverse=True))
+_CANONICAL = {"inche": "inch", "feet": "foot", "ft": "foot", "yd": "yard", "mm": "millimeter"} | {
+    **{"cm": "centimeter", "km": "kilometer", "sec": "second", "min": "minute", "hr": "hour"},
+    **{"kg": "kilogram", "lb": "pound", "oz": "ounce", "litre": "liter"},
+    "usd": "dollar",
+}
+_POWER = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
+_WORD_UNIT = re.compile(
+    rf"(?<=[\d}})\s.])\s*(?P<square>square |cubic |sq\.? )?(?<![a-zA-Z\\])(?P<word>{_WORDS})s?(?![a-zA-Z{{(=]){_POWER}",
+    re.IGNORECASE,
+)
+_SIGN_UNIT = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?P<celsius>[CF](?![a-zA-Z]))?|\\degrees?(?![a-zA-Z])|\\?%|\\\$")
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALED = re.compile(rf"(\d+)(?:\.(\d+))?\s*({'|'.join(_SCALES)})(?![a-zA-Z])", re.IGNORECASE)
+
+
+def without_units(text: str) -> str:
+    """Tidy text with units, percent, currency and degree signs left out and `5 million` written in digits."""
+    text = _SCALED.sub(_in_digits, text)
+    if _is_only_a_unit(text):
+        return text
+    return " ".join(_SIGN_UNIT.sub(" ", _WORD_UNIT.sub(" ", text)).split())
+
+
+def units_of(text: str) -> frozenset[str]:
+    """Which units a tidy text names, one word per unit, powers kept (`centimeter^2`)."""
+    if _is_only_a_unit(text):
+        return frozenset()
+    found = {_name(match) for match in _WORD_UNIT.finditer(text)}
+    return frozenset(found | {_sign(match) for match in _SIGN_UNIT.finditer(text)})
+
+
+def _name(match: re.Match[str]) -> str:
+    word = match["word"].lower()
+    power = re.search(r"\^\D*([23])", match[0])
+    by_name = {"sq": "2", "cu": "3"}.get((match["square"] or "").lower()[:2])
+    exponent = power[1] if power else by_name
+    return _CANONICAL.get(word, word) + (f"^{exponent}" if exponent else "")
+
+
+def _sign(match: re.Match[str]) -> str:
+    if "%" in match[0]:
+        return "percent"
+    return "dollar" if "$" in match[0] else "degree" + (match["celsius"] or "")
+
+
+def _is_only_a_unit(text: str) -> bool:
+    return not any(c.isalnum() for c in _SIGN_UNIT.sub("", _WORD_UNIT.sub("", " " + text)))
+
+
+def _in_digits(match: re.Match[str]) -> str:
+    whole, decimals, word = match[1], match[2] or "", match[3].lower()
+    places = _SCALES[word]
+    return whole + decimals.ljust(places, "0") if len(decimals) <= places else match[0]

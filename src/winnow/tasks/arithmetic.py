@@ -1,0 +1,118 @@
+"""Integer arithmetic, drawn on demand: no download, any number of problems, a gold answer by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from winnow.errors import ConfigError, did_you_mean
+from winnow.records import Problem
+from winnow.registry import register
+from winnow.seeds import derive, generator, uniform
+
+Draw = Callable[[np.random.Generator], tuple[str, int]]
+
+SPLITS = ("train", "validation", "test")
+MOST_DRAWS = 5_000  # per problem; the rarest text of the smallest level comes up once in 200
+
+
+@register("task")
+def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 2048, seed: int = 0) -> list[Problem]:
+    """Sums, differences and products of small integers.
+
+    Levels: 1 one-digit `3 + 4`, 2 two-digit `47 - 38`, 3 three terms `12 + 34 + 56`, 4 products `47 * 8`,
+    5 brackets `(12 + 34) * 5`, 6 three-digit `471 + 856`. Every problem draws its level, then its text; levels weigh
+    the same until a small one runs out of new texts.
+
+    A text's split is a hash of the text (80 / 10 / 10), so the splits are disjoint for all seeds and sizes. A shorter
+    list is the beginning of a longer one. The answer is the integer as text.
+
+    Raises ConfigError for an unknown split or level, and where the levels hold fewer than `size` problems.
+    """
+    _check(split, levels, size)
+    problems: dict[str, Problem] = {}
+    for item in range(size):
+        draws = _draws(generator("arithmetic", seed, split, item), levels)
+        new = (p for p in draws if p.id not in problems and split_of(p.meta["expression"]) == split)
+        problem = next(new, None)
+        if problem is None:
+            raise ConfigError(
+                f"task.size: arithmetic levels {list(levels)} hold about {item} {split} problems, {size} were asked "
+                f"for; lower task.size or add a larger level to task.levels"
+            )
+        problems[problem.id] = problem
+    return list(problems.values())
+
+
+def split_of(expression: str) -> str:
+    """The split a text belongs to: a hash of it decides, 80 / 10 / 10."""
+    place = uniform("arithmetic split", expression)
+    return "train" if place < 0.8 else "validation" if place < 0.9 else "test"
+
+
+def _draws(rng: np.random.Generator, levels: Sequence[int]) -> Iterator[Problem]:
+    for _ in range(MOST_DRAWS):
+        level = levels[int(rng.integers(len(levels)))]
+        expression, value = LEVELS[level](rng)
+        yield Problem(
+            id=f"arithmetic-{derive(expression):032x}",
+            question=f"What is {expression}?",
+            answer=str(value),
+            task="arithmetic",
+            meta={"level": level, "expression": expression},
+        )
+
+
+def _sum_or_difference(low: int, high: int) -> Draw:
+    def draw(rng: np.random.Generator) -> tuple[str, int]:
+        a, b = _integers(rng, low, high, 2)
+        if rng.integers(2):
+            return f"{a} + {b}", a + b
+        a, b = max(a, b), min(a, b)
+        return f"{a} - {b}", a - b
+
+    return draw
+
+
+def _three_terms(rng: np.random.Generator) -> tuple[str, int]:
+    a, b, c = _integers(rng, 10, 99, 3)
+    return f"{a} + {b} + {c}", a + b + c
+
+
+def _product(rng: np.random.Generator) -> tuple[str, int]:
+    (a,), (b,) = _integers(rng, 10, 99, 1), _integers(rng, 2, 9, 1)
+    return (f"{a} * {b}" if rng.integers(2) else f"{b} * {a}"), a * b
+
+
+def _brackets(rng: np.random.Generator) -> tuple[str, int]:
+    (a, b), (c,) = _integers(rng, 10, 49, 2), _integers(rng, 2, 9, 1)
+    return f"({a} + {b}) * {c}", (a + b) * c
+
+
+def _integers(rng: np.random.Generator, low: int, high: int, count: int) -> list[int]:
+    return [int(n) for n in rng.integers(low, high + 1, count)]
+
+
+LEVELS: Mapping[int, Draw] = MappingProxyType(
+    {
+        1: _sum_or_difference(0, 9),
+        2: _sum_or_difference(10, 99),
+        3: _three_terms,
+        4: _product,
+        5: _brackets,
+        6: _sum_or_difference(100, 999),
+    }
+)
+
+
+def _check(split: str, levels: Sequence[int], size: int) -> None:
+    if split not in SPLITS:
+        raise ConfigError(f"arithmetic has no split {split!r}{did_you_mean(split, SPLITS)}")
+    unknown = [level for level in levels if level not in LEVELS]
+    if unknown or not levels:
+        problem = f"there is no level {unknown[0]!r}" if unknown else "no level is named"
+        raise ConfigError(f"task.levels: {problem}; known: {', '.join(map(str, LEVELS))}")
+    if size < 1:
+        raise ConfigError(f"task.size is {size}: a task needs at least 1 problem")

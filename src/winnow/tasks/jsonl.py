@@ -1,0 +1,112 @@
+"""Problems from the user's own .jsonl files: one JSON object per line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import ConfigError, DataError
+from winnow.records import Problem
+from winnow.registry import register
+from winnow.rewards.extract import last_boxed
+from winnow.tasks.problems import listed, problem
+from winnow.tasks.source import Record, read_jsonl
+from winnow.tasks.splits import Split, check_split, split_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Which field of a record holds what."""
+
+    question: str
+    answer: str
+    id: str | None
+    boxed: bool
+
+
+@register("task")
+def jsonl(
+    split: str,
+    *,
+    path: str | None = None,
+    train: str | None = None,
+    validation: str | None = None,
+    test: str | None = None,
+    question: str = "question",
+    answer: str = "answer",
+    id: str | None = None,
+    boxed: bool = False,
+) -> list[Problem]:
+    r"""Problems from your own .jsonl files.
+
+    Either one file (`path`), dealt to the splits by a hash of the question (80% train, 10% validation, 10% test), or a
+    file per split (`train`, `validation`, `test`), which must not share a question.
+
+    `question`, `answer` and `id` name the fields; without `id` a problem is known by a hash of its question. The answer
+    may be text, a number, a list of texts that are all right, or any JSON; with `boxed` it is the last \boxed{...} of
+    that field. Every other field goes into `meta`.
+
+    Raises ConfigError for both ways at once or neither, DataError with file and line for a corrupt line, a problem
+    without question or gold, a repeated id, or a question in two splits.
+    """
+    asked = check_split(split)
+    files = {"train": train, "validation": validation, "test": test}
+    own = {name: file for name, file in files.items() if file is not None}
+    _check_files(asked, path, own)
+    records = _own_file(own, asked, question) if path is None else _pool(path, asked, question)
+    if id is not None:
+        _check_ids(records, id)
+    fields = _Fields(question, answer, id, boxed)
+    return listed((_problem(r, fields) for r in records), split=split, source=path or own[asked])
+
+
+def _check_files(asked: Split, path: str | None, own: Mapping[str, str]) -> None:
+    if (path is None) == (not own):
+        raise ConfigError(
+            "task: jsonl needs either path (one file for all splits) or a file per split (train, validation, test)"
+        )
+    if path is None and asked not in own:
+        raise ConfigError(f"task.{asked} is missing: the {asked} split was asked for and has no file")
+
+
+def _pool(path: str, asked: Split, question: str) -> list[Record]:
+    return [r for r in read_jsonl(Path(path).expanduser()) if split_of(r.text(question)) == asked]
+
+
+def _own_file(own: Mapping[str, str], asked: Split, question: str) -> list[Record]:
+    """The records of the split's file, none of whose questions stands in another split's file."""
+    read = {name: read_jsonl(Path(file).expanduser()) for name, file in own.items()}
+    places = {r.text(question): r.where for name, records in read.items() if name != asked for r in records}
+    for record in read[asked]:
+        elsewhere = places.get(record.text(question))
+        if elsewhere is not None:
+            raise DataError(f"{record.where}: this question is also at {elsewhere}; remove it from one of the splits")
+    return read[asked]
+
+
+def _check_ids(records: list[Record], field: str) -> None:
+    places: dict[str, str] = {}
+    for record in records:
+        name = str(record.value(field))
+        if name in places:
+            raise DataError(f"{record.where}: the id {name!r} is also at {places[name]}; ids must be unique")
+        places[name] = record.where
+
+
+def _problem(record: Record, fields: _Fields) -> Problem:
+    mapped = (fields.question, fields.answer, fields.id)
+    meta = {name: value for name, value in record.fields.items() if name not in mapped}
+    made = problem("jsonl", record.text(fields.question), _gold(record, fields), meta)
+    return made if fields.id is None else dataclasses.replace(made, id=str(record.value(fields.id)))
+
+
+def _gold(record: Record, fields: _Fields) -> Any:
+    if not fields.boxed:
+        return record.value(fields.answer)
+    gold = last_boxed(record.text(fields.answer))
+    if gold is None:
+        raise DataError(f"{record.where}: the field {fields.answer!r} has no \\boxed{{...}} with its braces closed")
+    return gold

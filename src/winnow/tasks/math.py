@@ -1,0 +1,60 @@
+"""MATH: competition problems whose answers are mathematical expressions, and MATH-500, its usual evaluation set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from winnow.errors import ConfigError, DataError
+from winnow.records import Problem
+from winnow.registry import register
+from winnow.rewards.extract import last_boxed
+from winnow.tasks.problems import listed, problem
+from winnow.tasks.source import Record, read_published, read_train_and_test
+from winnow.tasks.splits import check_split
+
+
+@register("task")
+def math(split: str, *, path: str = "nlile/hendrycks-MATH-benchmark") -> list[Problem]:
+    r"""Competition mathematics. Source: Hendrycks et al. 2021, arXiv 2103.03874.
+
+    `path` is a hub id, a folder with `math_train.jsonl` and `math_test.jsonl`, or one such file. The default has 12,000
+    train problems and, as test, the 500 of MATH-500. The answer is the last \boxed{...} of the solution, braces
+    balanced; where a solution boxes nothing, the field `answer`. All fields but the problem go into `meta`. Validation
+    is a tenth of train, held out by a hash of the problem.
+
+    Raises DataError for a record without a problem or a gold, and where `path` leads nowhere.
+    """
+    records = read_train_and_test(path, split, task="math", question="problem")
+    found = (problem("math", text, _boxed(record), _meta(record)) for record, text in records)
+    return listed(found, split=split, source=path)
+
+
+@register("task")
+def math500(split: str, *, path: str = "HuggingFaceH4/MATH-500") -> list[Problem]:
+    """The 500 test problems of MATH picked by Lightman et al. 2023, arXiv 2305.20050; the split must be "test".
+
+    `path` is a hub id, a folder with `math500.jsonl`, or a .jsonl file. The answer is the field `answer`;
+    all fields but the problem go into `meta`.
+
+    Raises ConfigError for another split, DataError for a record without a problem or a gold.
+    """
+    if check_split(split) != "test":
+        raise ConfigError(
+            f"math500 has no {split} problems, it is for evaluation: ask for the split 'test', or use math"
+        )
+    records = read_published(path, "test", files=("math500.jsonl", "test.jsonl"))
+    found = (problem("math500", r.text("problem"), r.text("answer"), _meta(r)) for r in records)
+    return listed(found, split=split, source=path)
+
+
+def _boxed(record: Record) -> str:
+    gold = last_boxed(record.text("solution"))
+    if gold is not None and gold.strip():
+        return gold
+    if "answer" not in record.fields:
+        raise DataError(f"{record.where}: the solution has no \\boxed{{...}}, and there is no field 'answer'")
+    return record.text("answer")
+
+
+def _meta(record: Record) -> dict[str, Any]:
+    return {name: value for name, value in record.fields.items() if name != "problem"}

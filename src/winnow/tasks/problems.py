@@ -1,0 +1,30 @@
+"""Making problems: ids that follow the question, and the checks every list of problems must pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from winnow.errors import DataError
+from winnow.records import Problem
+from winnow.seeds import derive
+
+
+def problem(task: str, question: str, answer: Any, meta: dict[str, Any]) -> Problem:
+    """A problem whose id is a hash of its question: stable when other problems come, go or move."""
+    return Problem(id=f"{task}-{derive(question):032x}", question=question, answer=answer, task=task, meta=meta)
+
+
+def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Problem]:
+    """The problems of a split with unique ids: a repeated question is numbered `-2`, `-3` ... DataError without one."""
+    seen: Counter[str] = Counter()
+    found = []
+    for one in problems:
+        seen[one.id] += 1
+        repeat = seen[one.id]
+        found.append(one if repeat == 1 else dataclasses.replace(one, id=f"{one.id}-{repeat}"))
+    if not found:
+        raise DataError(f"there are no {split} problems in {source}")
+    return found

@@ -1,0 +1,84 @@
+"""Problems made by the generators of the reasoning-gym library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.records import Problem
+from winnow.registry import register
+from winnow.tasks.problems import problem
+from winnow.tasks.splits import Split, check_split, split_of
+
+ITEMS_PER_PROBLEM = 40  # a tenth of all items is of a small split, and a generator may repeat itself
+
+
+@register("task")
+def reasoning_gym(
+    split: str, *, dataset: str, size: int = 1024, seed: int = 0, options: Mapping[str, Any] | None = None
+) -> list[Problem]:
+    """Problems of one of reasoning-gym's generators. Source: Stojanovski et al. 2025, arXiv 2505.24760.
+
+    `options` go to the generator. A hash of the question decides an item's split (80% train, 10% validation, 10%
+    test), because there neighbouring seeds share nearly all items. A repeated question is passed over. The answer is
+    None where the generator knows no single gold; `meta` holds `dataset`, `options` and the item itself, `entry`, for
+    the generator's own scorer.
+
+    Raises DataError without the library, ConfigError for an unknown generator or option, for a generator whose scorer
+    needs more than JSON can carry, and for one with fewer than `size` different problems of the split.
+    """
+    asked = check_split(split)
+    if size < 1:
+        raise ConfigError(f"task.size is {size}: a task needs at least 1 problem")
+    settings = dict(options or {})
+    generator = _generator(dataset, {"seed": seed, "size": size * ITEMS_PER_PROBLEM, **settings})
+    entries = _different(generator, asked, size)
+    if len(entries) < size:
+        raise ConfigError(
+            f"task.size: {dataset} made {len(entries)} different {split} problems, {size} were asked for; lower "
+            f"task.size or widen task.options"
+        )
+    _check_scorer(generator, dataset, entries[0])
+    return [_problem(entry, {"dataset": dataset, "options": settings}) for entry in entries]
+
+
+def _generator(dataset: str, options: Mapping[str, Any]) -> Any:
+    try:
+        from reasoning_gym.factory import DATASETS, create_dataset
+    except ImportError as error:
+        raise DataError("the task reasoning_gym needs another library: pip install 'winnow-rl[gym]'") from error
+    if dataset not in DATASETS:
+        raise ConfigError(f"task.dataset: reasoning-gym has no {dataset!r}{did_you_mean(dataset, DATASETS)}")
+    try:
+        return create_dataset(dataset, **options)
+    except (AssertionError, TypeError, ValueError) as error:  # how its generators refuse options
+        raise ConfigError(f"task.options: {dataset} refused {dict(options)}: {error}") from error
+
+
+def _different(items: Iterable[Mapping[str, Any]], asked: Split, size: int) -> list[dict[str, Any]]:
+    """The first `size` items of a split whose questions differ."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in items:
+        question = item["question"]
+        if split_of(question) == asked:
+            found[question] = dict(item)
+            if len(found) == size:
+                break
+    return list(found.values())
+
+
+def _check_scorer(generator: Any, dataset: str, entry: dict[str, Any]) -> None:
+    """Demand that the gold still scores 1 once its item has been through JSON, as it will be in `meta`."""
+    gold = entry["answer"]
+    if gold is not None and generator.score_answer(gold, _plain(entry)) < 1:
+        raise ConfigError(f"task.dataset: the scorer of {dataset} needs objects that JSON cannot carry; choose another")
+
+
+def _problem(entry: dict[str, Any], meta: dict[str, Any]) -> Problem:
+    return problem("reasoning_gym", entry["question"], entry["answer"], {**meta, "entry": _plain(entry)})
+
+
+def _plain(entry: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(entry))

@@ -1,0 +1,121 @@
+"""Reading problems: records from a local .jsonl file or from a data set of the hub, each knowing its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import DataError, did_you_mean
+from winnow.tasks.splits import check_split, train_or_validation
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row of a data set."""
+
+    fields: Mapping[str, Any]
+    where: str  # "train.jsonl:17", for messages
+
+    def value(self, field: str) -> Any:
+        """A field that says something; DataError where it is missing, null, blank or an empty list."""
+        value = self.fields.get(field)
+        if value is None or value == [] or (isinstance(value, str) and not value.strip()):
+            finding = "empty" if field in self.fields else f"missing{did_you_mean(field, self.fields)}"
+            raise DataError(f"{self.where}: the field {field!r} is {finding}")
+        return value
+
+    def text(self, field: str) -> str:
+        """A field that is text a tokenizer can read; DataError otherwise."""
+        value = self.value(field)
+        if not isinstance(value, str):
+            raise DataError(f"{self.where}: the field {field!r} must be text, found {type(value).__name__}")
+        if _SURROGATE.search(value):
+            raise DataError(f"{self.where}: the field {field!r} holds half a surrogate pair; write the file as UTF-8")
+        return value
+
+
+def read_jsonl(file: Path) -> list[Record]:
+    """One record per line that is not blank. DataError, with the line, where one is not a JSON object."""
+    if not file.is_file():
+        raise DataError(f"there is no file {file}")
+    lines = file.read_bytes().splitlines()  # of bytes: that of text would also cut at a U+2028 within a question
+    return [_record(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Record]:
+    """A split of a data set of the hub, as published. DataError without the library, the network or the data set."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise DataError(
+            f"reading {hub_id} from the hub needs another library: pip install 'winnow-rl[hub]', "
+            f"or set task.path to a local .jsonl file or folder"
+        ) from error
+    try:
+        rows = load_dataset(hub_id, subset, split=split)
+    except Exception as error:  # the library's own, the hub's and the network's errors share no base
+        raise DataError(
+            f"task.path: {hub_id} ({split}) could not be read: {error}; without a network, set it to a local "
+            f".jsonl file or folder"
+        ) from error
+    return [Record(row, f"{hub_id} {split}:{number}") for number, row in enumerate(rows, start=1)]
+
+
+def read_published(path: str, split: str, *, files: Sequence[str], subset: str | None = None) -> list[Record]:
+    """A published split: `path` is a .jsonl file, a folder that holds one of `files`, or a hub id."""
+    local = Path(path).expanduser()
+    if local.is_file():
+        return read_jsonl(local)
+    if local.is_dir():
+        return read_jsonl(_first(local, files))
+    if _HUB_ID.fullmatch(path) and not path.endswith(".jsonl"):
+        return read_hub(path, split, subset=subset)
+    raise DataError(f"task.path: there is no file or folder {path}, and it is no hub id (owner/name)")
+
+
+def read_train_and_test(
+    path: str, split: str, *, task: str, question: str, subset: str | None = None
+) -> Iterator[tuple[Record, str]]:
+    """The records of a split, each with its question, of a data set published as train and test.
+
+    Validation is a tenth of the published train split, held out by a hash of the question; test is as published.
+    A single file holds the published split that its name ends in.
+    """
+    asked = check_split(split)
+    published = "test" if asked == "test" else "train"
+    file = Path(path)
+    if file.suffix == ".jsonl" and not file.stem.endswith(published):
+        raise DataError(
+            f"task.path: {path} cannot give {split} problems: the name of a single file must end in {published}.jsonl; "
+            f"name the folder that holds the train and test files instead"
+        )
+    for record in read_published(
+        path, published, files=(f"{task}_{published}.jsonl", f"{published}.jsonl"), subset=subset
+    ):
+        text = record.text(question)
+        if asked == "test" or train_or_validation(text) == asked:
+            yield record, text
+
+
+def _record(line: bytes, where: str) -> Record:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: this line is not JSON ({error}); mend or remove it") from error
+    if not isinstance(fields, dict):
+        raise DataError(f"{where}: this line must be a JSON object, found {type(fields).__name__}")
+    return Record(fields, where)
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path:
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"task.path: the folder {folder} holds no {' or '.join(names)}")

@@ -1,0 +1,29 @@
+"""Which split a problem belongs to: a pure function of its text, so splits are disjoint whoever asks, in any order."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from winnow.errors import ConfigError, did_you_mean
+from winnow.seeds import uniform
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+def split_of(text: str) -> Split:
+    """The split of a problem of one pool, by a hash of its text: 80% train, 10% validation, 10% test."""
+    place = uniform("split", text)
+    return "train" if place < 0.8 else "validation" if place < 0.9 else "test"
+
+
+def train_or_validation(text: str) -> Split:
+    """The split of a problem of a published train split: a hash of its text holds 10% back for validation."""
+    return "train" if uniform("train or validation", text) < 0.9 else "validation"
+
+
+def check_split(split: str) -> Split:
+    """`split` itself; ConfigError when there is no such split."""
+    if split not in SPLITS:
+        raise ConfigError(f"there is no split {split!r}{did_you_mean(split, SPLITS)}")
+    return split

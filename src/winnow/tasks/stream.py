@@ -1,0 +1,33 @@
+"""Which prompts a step sees: a pure function of (seed, step), so that resuming needs no cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from winnow.errors import ConfigError
+from winnow.records import Prompt
+from winnow.seeds import Part, generator
+
+
+class PromptStream:
+    """Endless steps of distinct prompts: each epoch is a new permutation, cut to whole steps.
+
+    What the cut leaves over differs from epoch to epoch, so no prompt is left out for good.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[Part, ...]) -> None:
+        if per_step > len(prompts):
+            raise ConfigError(
+                f"rollout.prompts_per_step = {per_step}, but the task has only {len(prompts)} prompts to train on; "
+                f"lower it to at most {len(prompts)} or enlarge the task"
+            )
+        self.prompts = tuple(prompts)
+        self._per_step = per_step
+        self._seed = seed
+
+    def take(self, step: int) -> list[Prompt]:
+        """[G] the prompts of a step, all different."""
+        steps_per_epoch = len(self.prompts) // self._per_step
+        epoch, place = divmod(step, steps_per_epoch)
+        order = generator(*self._seed, "epoch", epoch).permutation(len(self.prompts))
+        return [self.prompts[i] for i in order[place * self._per_step : (place + 1) * self._per_step]]

@@ -1,0 +1,161 @@
+"""Templates: a problem's question becomes the text, and the tokens, that the policy continues."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.records import Problem, Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Write = Callable[[str], str]
+
+R1_ZERO = (
+    "A User asks, an Assistant replies. Every reply has two parts: first the Assistant thinks the question through, "
+    "then it states its answer to the User. The thinking goes between <think> and </think>, the answer between "
+    "<answer> and </answer>, written like this: <think> thinking </think> <answer> answer </answer>.\n"
+    "User: {question}\n"
+    "Assistant: <think>"
+)
+PLAIN = MappingProxyType({"r1_zero": R1_ZERO, "question_only": "{question}"})
+
+# Stands in for the clock of a chat template (the date is the one Llama 3's falls back to): a run resumed tomorrow must
+# see the same prompts. The + keeps what follows as it is.
+_CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """Prompts in the order of their problems, and how many problems were too long to become one."""
+
+    prompts: list[Prompt]
+    dropped: int
+
+
+def render(
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    template: str,
+    system: str | None = None,
+    max_prompt_tokens: int,
+    base: Path | None = None,
+) -> Rendered:
+    """Problems as prompts; those longer than `max_prompt_tokens` are dropped and counted.
+
+    `template` is `chat` (the tokenizer's own, after the message `system` if there is one), `r1_zero`, `question_only`,
+    or a UTF-8 text file, relative to `base`, with one `{question}`; the line break that ends the file does not count.
+    `chat` writes its special tokens itself, and a fixed date; the others start with BOS where the tokenizer adds one.
+
+    Raises ConfigError for a template that cannot be used, DataError for a tokenizer without a chat template, for a
+    question that holds a special token, and where every prompt is too long.
+    """
+    _refuse_special_tokens(problems, tokenizer)
+    write = _chat(tokenizer, system) if template == "chat" else _plain(template, tokenizer, system, base)
+    texts = [write(problem.question) for problem in problems]
+    tokens = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    fitting = [
+        _prompt(problem, text, ids)
+        for problem, text, ids in zip(problems, texts, tokens, strict=True)
+        if len(ids) <= max_prompt_tokens
+    ]
+    if not fitting:
+        shortest = min(map(len, tokens), default=0)
+        raise DataError(
+            f"all {len(texts)} prompts are longer than prompt.max_prompt_tokens = {max_prompt_tokens}; "
+            f"the shortest has {shortest} tokens: raise prompt.max_prompt_tokens"
+        )
+    return Rendered(prompts=fitting, dropped=len(texts) - len(fitting))
+
+
+def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
+    """ConfigError when the longest prompt and the longest rollout together exceed the model's context."""
+    needed = max_prompt_tokens + max_new_tokens
+    if needed > context_tokens:
+        raise ConfigError(
+            f"prompt.max_prompt_tokens ({max_prompt_tokens}) + rollout.max_new_tokens ({max_new_tokens}) = {needed}, "
+            f"but the model's context holds {context_tokens} tokens; lower one of them"
+        )
+
+
+def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:
+    return Prompt(
+        id=problem.id,
+        tokens=np.array(tokens, dtype=np.int64),
+        text=text,
+        answer=problem.answer,
+        task=problem.task,
+        meta=problem.meta,
+    )
+
+
+def _chat(tokenizer: PreTrainedTokenizerBase, system: str | None) -> Write:
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        raise DataError(
+            "prompt.template is 'chat', but the model's tokenizer has no chat template; "
+            "set it to r1_zero, question_only or a file"
+        )
+    own = tokenizer.get_chat_template()
+    fixed = _CLOCK + own if "strftime_now" in own else own
+    before = [] if system is None else [{"role": "system", "content": system}]
+
+    def write(question: str) -> str:
+        messages = [*before, {"role": "user", "content": question}]
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, chat_template=fixed, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:
+            hint = "; leave out prompt.system if the model knows no system message" if before else ""
+            raise DataError(f"the tokenizer's chat template refused the messages: {error}{hint}") from error
+        return str(text)
+
+    return write
+
+
+def _plain(template: str, tokenizer: PreTrainedTokenizerBase, system: str | None, base: Path | None) -> Write:
+    if system is not None:
+        raise ConfigError(f"prompt.system needs prompt.template = 'chat'; {template!r} has no place for it")
+    before, _, after = _text(template, base).partition("{question}")
+    bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
+    return lambda question: f"{bos}{before}{question}{after}"
+
+
+def _text(template: str, base: Path | None) -> str:
+    if template in PLAIN:
+        return PLAIN[template]
+    file = (base or Path()) / template
+    if not file.is_file():
+        hint = did_you_mean(template, [*PLAIN, "chat"])
+        raise ConfigError(f"prompt.template: {template!r} is no template, and there is no file {file}{hint}")
+    text = file.read_text(encoding="utf-8").removesuffix("\n")
+    if text.count("{question}") != 1:
+        raise ConfigError(f"prompt.template: {file} must hold {{question}} once, found {text.count('{question}')}")
+    return text
+
+
+def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return tokenizer.bos_token_id is not None and tokenizer("x")["input_ids"][0] == tokenizer.bos_token_id
+
+
+def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTokenizerBase) -> None:
+    """In a question they would become control tokens: a turn that ends early, a second BOS."""
+    special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    pattern = re.compile("|".join(special) or r"(?!)")
+    for problem in problems:
+        found = pattern.search(problem.question)
+        if found:
+            raise DataError(
+                f"the question of {problem.id} holds {found[0]!r}, a special token of this tokenizer; remove it"
+            )

@@ -1,0 +1,207 @@
+"""Public help for tests: a tiny random policy, groups from plain numbers, and the contract of every extension point.
+
+    from winnow.testing import check_selector
+    check_selector(my_selector)          # raises AssertionError with the law that is broken
+
+winnow runs the same checks over its registry: registering is enrolling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.algos.advantage import flat
+from winnow.algos.objective import Objective
+from winnow.models.architecture import architecture
+from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
+from winnow.records import FloatArray, Group, MicroBatch, Outcome, PolicyOutput, Prompt, PromptStats, Rollout, Shape
+from winnow.seeds import Rng, generator
+
+RNG = Rng(("contract",))
+
+
+def tiny(arch: str = "qwen2", *, seed: int = 0, dtype: str = "float32", layers: int = 2, hidden: int = 32) -> Loaded:
+    """A random policy of some 30 thousand parameters ("qwen2" or "llama") with the bundled policy's tokenizer."""
+    tokenizer = load_tokenizer("bundled")
+    model = architecture(arch, tokenizer, hidden=hidden, layers=layers, intermediate=2 * hidden, seed=seed)
+    return Loaded(model=model.to(DTYPES[dtype]), tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer))
+
+
+def group_of(
+    rewards: Sequence[float],
+    *,
+    prompt: str = "p",
+    keep: Sequence[int] | None = None,
+    lengths: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
+) -> Group:
+    """A verified group from its rewards (NaN: the verifier failed); `keep` lists the places kept, None leaves it unfilled."""
+    n = len(rewards)
+    lengths = [3] * n if lengths is None else lengths
+    indices = range(n) if indices is None else indices
+    group = Group(
+        prompt=Prompt(id=prompt, tokens=np.array([1, 2]), text="?", answer="1", task="testing"),
+        rollouts=tuple(_rollout(i, length) for i, length in zip(indices, lengths, strict=True)),
+        outcomes=tuple(_outcome(reward) for reward in rewards),
+    )
+    return group if keep is None else group.fill(keep=np.isin(np.arange(n), list(keep)))
+
+
+def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = None, **fields: Tensor) -> MicroBatch:
+    """One sequence of T tokens with weight 1 as a float64 micro-batch without rows; `fields` replace single fields."""
+    t = len(advantages)
+    defaults: dict[str, Any] = {
+        "sequence": torch.zeros(t, dtype=torch.int64),
+        "mask": torch.ones(t, dtype=torch.bool),
+        "advantages": torch.tensor(advantages, dtype=torch.float64),
+        "weights": torch.ones(t, dtype=torch.float64),
+        "importance": torch.ones(t, dtype=torch.float64),
+        "behaviour_logprobs": torch.zeros(t, dtype=torch.float64),
+        "old_logprobs": None if old is None else torch.tensor(old, dtype=torch.float64),
+    }
+    return MicroBatch(rows=(), **{**defaults, **fields})
+
+
+def check_selector(selector: Callable[..., Any], *, keep: int | None = 4) -> None:
+    """[N] bool; exactly min(keep, N) when `keep` is given; permuting rollouts permutes the mask; repeatable."""
+    for rewards in _reward_cases():
+        group = group_of(rewards)
+        mask = np.asarray(selector(group, RNG))
+        assert mask.shape == (len(rewards),), f"a selector answers [N] bool, got shape {mask.shape} for N = {len(rewards)}"
+        assert mask.dtype == np.bool_, f"a selector answers bool, got {mask.dtype}"
+        if keep is not None:
+            assert mask.sum() == min(keep, len(rewards)), f"{mask.sum()} of {len(rewards)} kept, {keep} asked for"
+        assert np.array_equal(mask, selector(group, RNG)), "the same group and rng must give the same mask"
+        order = generator("permutation", len(rewards)).permutation(len(rewards))
+        shuffled = group_of([rewards[i] for i in order], indices=order.tolist())
+        assert np.array_equal(selector(shuffled, RNG), mask[order]), "the mask depends on the order of the rollouts"
+
+
+def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None) -> None:
+    """One finite array per group; 0 where not kept; with `baseline="group"` 0 on flat groups and for N = 1."""
+    groups = [
+        group_of([0.0, 1.0, 0.5, 1.0], prompt="mixed", keep=[0, 1, 3]),
+        group_of([1.0, 1.0, 1.0], prompt="flat", keep=[0, 1, 2]),
+        group_of([0.7], prompt="single", keep=[0]),
+        group_of([], prompt="empty", keep=[]),
+    ]
+    credits = list(advantage(groups))
+    assert len(credits) == len(groups), f"{len(groups)} groups, {len(credits)} arrays"
+    for group, credit in zip(groups, credits, strict=True):
+        assert len(credit) == len(group.rollouts), f"{group.prompt.id}: one entry per rollout, got {len(credit)}"
+        assert group.keep is not None
+        for numbers, kept in zip(credit, group.keep, strict=True):
+            assert np.all(np.isfinite(numbers)), f"{group.prompt.id}: {numbers} is not finite"
+            assert kept or np.all(np.asarray(numbers) == 0), f"{group.prompt.id}: a rollout not kept got {numbers}"
+        if baseline == "group" and flat(group.rewards[group.keep]):
+            assert all(np.all(np.asarray(a) == 0) for a in credit), f"{group.prompt.id}: flat, but not all zero"
+    again = list(advantage(groups[::-1]))[::-1]
+    if baseline in ("group", "none"):
+        for one, other in zip(credits, again, strict=True):
+            assert np.array_equal(np.asarray(one), np.asarray(other)), "a group's advantages depend on its neighbours"
+
+
+def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) -> None:
+    """[B] positive numbers; with `total="one"` the weights of all tokens add up to 1."""
+    for shape in (_shape([2, 3, 5], [0, 0, 1]), _shape([1], [0]), _shape([4, 4, 4, 4], [0, 1, 2, 2])):
+        weights = np.asarray(weighting(shape))
+        assert weights.shape == shape.lengths.shape, f"one weight per sequence, got shape {weights.shape}"
+        assert np.all(np.isfinite(weights) & (weights > 0)), f"weights are positive, got {weights}"
+        if total == "one":
+            assert np.isclose((weights * shape.lengths).sum(), 1.0), "the weights of all tokens must add up to 1"
+        order = np.arange(len(shape.lengths))[::-1]
+        turned = _shape(shape.lengths[order].tolist(), shape.group[order].tolist())
+        assert np.allclose(weighting(turned), weights[order]), "the weights depend on the order of the sequences"
+
+
+def check_loss(loss: Callable[..., Any], *, policy_gradient: bool = False) -> None:
+    """[T] values and [T] diagnostics; a policy gradient has slope -A at ratio 1; a masked NaN touches nothing."""
+    advantages = [1.0, -0.5, 2.0, 0.25]
+    logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
+    mb = micro_batch(advantages, old=logprobs.tolist())
+    values, seen = loss(PolicyOutput(logprobs=logprobs), mb)
+    assert values.shape == logprobs.shape, f"a loss answers [T], got {tuple(values.shape)}"
+    for name, numbers in seen.items():
+        assert numbers.shape == logprobs.shape, f"diagnostic {name!r} must be [T], got {tuple(numbers.shape)}"
+        assert not numbers.requires_grad, f"diagnostic {name!r} holds on to the graph; detach it"
+    (slope,) = torch.autograd.grad(values.sum(), logprobs)
+    if policy_gradient:
+        assert torch.allclose(slope, -mb.advantages), f"at ratio 1 the slope must be -A, got {slope.tolist()}"
+    _check_mask(loss, mb)
+
+
+def check_allocator(allocator: Callable[..., Any]) -> None:
+    """[G] counts >= 0 that add up to the budget; equal stats give equal counts (+-1); nothing known is no excuse."""
+    nan = float("nan")
+    for rates in ([nan, nan, nan], [0.0, 0.0, 0.0, 0.0], [0.5] * 7, [0.1, 0.5, 0.9, nan]):
+        for budget in (0, 1, 5, 64):
+            stats = PromptStats(
+                ids=tuple(f"p{i}" for i in range(len(rates))),
+                pass_rate=np.array(rates),
+                gradient_norm=np.where(np.isnan(rates), nan, 1.0),
+                trials=np.where(np.isnan(rates), 0, 8),
+            )
+            counts = np.asarray(allocator(stats, budget))
+            assert counts.shape == (len(rates),), f"one count per prompt, got shape {counts.shape}"
+            assert np.issubdtype(counts.dtype, np.integer), f"counts are integers, got {counts.dtype}"
+            assert counts.min() >= 0, f"counts are not negative, got {counts}"
+            assert counts.sum() == budget, f"{counts.sum()} rollouts planned from a budget of {budget}"
+            if len(set(map(str, rates))) == 1:
+                assert np.ptp(counts) <= 1, f"prompts that look the same got {counts}"
+
+
+def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:
+    hole = torch.tensor([False, True, False, False])
+    nan = float("nan")
+    logprobs = torch.tensor([-0.5, nan, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
+    masked = micro_batch(
+        mb.advantages.masked_fill(hole, nan).tolist(), old=[-0.5, nan, -2.0, -0.1], mask=~hole
+    )
+    value = Objective(loss)(PolicyOutput(logprobs=logprobs), masked)
+    (slope,) = torch.autograd.grad(value.total, logprobs)
+    assert torch.isfinite(value.total), "a masked NaN reached the loss"
+    assert slope[1] == 0 and torch.isfinite(slope).all(), "a masked NaN reached the gradient"
+
+
+def _reward_cases() -> list[list[float]]:
+    draw = generator("contract rewards")
+    return [
+        [],
+        [1.0],
+        [0.0] * 8,
+        [1.0] * 3 + [0.0] * 9,
+        draw.normal(size=16).tolist(),
+        draw.integers(-1, 2, size=11).astype(float).tolist(),
+    ]
+
+
+def _rollout(index: int, length: int) -> Rollout:
+    return Rollout(
+        index=index, tokens=np.full(length, 5), logprobs=np.full(length, -1.0), text="", finish="stop", version=0
+    )
+
+
+def _outcome(reward: float) -> Outcome:
+    if np.isnan(reward):
+        return Outcome(reward=reward, correct=None, kind="failed", cause="raised")
+    return Outcome(reward=float(reward), correct=reward >= 1, kind="correct" if reward >= 1 else "wrong")
+
+
+def _shape(lengths: Sequence[int], group: Sequence[int]) -> Shape:
+    groups = max(group) + 1
+    ones: FloatArray = np.ones(groups)
+    return Shape(
+        lengths=np.array(lengths),
+        group=np.array(group),
+        correct=np.ones(len(lengths), dtype=np.bool_),
+        generated=(8 * ones).astype(np.int64),
+        valid=(8 * ones).astype(np.int64),
+        accepted=(4 * ones).astype(np.int64),
+        pass_rate=0.5 * ones,
+        max_new_tokens=8,
+    )

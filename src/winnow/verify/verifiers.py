@@ -1,0 +1,113 @@
+"""The door of this room: rollouts in as they finish, groups out with their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from winnow.records import Group, Prompt, Rollout
+from winnow.rewards.compose import make_reward
+from winnow.verify.inline import Inline
+from winnow.verify.pool import Pool
+from winnow.verify.settings import RewardSpec, Settings, can_travel, reward_name
+from winnow.verify.window import Window
+
+
+class _Submitted(NamedTuple):
+    prompt: Prompt
+    rollout: Rollout
+    ticket: int
+
+
+class Verifiers:
+    """Judges rollouts with one reward, in `workers` killable processes, or in the trainer when there are 0.
+
+    A verdict that takes longer than `timeout_seconds` or more than `memory_mb` is failed(timeout) or failed(memory),
+    and its worker is killed; what crashes its worker twice is failed(crash). No other verdict is lost. A reward that no
+    other process can import (a function object) always runs in the trainer; `notices` then says what that means.
+
+    Usable from any thread and as a context manager. Raises ConfigError (from `submit` or `collect`, where the workers
+    start) when a worker cannot import the reward.
+    """
+
+    def __init__(
+        self,
+        reward: RewardSpec,
+        *,
+        workers: int,
+        timeout_seconds: float,
+        memory_mb: int,
+        max_failure_share: float,
+        base: Path | None = None,
+    ) -> None:
+        self.notices: tuple[str, ...] = ()
+        self._name = reward_name(reward)
+        self._max_failure_share = max_failure_share
+        self._window = Window()
+        self._submitted: dict[tuple[str, int], _Submitted] = {}
+        self._runner: Pool | Inline
+        if workers == 0 or not can_travel(reward):
+            self._runner = Inline(make_reward(reward, base=base))
+            self.notices = (_notice(self._name, by_choice=workers == 0),)
+        else:
+            settings = Settings(
+                reward=reward,
+                base=str((base or Path.cwd()).resolve()),
+                workers=workers,
+                timeout_seconds=timeout_seconds,
+                memory_mb=memory_mb,
+            )
+            self._runner = Pool(settings, name=self._name)
+
+    def submit(self, prompt: Prompt, rollout: Rollout) -> None:
+        """Start judging a finished rollout; returns at once."""
+        ticket = self._runner.submit(prompt, rollout)
+        self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
+
+    def collect(self, groups: Sequence[Group]) -> list[Group]:
+        """The groups with `outcomes` filled in the order of their rollouts; waits for what is still being judged.
+
+        Raises VerifierError when failures pass `max_failure_share` of the last 1,000 verdicts and number at least 20,
+        or when nothing but failures came back.
+        """
+        tickets = [[self._ticket(group.prompt, rollout) for rollout in group.rollouts] for group in groups]
+        judged = [
+            group.fill(outcomes=tuple(self._runner.result(ticket) for ticket in row))
+            for group, row in zip(groups, tickets, strict=True)
+        ]
+        outcomes = [outcome for group in judged for outcome in group.outcomes or ()]
+        self._window.observe(outcomes, name=self._name, max_failure_share=self._max_failure_share)
+        return judged
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON: the failures among the last 1,000 verdicts, so that a resumed run stops where the first would have."""
+        return self._window.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._window.load_state_dict(state)
+
+    def close(self) -> None:
+        """End every worker; idempotent."""
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _ticket(self, prompt: Prompt, rollout: Rollout) -> int:
+        """Of this very rollout: an earlier one of the same name, left by a step that broke off, does not count."""
+        found = self._submitted.pop((prompt.id, rollout.index), None)
+        if found is not None and found.prompt is prompt and found.rollout is rollout:
+            return found.ticket
+        return self._runner.submit(prompt, rollout)
+
+
+def _notice(name: str, *, by_choice: bool) -> str:
+    reason = "verify.workers = 0" if by_choice else "no other process can import it"
+    return (
+        f"the reward {name!r} runs in the trainer itself ({reason}): if it hangs or crashes, so does the run; "
+        f"name it as 'file.py:function' with verify.workers > 0 to have it killed instead"
+    )

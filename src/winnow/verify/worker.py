@@ -1,0 +1,80 @@
+"""The process that runs the reward: reads a task, judges it, writes the verdict, until it is killed or retired."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.rewards.compose import Score
+from winnow.verify.codec import decode_task, encode_outcome
+
+OUT_OF_MEMORY = 86  # exit status; a process without memory should not be asked to write a report
+_PR_SET_PDEATHSIG = 1
+
+
+def judge(reward: Score, prompt: Prompt, rollout: Rollout) -> Outcome:
+    """The reward's outcome with the seconds it took."""
+    started = time.perf_counter()
+    outcome = reward(prompt, rollout)
+    return replace(outcome, seconds=time.perf_counter() - started)
+
+
+def serve(end: socket.socket, reward: Score, *, memory_mb: int, parent: int) -> NoReturn:
+    """The whole life of a worker: until the other side closes, or with status OUT_OF_MEMORY when it has none left."""
+    status = 1
+    try:
+        _die_with(parent)
+        _limit_memory(memory_mb)
+        _judge_all(end, reward)
+        status = 0
+    except MemoryError:
+        status = OUT_OF_MEMORY
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)  # never back into the zygote's loop, nor through its exit handlers
+
+
+def _judge_all(end: socket.socket, reward: Score) -> None:
+    for line in end.makefile("rb"):
+        ticket, _, task = line.partition(b" ")
+        verdict = judge(reward, *decode_task(task))
+        if verdict.cause == "memory":
+            raise MemoryError  # what it filled may never be free again: the next task gets a fresh worker
+        end.sendall(b"%b %b\n" % (ticket, encode_outcome(verdict)))
+
+
+def _die_with(parent: int) -> None:
+    """On Linux the kernel kills a worker whose zygote is gone; elsewhere a worker ends at its next read."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _limit_memory(megabytes: int) -> None:
+    """Address space for one reward, on top of what its imports already take."""
+    limit = _address_space() + megabytes * 2**20
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _address_space() -> int:
+    """Bytes mapped by this process; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return 0
+    return pages * resource.getpagesize()

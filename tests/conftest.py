@@ -1,0 +1,76 @@
+"""What several test folders share: tiny policies as folders, a reward with signal, and the smallest run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of real problem sets; tests that want it skip where it is absent."""
+    folder = Path(os.environ.get("WINNOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no problem sets in {folder}; set WINNOW_TEST_DATA to a folder that has gsm8k_train.jsonl and kin")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Random policies as model folders: tiny_folder("qwen2"), tiny_folder("llama")."""
+    made: dict[str, Path] = {}
+
+    def folder(arch: str) -> Path:
+        if arch not in made:
+            from winnow.testing import tiny
+
+            loaded = tiny(arch)
+            made[arch] = tmp_path_factory.mktemp(arch)
+            loaded.model.save_pretrained(made[arch])
+            loaded.tokenizer.save_pretrained(made[arch])
+        return made[arch]
+
+    return folder
+
+
+# A random policy never answers right; which characters it writes is something it can learn.
+EVEN = '''
+def even(prompt, rollout):
+    """Share of characters with an even code point."""
+    return sum(ord(c) % 2 == 0 for c in rollout.text) / max(1, len(rollout.text))
+'''
+
+
+@pytest.fixture
+def smallest(tmp_path: Path, tiny_folder: Callable[[str], Path]) -> Callable[..., dict[str, Any]]:
+    """The smallest complete configuration, in tmp_path, with some keys replaced: smallest(steps=3, arch="llama")."""
+    (tmp_path / "even.py").write_text(EVEN)
+
+    def configuration(arch: str = "qwen2", **changes: Any) -> dict[str, Any]:
+        base: dict[str, Any] = {
+            "steps": 2,
+            "output": str(tmp_path / "run"),
+            "threads": 1,
+            "device": "cpu",
+            "model": {"path": str(tiny_folder(arch))},
+            "task": {"use": "arithmetic", "levels": [1], "size": 16},
+            "reward": {"use": f"{tmp_path}/even.py:even"},
+            "rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 4, "max_new_tokens": 8},
+            "select": {"use": "max_variance", "keep_per_prompt": 2},
+            "evaluate": {"problems": 2, "rollouts_per_prompt": 2},
+            "optimizer": {"learning_rate": 1e-3},
+        }
+        for key, value in changes.items():
+            base[key] = {**base[key], **value} if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        return base
+
+    return configuration

@@ -1,0 +1,300 @@
+"""What every engine promises, checked for every engine there is, on two architectures."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+import winnow.engines  # noqa: F401
+from winnow.engines.base import Engine, EngineContext
+from winnow.errors import EngineError
+from winnow.records import Group, Prompt, Rollout, Sampling
+from winnow.registry import members
+
+CHARACTERS = "0123456789+-=abcdefghijklmnop "
+STOP = len(CHARACTERS)
+VOCABULARY = STOP + 2
+SIZES = dict(
+    vocab_size=VOCABULARY + 3,  # an embedding wider than the tokenizer, as padded ones are
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+)
+ARCHITECTURES = {"qwen2": (Qwen2Config, Qwen2ForCausalLM), "llama": (LlamaConfig, LlamaForCausalLM)}
+OPTIONS = {"scripted": {"script": lambda prompt, index: "abc+12"[: index + 1]}}
+MODELS_ONLY = sorted(set(members("engine")) - {"scripted"})
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = {character: i for i, character in enumerate(CHARACTERS)} | {"<eos>": STOP, "<pad>": STOP + 1}
+    characters = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    characters.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=characters, eos_token="<eos>", pad_token="<pad>")
+
+
+def tiny(architecture: str, seed: int = 0) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    config, model = ARCHITECTURES[architecture]
+    policy = model(config(**SIZES))
+    with torch.no_grad():
+        policy.lm_head.weight.mul_(12)  # far from uniform, so that a wrong log-prob shows
+    return policy
+
+
+@pytest.fixture(params=sorted(ARCHITECTURES))
+def policy(request: pytest.FixtureRequest) -> torch.nn.Module:
+    return tiny(request.param)
+
+
+def build(name: str, model: torch.nn.Module | None, *, at_once: int = 64) -> Engine:
+    context = EngineContext(model=model, tokenizer=tokenizer(), stop_tokens=(STOP,), max_rollouts_at_once=at_once)
+    return members("engine")[name].function(context, **OPTIONS.get(name, {}))
+
+
+@pytest.fixture(params=sorted(members("engine")))
+def engine(request: pytest.FixtureRequest, policy: torch.nn.Module) -> Engine:
+    return build(request.param, policy)
+
+
+@pytest.fixture(params=MODELS_ONLY)
+def sampler(request: pytest.FixtureRequest, policy: torch.nn.Module) -> tuple[str, Engine, torch.nn.Module]:
+    return request.param, build(request.param, policy), policy
+
+
+def prompt(text: str) -> Prompt:
+    tokens = np.array(tokenizer().encode(text), dtype=np.int64)
+    return Prompt(id=f"id:{text}", tokens=tokens, text=text, answer=None, task="none")
+
+
+PROMPTS = [prompt(text) for text in ("1+1=", "12+34=", "a", "abc-1234567=", "p p")]
+SAMPLING = Sampling(max_new_tokens=12)
+
+
+def flat(groups: Sequence[Group]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group.rollouts]
+
+
+def reference(model: torch.nn.Module, asked: Prompt, rollout: Rollout, temperature: float = 1.0) -> np.ndarray:
+    """[L] log-probs of a rollout, teacher-forced alone."""
+    sequence = torch.tensor(np.concatenate([asked.tokens, rollout.tokens]))[None]
+    with torch.no_grad():
+        logits = model(input_ids=sequence).logits[0, len(asked.tokens) - 1 : -1].double() / temperature
+    return logits.log_softmax(-1).gather(-1, torch.tensor(rollout.tokens)[:, None])[:, 0].numpy()
+
+
+def check_same(a: Sequence[Rollout], b: Sequence[Rollout]) -> None:
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
+
+
+def test_groups_follow_prompts_and_counts(engine: Engine) -> None:
+    counts = [3, 0, 1, 7, 2]
+    groups = engine.generate(PROMPTS, counts, SAMPLING, seed=(0, 1))
+    assert [group.prompt for group in groups] == PROMPTS
+    assert [[rollout.index for rollout in group.rollouts] for group in groups] == [list(range(n)) for n in counts]
+    assert {rollout.version for rollout in flat(groups)} == {0}
+    for rollout in flat(groups):
+        assert rollout.tokens.dtype == np.int64
+        assert rollout.logprobs.dtype == np.float64
+        assert rollout.tokens.shape == rollout.logprobs.shape
+        assert 1 <= len(rollout.tokens) <= SAMPLING.max_new_tokens
+        assert (rollout.logprobs <= 0).all()
+        assert rollout.text == tokenizer().decode(rollout.tokens, skip_special_tokens=True)
+
+
+def test_nothing_asked_is_nothing_given(engine: Engine) -> None:
+    assert engine.generate([], [], SAMPLING, seed=(0,)) == []
+    assert flat(engine.generate(PROMPTS, [0] * 5, SAMPLING, seed=(0,))) == []
+
+
+def test_stop_token_is_kept_and_is_what_stops(engine: Engine) -> None:
+    rollouts = flat(engine.generate(PROMPTS, [8] * 5, SAMPLING, seed=(0, 2)))
+    assert {rollout.finish for rollout in rollouts} >= {"stop"}
+    for rollout in rollouts:
+        assert (rollout.finish == "stop") == (rollout.tokens[-1] == STOP)
+        assert STOP not in rollout.tokens[:-1]
+        assert rollout.finish == "stop" or len(rollout.tokens) == SAMPLING.max_new_tokens
+
+
+def test_length_is_a_finish(engine: Engine) -> None:
+    rollouts = flat(engine.generate(PROMPTS, [4] * 5, Sampling(max_new_tokens=1), seed=(0, 2)))
+    assert {len(rollout.tokens) for rollout in rollouts} == {1}
+    assert "length" in {rollout.finish for rollout in rollouts}
+
+
+def test_stop_string_ends_the_text_and_stays_in_it(engine: Engine) -> None:
+    stop = ("+", "12", "c")
+    rollouts = flat(engine.generate(PROMPTS, [16] * 5, Sampling(max_new_tokens=12, stop=stop), seed=(0, 3)))
+    assert any(rollout.text.endswith(stop) for rollout in rollouts)
+    for rollout in rollouts:
+        assert (rollout.finish == "stop") == (rollout.tokens[-1] == STOP or rollout.text.endswith(stop))
+        assert not any(s in rollout.text[:-1] for s in stop if len(s) == 1)
+
+
+def test_every_rollout_is_announced_once(engine: Engine) -> None:
+    heard: list[tuple[Prompt, Rollout]] = []
+    groups = engine.generate(PROMPTS, [4, 0, 2, 1, 3], SAMPLING, seed=(0,), on_rollout=lambda *pair: heard.append(pair))
+    expected = {id(rollout): group.prompt for group in groups for rollout in group.rollouts}
+    assert len(heard) == len(expected) == 10
+    assert {id(rollout): asked for asked, rollout in heard} == expected
+
+
+def test_same_seed_same_rollouts(engine: Engine) -> None:
+    a, b = (flat(engine.generate(PROMPTS, [4] * 5, SAMPLING, seed=(7, "train", 1))) for _ in range(2))
+    for one, other in zip(a, b, strict=True):
+        np.testing.assert_array_equal(one.tokens, other.tokens)
+        np.testing.assert_array_equal(one.logprobs, other.logprobs)
+
+
+def test_order_and_neighbours_do_not_matter(engine: Engine) -> None:
+    groups = engine.generate(PROMPTS, [4, 3, 2, 1, 5], SAMPLING, seed=(3,))
+    backwards = engine.generate(PROMPTS[::-1], [5, 1, 2, 3, 4], SAMPLING, seed=(3,))[::-1]
+    alone = engine.generate(PROMPTS[3:4], [1], SAMPLING, seed=(3,))
+    check_same(flat(groups), flat(backwards))
+    check_same(groups[3].rollouts, alone[0].rollouts)
+
+
+def test_more_rollouts_leave_the_first_ones_alone(engine: Engine) -> None:
+    few, many = (engine.generate(PROMPTS, [n] * 5, SAMPLING, seed=(3,)) for n in (2, 6))
+    check_same(flat(few), [rollout for group in many for rollout in group.rollouts[:2]])
+
+
+def test_a_request_that_makes_no_sense_is_refused(engine: Engine) -> None:
+    with pytest.raises(EngineError, match="2 prompts but 1 counts"):
+        engine.generate(PROMPTS[:2], [1], SAMPLING, seed=(0,))
+    with pytest.raises(EngineError, match="count of -1"):
+        engine.generate(PROMPTS[:1], [-1], SAMPLING, seed=(0,))
+    with pytest.raises(EngineError, match="empty stop string"):
+        engine.generate(PROMPTS[:1], [1], Sampling(max_new_tokens=2, stop=("",)), seed=(0,))
+
+
+def test_a_version_must_grow_and_is_stamped(engine: Engine, policy: torch.nn.Module) -> None:
+    engine.load(policy.state_dict(), version=3)
+    assert engine.version == 3
+    assert flat(engine.generate(PROMPTS, [1] * 5, SAMPLING, seed=(0,)))[0].version == 3
+    for stale in (3, 2):
+        with pytest.raises(EngineError, match="version 3"):
+            engine.load(policy.state_dict(), version=stale)
+
+
+Sampler = tuple[str, Engine, torch.nn.Module]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 1.7])
+def test_logprobs_are_the_policy_s(sampler: Sampler, temperature: float) -> None:
+    _, engine, model = sampler
+    sampling = Sampling(max_new_tokens=12, temperature=temperature)
+    for group in engine.generate(PROMPTS, [6] * 5, sampling, seed=(0,)):
+        for rollout in group.rollouts:
+            expected = reference(model, group.prompt, rollout, temperature)
+            np.testing.assert_allclose(rollout.logprobs, expected, atol=engine.logprob_tolerance, rtol=0)
+
+
+def test_a_small_batch_limit_changes_nothing(sampler: Sampler) -> None:
+    name, engine, model = sampler
+    counts = [5, 3, 0, 6, 4]
+    wide = engine.generate(PROMPTS, counts, SAMPLING, seed=(3,))
+    narrow = build(name, model, at_once=7).generate(PROMPTS, counts, SAMPLING, seed=(3,))
+    check_same(flat(wide), flat(narrow))
+
+
+def test_other_seed_or_other_prompt_id_other_rollouts(sampler: Sampler) -> None:
+    _, engine, _ = sampler
+    twin = Prompt(id="twin", tokens=PROMPTS[0].tokens, text=PROMPTS[0].text, answer=None, task="none")
+    a, b = engine.generate([PROMPTS[0], twin], [8, 8], SAMPLING, seed=(0,))
+    c = engine.generate([PROMPTS[0]], [8], SAMPLING, seed=(1,))[0]
+    texts = [tuple(rollout.text for rollout in group.rollouts) for group in (a, b, c)]
+    assert len(set(texts)) == 3
+
+
+def test_first_tokens_follow_the_policy_s_distribution(sampler: Sampler) -> None:
+    _, engine, model = sampler
+    n = 2000
+    group = engine.generate([PROMPTS[1]], [n], Sampling(max_new_tokens=1), seed=(11,))[0]
+    with torch.no_grad():
+        p = model(input_ids=torch.tensor(PROMPTS[1].tokens)[None]).logits[0, -1].double().softmax(-1).numpy()
+    seen = np.bincount([rollout.tokens[0] for rollout in group.rollouts], minlength=len(p))
+    common = p * n >= 5
+    expected, observed = p[common] * n, seen[common]
+    chi_square = float(((observed - expected) ** 2 / expected).sum())
+    freedom = int(common.sum())
+    assert chi_square < freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_greedy_takes_the_likeliest_token_and_reports_it_at_temperature_1(sampler: Sampler) -> None:
+    _, engine, model = sampler
+    for group in engine.generate(PROMPTS, [2] * 5, Sampling(max_new_tokens=8, temperature=0.0), seed=(0,)):
+        first, second = group.rollouts
+        np.testing.assert_array_equal(first.tokens, second.tokens)
+        np.testing.assert_allclose(first.logprobs, reference(model, group.prompt, first), atol=1e-4)
+        sequence = torch.tensor(np.concatenate([group.prompt.tokens, first.tokens]))[None]
+        with torch.no_grad():
+            likeliest = model(input_ids=sequence).logits[0, len(group.prompt.tokens) - 1 : -1].argmax(-1)
+        np.testing.assert_array_equal(likeliest.numpy(), first.tokens)
+
+
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ({"top_k": 3}, lambda p: np.sort(p)[::-1][:3].sum()),
+        ({"min_p": 0.2}, lambda p: p[p >= 0.2 * p.max()].sum()),
+        ({"top_p": 0.5}, lambda p: np.cumsum(np.sort(p)[::-1])[np.searchsorted(np.cumsum(np.sort(p)[::-1]), 0.5)]),
+    ],
+    ids=["top_k", "min_p", "top_p"],
+)
+def test_logprobs_are_those_after_the_cut(
+    sampler: Sampler, cut: dict[str, float], kept: Callable[[np.ndarray], float]
+) -> None:
+    _, engine, model = sampler
+    group = engine.generate([PROMPTS[1]], [40], Sampling(max_new_tokens=1, **cut), seed=(0,))[0]
+    with torch.no_grad():
+        p = model(input_ids=torch.tensor(PROMPTS[1].tokens)[None]).logits[0, -1].double().softmax(-1).numpy()
+    for rollout in group.rollouts:
+        np.testing.assert_allclose(np.exp(rollout.logprobs[0]), p[rollout.tokens[0]] / kept(p), atol=1e-5)
+
+
+def test_the_policy_is_left_as_it_was_found(sampler: Sampler) -> None:
+    _, engine, model = sampler
+    before = copy.deepcopy(model.state_dict())
+    for mode in (True, False):
+        model.train(mode)
+        engine.generate(PROMPTS, [2] * 5, SAMPLING, seed=(0,))
+        assert model.training is mode
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    model(input_ids=torch.tensor(PROMPTS[0].tokens)[None]).logits.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_after_a_load_the_new_weights_speak(sampler: Sampler) -> None:
+    _, engine, model = sampler
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    engine.load(model.state_dict(), version=1)
+    group = engine.generate([PROMPTS[1]], [4], SAMPLING, seed=(0,))[0]
+    for rollout in group.rollouts:
+        np.testing.assert_allclose(rollout.logprobs, reference(model, group.prompt, rollout), atol=1e-4)
+
+
+def test_foreign_weights_are_refused(sampler: Sampler) -> None:
+    _, engine, model = sampler
+    with pytest.raises(EngineError, match=r"'head\.weight'"):
+        engine.load({**model.state_dict(), "head.weight": torch.zeros(1)}, version=1)
+    assert engine.version == 0
+
+
+def test_engines_agree_token_by_token(policy: torch.nn.Module) -> None:
+    one, *others = (build(name, policy).generate(PROMPTS, [6, 5, 0, 8, 3], SAMPLING, seed=(5,)) for name in MODELS_ONLY)
+    for other in others:
+        check_same(flat(one), flat(other))

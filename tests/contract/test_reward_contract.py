@@ -1,0 +1,97 @@
+"""Registering is enrolling: every reward with a name is put through the contract, and so is a user's own by its file."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import winnow.rewards  # noqa: F401  (registers winnow's own)
+from winnow.records import Prompt, Rollout
+from winnow.registry import Entry, members, resolve
+from winnow.rewards import algebra
+from winnow.rewards.contract import check_reward
+
+OWN = [entry for entry in members("reward").values() if entry.function.__module__.startswith("winnow.")]
+
+
+def needs_math_verify(entry: Entry) -> bool:
+    return "grader" in entry.options and not algebra.available()
+
+
+@pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("gold", ["42", 42, ["41", "42"]], ids=["text", "number", "list"])
+def test_every_registered_reward_keeps_the_contract(entry: Entry, gold: Any) -> None:
+    if needs_math_verify(entry):
+        pytest.skip("math-verify is not installed")
+    accepted = gold[-1] if isinstance(gold, list) else gold
+    check_reward(entry, gold=gold, phrase=accepted)
+
+
+def test_the_rewards_of_the_design_are_registered() -> None:
+    assert {entry.name for entry in OWN} == {
+        "boxed", "format", "gsm8k", "numeric", "question_only", "r1_zero", "tag_count",
+    }  # fmt: skip
+
+
+USER_FILE = '''
+from winnow.registry import register
+
+@register("reward", "contract_test_shout", example=lambda gold: str(gold).upper())
+def shout(prompt, rollout):
+    """1 for the gold in capitals."""
+    return rollout.text == str(prompt.answer).upper()
+'''
+
+
+def test_a_users_own_function_is_put_through_the_same_contract(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(USER_FILE, encoding="utf-8")
+    check_reward(resolve("reward", "mine.py:shout", base=tmp_path), gold="north")
+
+
+def half(prompt: Prompt, rollout: Rollout) -> float:
+    return 0.5
+
+
+def short_only(prompt: Prompt, rollout: Rollout) -> float:
+    if len(rollout.text) > 100:
+        raise ValueError("too long")
+    return float(rollout.text == "42")
+
+
+def moody(prompt: Prompt, rollout: Rollout) -> float:
+    return 1.0 if rollout.text == "42" else random.random()
+
+
+def fond_of_junk(prompt: Prompt, rollout: Rollout) -> float:
+    return 1.0 if rollout.text == "42" else 2.0
+
+
+@pytest.mark.parametrize(
+    ("function", "broken"),
+    [
+        (half, "calls its own example wrong"),
+        (short_only, "no verdict, raised"),
+        (moody, "two verdicts"),
+        (fond_of_junk, "pays 2.0 for junk"),
+    ],
+)
+def test_the_contract_catches_what_it_is_for(function: Any, broken: str) -> None:
+    entry = Entry("reward", function.__name__, function, {"example": str})
+    with pytest.raises(AssertionError, match=broken):
+        check_reward(entry)
+
+
+def test_a_reward_without_an_example_is_told_how_to_give_one() -> None:
+    with pytest.raises(AssertionError, match="must declare example="):
+        check_reward(Entry("reward", "half", half))
+
+
+def test_rewards_import_neither_torch_nor_computer_algebra() -> None:
+    code = "import sys, winnow.rewards.compose; print({'torch', 'sympy', 'math_verify'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,89 @@
+"""Law 6: a run killed anywhere and resumed by the command line ends with the same bits as one that was not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from winnow.config import dump, validate
+
+KILLED = Path(__file__).with_name("killed.py")
+
+
+def write_config(path: Path, config: dict) -> Path:
+    """As TOML, one dotted key per line."""
+
+    def lines(prefix, table):
+        for key, value in table.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from lines(f"{name}.", value)
+            else:
+                yield f"{name} = {json.dumps(value)}"
+
+    path.write_text("\n".join(lines("", config)) + "\n")
+    return path
+
+
+def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=200)
+
+
+def digests(run: Path) -> dict[str, str]:
+    """What a run ended with: parameters, optimizer and state, bit by bit."""
+    final = run / "checkpoints" / "step-000006"
+    return {
+        name: hashlib.sha256((final / name).read_bytes()).hexdigest()
+        for name in ("model.safetensors", "trainer.safetensors", "trainer.json")
+    }
+
+
+def rows(path: Path) -> list[dict]:
+    """A log without what the clock said."""
+    out = []
+    for line in path.read_text().splitlines():
+        row = {k: v for k, v in json.loads(line).items() if not k.startswith(("seconds/", "eval/seconds"))}
+        if "outcome" in row:
+            row["outcome"] = {k: v for k, v in row["outcome"].items() if k != "seconds"}
+        out.append(row)
+    return out
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+def test_a_killed_run_resumes_to_the_same_bits(arch, smallest, tmp_path):
+    config = smallest(
+        arch,
+        steps=6,
+        update={"epochs": 2, "updates_per_step": 2},
+        checkpoint={"every": 2},
+        evaluate={"every": 2},
+        optimizer={"schedule": "cosine", "warmup_steps": 3},
+    )
+    whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
+    done = python("-m", "winnow.cli", "train", whole)
+    assert done.returncode == 0, done.stderr
+    expected = digests(tmp_path / "whole")
+    for moment, every in (("generate", 2), ("update", 2), ("save", 3)):
+        folder = tmp_path / moment
+        toml = write_config(
+            tmp_path / f"{moment}.toml", {**config, "output": str(folder), "checkpoint": {"every": every}}
+        )
+        killed = python(KILLED, moment, toml)
+        assert killed.returncode == -9, f"{moment}: it should have died\n{killed.stdout}{killed.stderr}"
+        resumed = python("-m", "winnow.cli", "train", toml, "--resume")
+        assert resumed.returncode == 0, resumed.stderr
+        assert digests(folder) == expected, moment
+        for log in ("metrics.jsonl", "rollouts.jsonl"):
+            assert rows(folder / log) == rows(tmp_path / "whole" / log), (moment, log)
+
+
+def test_the_written_configuration_is_the_one_meant(smallest, tmp_path):
+    from winnow.config import load
+
+    config = smallest()
+    assert dump(load(write_config(tmp_path / "c.toml", config))) == dump(validate(config))

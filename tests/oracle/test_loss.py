@@ -1,0 +1,98 @@
+"""Losses by hand, values and gradients."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from winnow.algos.loss import clip, reinforce
+from winnow.algos.objective import Objective
+from winnow.records import MicroBatch, PolicyOutput
+
+
+def micro_batch(advantages, *, old=None, mask=None, weights=None, importance=None) -> MicroBatch:
+    t = len(advantages)
+
+    def tensor(values, default):
+        return torch.tensor([default] * t if values is None else values, dtype=torch.float64)
+
+    return MicroBatch(
+        rows=(),
+        sequence=torch.arange(t),
+        mask=torch.tensor([True] * t if mask is None else mask),
+        advantages=tensor(advantages, 0.0),
+        weights=tensor(weights, 1.0),
+        importance=tensor(importance, 1.0),
+        behaviour_logprobs=tensor(None, 0.0),
+        old_logprobs=None if old is None else tensor(old, 0.0),
+    )
+
+
+def output(logprobs) -> PolicyOutput:
+    return PolicyOutput(logprobs=torch.tensor(logprobs, dtype=torch.float64, requires_grad=True))
+
+
+def gradient(loss, out, mb):
+    Objective(loss)(out, mb).total.backward()
+    return out.logprobs.grad.tolist()
+
+
+def test_reinforce():
+    out, mb = output([-1.0, -2.0]), micro_batch([3.0, -0.5])
+    assert reinforce(out, mb)[0].tolist() == [3.0, -1.0]
+    assert gradient(reinforce, out, mb) == [-3.0, 0.5]
+
+
+# ratio, advantage, loss, gradient w.r.t. the log-prob, clipped: with low = high = 0.2
+CLIPPED = [
+    (1.0, 2.0, -2.0, -2.0, 0),
+    (1.5, 2.0, -2.4, 0.0, 1),  # already 1.2 times likelier: no further push up
+    (1.5, -2.0, 3.0, 3.0, 0),  # likelier though bad: pushed down
+    (0.5, 2.0, -1.0, -1.0, 0),  # less likely though good: pushed up
+    (0.5, -2.0, 1.6, 0.0, 1),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "slope", "clipped"), CLIPPED)
+def test_clip(ratio, advantage, loss, slope, clipped):
+    out, mb = output([math.log(ratio)]), micro_batch([advantage], old=[0.0])
+    values, seen = clip(out, mb)
+    assert values.tolist() == pytest.approx([loss])
+    assert seen["clip_fraction"].tolist() == [bool(clipped)]
+    assert seen["ratio"].tolist() == pytest.approx([ratio])
+    assert gradient(clip, out, mb) == pytest.approx([slope])
+
+
+def test_clip_higher_reaches_the_loss():
+    """A ratio of 1.25 is clipped at high = 0.2 and free at 0.28."""
+    out, mb = output([math.log(1.25)]), micro_batch([1.0], old=[0.0])
+    assert clip(out, mb, high=0.2)[0].item() == pytest.approx(-1.2)
+    assert clip(out, mb, high=0.28)[0].item() == pytest.approx(-1.25)
+
+
+def test_clip_without_old_logprobs_has_ratio_one():
+    out, mb = output([-0.7]), micro_batch([2.0])
+    values, seen = clip(out, mb)
+    assert values.tolist() == [-2.0]
+    assert seen["ratio"].tolist() == [1.0]
+    assert gradient(clip, out, mb) == [-2.0]
+
+
+def test_the_objective_weighs_and_corrects():
+    """0.5 * 2 * (-3) + 0.25 * 1 * 4 for losses -3 and 4."""
+    out, mb = output([-1.0, -1.0]), micro_batch([-3.0, 4.0], weights=[0.5, 0.25], importance=[2.0, 1.0])
+    value = Objective(reinforce)(out, mb)
+    assert value.total.item() == pytest.approx(0.5 * 2 * -3.0 + 0.25 * 4.0)
+
+
+@pytest.mark.parametrize("loss", [reinforce, clip])
+def test_a_masked_nan_reaches_neither_value_nor_gradient(loss):
+    out = output([-1.0, math.nan, -2.0])
+    mb = micro_batch([1.0, math.nan, 1.0], old=[-1.0, math.nan, -2.0], mask=[True, False, True])
+    value = Objective(loss)(out, mb)
+    value.total.backward()
+    assert math.isfinite(value.total.item())
+    assert out.logprobs.grad.tolist() == [-1.0, 0.0, -1.0]
+    assert all(len(seen) == 2 for seen in value.diagnostics.values())

@@ -1,0 +1,120 @@
+"""Selectors against hand-computed answers, published golden vectors and brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from winnow.algos.selection import chain, keep_all, kept_size, max_reward, max_variance, random
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.seeds import Rng
+
+RNG = Rng(("test",))
+
+
+def group_of(rewards: list[float], prompt_id: str = "p", order: list[int] | None = None) -> Group:
+    prompt = Prompt(id=prompt_id, tokens=np.array([1]), text="", answer="", task="test")
+    order = list(range(len(rewards))) if order is None else order
+    rollouts = [
+        Rollout(index=i, tokens=np.array([2]), logprobs=np.zeros(1), text="", finish="stop", version=0) for i in order
+    ]
+    outcomes = tuple(Outcome(reward=rewards[i], correct=rewards[i] >= 1, kind="correct") for i in order)
+    return Group(prompt=prompt, rollouts=tuple(rollouts), outcomes=outcomes)
+
+
+# Indices kept for the golden vectors of the PODS report: rewards, m, the multiset of rewards that is kept.
+GOLDEN = [
+    ([0.2, 0.4, 0.6, 0.8], 2, [0.2, 0.8]),
+    ([0, 0, 0, 0, 0, 0, 1, 1], 4, [0, 0, 1, 1]),
+    ([0, 1, 1, 1, 1, 1, 1, 1], 4, [0, 1, 1, 1]),
+    ([0, 5, 9, 9.5, 10], 4, [0, 9, 9.5, 10]),  # three of the high end: "half from each end" is wrong here
+    ([0, 0.9, 0.95, 1, 1], 3, [0, 1, 1]),
+]
+
+
+@pytest.mark.parametrize(("rewards", "m", "kept"), GOLDEN)
+def test_max_variance_golden_vectors(rewards, m, kept):
+    mask = max_variance(group_of(rewards), RNG, keep_per_prompt=m)
+    assert sorted(np.array(rewards)[mask]) == kept
+
+
+def test_max_variance_equals_brute_force():
+    draw = np.random.default_rng(0)
+    for trial in range(2000):
+        n = int(draw.integers(1, 11))
+        m = int(draw.integers(1, n + 1))
+        style = trial % 4
+        if style == 0:
+            rewards = draw.normal(size=n)
+        elif style == 1:
+            rewards = draw.integers(-2, 3, size=n).astype(float)  # many ties, negative rewards
+        elif style == 2:
+            rewards = draw.integers(0, 2, size=n).astype(float)  # binary
+        else:
+            rewards = 1e6 + draw.normal(size=n)  # cancellation
+        mask = max_variance(group_of(list(rewards)), RNG, keep_per_prompt=m)
+        best = max(np.var(rewards[list(s)]) for s in itertools.combinations(range(n), m))
+        assert mask.sum() == m
+        assert np.var(rewards[mask]) == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+def test_binary_rewards_keep_the_published_number_of_positives():
+    """Theorem 2 of PODS in closed form: min(c, max(m/2, m - (n - c))) for c correct of n, m even."""
+    for n in (4, 8, 16, 33, 64):
+        for m in range(2, n + 1, 2):
+            for c in range(n + 1):
+                rewards = [1.0] * c + [0.0] * (n - c)
+                mask = max_variance(group_of(rewards), RNG, keep_per_prompt=m)
+                assert np.array(rewards)[mask].sum() == min(c, max(m // 2, m - (n - c))), (n, m, c)
+
+
+@pytest.mark.parametrize("selector", [max_variance, max_reward, random])
+def test_a_permutation_of_rollouts_permutes_the_mask(selector):
+    rewards = [0, 0, 1, 1, 0, 1, 0.5, 0.5]
+    straight = selector(group_of(rewards), RNG, keep_per_prompt=4)
+    order = [5, 0, 7, 2, 4, 1, 6, 3]
+    shuffled = selector(group_of(rewards, order=order), RNG, keep_per_prompt=4)
+    assert shuffled.tolist() == straight[order].tolist()
+
+
+def test_ties_are_not_broken_by_position():
+    """Among 16 equal rollouts the kept ones differ from prompt to prompt."""
+    kept = {tuple(max_variance(group_of([1.0] * 16, f"p{i}"), RNG, keep_per_prompt=4)) for i in range(8)}
+    assert len(kept) > 4
+
+
+def test_max_reward_keeps_the_top():
+    mask = max_reward(group_of([0.1, 0.9, 0.5, 0.7]), RNG, keep_per_prompt=2)
+    assert mask.tolist() == [False, True, False, True]
+
+
+def test_random_is_uniform():
+    """Each of 10,000 draws of 2 from 5 hits each rollout equally often: chi-square, 4 degrees of freedom, p > 0.001."""
+    hits = sum(random(group_of([0.0] * 5), Rng(("draw", i)), keep_per_prompt=2).astype(int) for i in range(10_000))
+    expected = 10_000 * 2 / 5
+    chi_square = ((hits - expected) ** 2 / (expected * (1 - 2 / 5))).sum() * (4 / 5)
+    assert chi_square < 18.47
+
+
+def test_kept_size_reads_counts_and_shares():
+    assert kept_size(4, 16) == 4
+    assert kept_size(4, 3) == 3
+    assert kept_size(0.25, 16) == 4
+    assert kept_size(0.01, 16) == 1
+    assert kept_size(1.0, 7) == 7
+
+
+def test_a_chain_narrows_down():
+    select = chain(
+        [
+            lambda group, rng: max_reward(group, rng, keep_per_prompt=3),
+            lambda group, rng: max_variance(group, rng, keep_per_prompt=2),
+        ]
+    )
+    assert select(group_of([0.0, 0.2, 0.6, 1.0]), RNG).tolist() == [False, True, False, True]
+
+
+def test_keep_all_keeps_all():
+    assert keep_all(group_of([0.0, 1.0]), RNG).all()

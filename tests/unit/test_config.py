@@ -1,0 +1,89 @@
+"""Run-level keys: what is accepted, and how a mistake is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from winnow.config import Config, dump, load, validate
+from winnow.errors import ConfigError
+
+
+def write(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
+    path = write(tmp_path, "steps = 3\n\n[optimizer]\nlearing_rate = 1e-4\n")
+    with pytest.raises(ConfigError, match=r"run\.toml, line 4: unknown key 'optimizer\.learing_rate'; did you mean 'learning_rate'"):
+        load(path)
+
+
+def test_a_wrong_type_names_file_line_and_value(tmp_path):
+    path = write(tmp_path, '[rollout]\nprompts_per_step = "many"\n')
+    with pytest.raises(ConfigError, match=r"line 2: 'rollout\.prompts_per_step' is 'many': .* valid integer"):
+        load(path)
+
+
+def test_every_mistake_is_told_at_once(tmp_path):
+    path = write(tmp_path, "stepz = 3\n[model]\ndtype = 'float8'\n")
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_broken_toml_names_the_place(tmp_path):
+    with pytest.raises(ConfigError, match=r"run\.toml: not valid TOML: .*line 1"):
+        load(write(tmp_path, "steps = = 3\n"))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_set_overrides_the_file(tmp_path):
+    config = load(write(tmp_path, "steps = 3\n"), ["steps=5", "optimizer.learning_rate=3e-4", "loss.use=clip", "loss.high=0.28"])
+    assert config.steps == 5
+    assert config.optimizer.learning_rate == 3e-4
+    assert config.loss.options == {"high": 0.28}
+
+
+@pytest.mark.parametrize("assignment", ["steps", "=3", "steps.deep=3"])
+def test_a_set_that_says_nothing_is_refused(tmp_path, assignment):
+    with pytest.raises(ConfigError, match="--set"):
+        load(write(tmp_path, "steps = 3\n"), [assignment])
+
+
+def test_shorthands():
+    def mine(prompt, rollout):
+        return 1.0
+
+    config = validate({"model": "some/folder", "loss": "reinforce", "reward": mine, "select": "all", "rollout": {"engine": "hf"}})
+    assert config.model.path == "some/folder"
+    assert config.reward.use is mine
+    assert [m.use for m in config.select] == ["all"]
+    assert config.rollout.engine.use == "hf"
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}])
+def test_training_on_a_cut_distribution_is_refused_with_the_reason(cut):
+    with pytest.raises(ConfigError, match="every ratio would be biased"):
+        validate({"rollout": cut})
+
+
+def test_a_reward_is_one_function_or_parts():
+    with pytest.raises(ConfigError, match="either `use` or `parts`"):
+        validate({"reward": {"use": "boxed", "parts": [{"use": "format"}]}})
+
+
+def test_dump_is_json_and_says_everything():
+    assert set(json.loads(json.dumps(dump(Config())))) == set(Config.model_fields)
+
+
+def test_dump_reads_back_as_the_same_configuration():
+    config = validate({"loss": {"use": "clip", "high": 0.28}, "model": {"lora": {"rank": 4}}})
+    assert validate(dump(config)) == config

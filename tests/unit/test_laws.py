@@ -1,0 +1,88 @@
+"""The architecture's own laws, read from the source: floors are one-way, rooms are closed, words and laws are light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import winnow
+
+SOURCE = Path(winnow.__file__).parent
+WORDS = {"records", "registry", "config", "seeds", "errors", "metrics"}
+LAWS = {"algos", "rewards"}
+ROOMS = {"tasks", "engines", "verify", "learner", "models", "state"}
+CORRIDOR = {"build", "plan", "step", "fit", "evaluate", "measure"}
+DOOR = {"cli", "report", "testing", "fetch", "winnow"}
+FLOORS = [WORDS, LAWS, ROOMS, CORRIDOR, DOOR]
+
+
+def place(path: Path) -> str:
+    """The top-level name a file belongs to: a module, a room, or "winnow" for the package's door."""
+    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "winnow" if first == "__init__" else first
+
+
+def floor_of(name: str) -> int:
+    return next(i for i, floor in enumerate(FLOORS) if name in floor)
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level winnow names a file imports, wherever the import stands; type-checking imports included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "winnow":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("winnow.")}
+    return found
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_file_imports_only_from_lower_floors_or_its_own_room(path):
+    own = place(path)
+    for name in imports(path):
+        if name == own or own in DOOR | CORRIDOR and floor_of(name) <= floor_of(own):
+            continue
+        assert floor_of(name) < floor_of(own) or {name, own} <= WORDS, f"{own} (floor {floor_of(own)}) imports {name}"
+
+
+def test_every_file_has_a_floor():
+    for path in FILES:
+        floor_of(place(path))
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if place(p) in WORDS], ids=lambda p: p.stem)
+def test_words_do_not_import_one_another_in_a_circle(path):
+    order = ["errors", "seeds", "metrics", "records", "registry", "config"]
+    for name in imports(path):
+        assert order.index(name) < order.index(path.stem)
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "module", ["winnow", "winnow.config", "winnow.records", "winnow.registry", "winnow.rewards", "winnow.state.logbook"]
+)
+def test_light_modules_do_not_import_torch(module):
+    assert run_python(f"import sys, {module}; print('torch' in sys.modules)").strip() == "False"
+
+
+def test_no_module_shadows_the_standard_library():
+    top_level = {p.stem for p in SOURCE.glob("*.py")} | {p.name for p in SOURCE.iterdir() if p.is_dir()}
+    assert not top_level & sys.stdlib_module_names
+
+
+def test_the_door_lists_what_it_opens_in_order():
+    assert winnow.__all__ == sorted(winnow.__all__)
+    for name in winnow.__all__:
+        assert hasattr(winnow, name)

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from winnow.errors import ConfigError
+from winnow.learner.schedule import schedule
+from winnow.records import Batch, FloatArray, Group, Outcome, Prompt, Rollout, Shape
+
+
+def token_mean(shape: Shape) -> FloatArray:
+    return np.full(len(shape.lengths), 1.0 / shape.lengths.sum())
+
+
+def outcome(reward: float) -> Outcome:
+    if np.isnan(reward):
+        return Outcome(reward=reward, correct=None, kind="failed", cause="crash")
+    return Outcome(reward=reward, correct=reward == 1.0, kind="correct" if reward == 1.0 else "wrong")
+
+
+def group(
+    name: str,
+    lengths: Sequence[int],
+    *,
+    rewards: Sequence[float] | None = None,
+    keep: Sequence[bool] | None = None,
+    advantages: Sequence[float] | tuple[FloatArray, ...] | None = None,
+    trainable: Sequence[bool] | None = None,
+) -> Group:
+    """Rollouts of these lengths; `trainable` is the mask of the first."""
+    n = len(lengths)
+    masks = [None if trainable is None else np.array(trainable), *[None] * (n - 1)]
+    rollouts = tuple(
+        Rollout(
+            index=i,
+            tokens=np.arange(length),
+            logprobs=np.zeros(length),
+            text="",
+            finish="stop",
+            version=0,
+            trainable=mask,
+        )
+        for i, (length, mask) in enumerate(zip(lengths, masks, strict=True))
+    )
+    return Group(
+        prompt=Prompt(id=name, tokens=np.arange(2), text="", answer=None, task="t"),
+        rollouts=rollouts,
+        outcomes=tuple(outcome(r) for r in (rewards or [1.0] * n)),
+        keep=np.array(keep or [True] * n),
+        advantages=advantages if isinstance(advantages, tuple) else np.array(advantages or [1.0] * n),
+    )
+
+
+def cut(groups: Sequence[Group], **changes: object) -> list[Batch]:
+    defaults = {"epochs": 1, "updates_per_step": 1, "max_new_tokens": 8, "pass_rates": None, "seed": (7, "schedule")}
+    return schedule(groups, token_mean, **{**defaults, **changes})
+
+
+def members(batches: Sequence[Batch]) -> list[list[str]]:
+    """Prompt ids of each batch, each once."""
+    return [list(dict.fromkeys(row.prompt.id for row in batch.rows)) for batch in batches]
+
+
+def many(n: int = 24) -> list[Group]:
+    rng = np.random.default_rng(1)
+    return [group(f"p{i}", rng.integers(1, 30, size=4).tolist()) for i in range(n)]
+
+
+def test_every_epoch_walks_every_kept_rollout_once() -> None:
+    groups = many()
+    batches = cut(groups, epochs=3, updates_per_step=4)
+    assert [(b.epoch, b.update) for b in batches] == [(e, u) for e in range(3) for u in range(4)]
+    for epoch in range(3):
+        seen = Counter(row.key for b in batches if b.epoch == epoch for row in b.rows)
+        assert seen == Counter({(g, i): 1 for g in range(24) for i in range(4)})
+
+
+def test_groups_stay_whole() -> None:
+    for epoch in (0, 1):
+        homes = [
+            name for b in cut(many(), epochs=2, updates_per_step=5) if b.epoch == epoch for name in members([b])[0]
+        ]
+        assert len(homes) == len(set(homes)) == 24
+
+
+def test_batches_are_balanced_by_kept_tokens() -> None:
+    equal = [group(f"p{i}", [5, 5]) for i in range(8)]
+    assert [b.tokens for b in cut(equal, updates_per_step=4)] == [20, 20, 20, 20]
+    assert sorted(b.tokens for b in cut([group("big", [90]), *equal], updates_per_step=2)) == [80, 90]
+    loads = [b.tokens for b in cut(many(), updates_per_step=4)]
+    assert max(loads) - min(loads) < 0.1 * sum(loads) / 4
+
+
+def test_rollouts_that_are_not_kept_weigh_nothing() -> None:
+    unkept = [group(f"u{i}", [500, 5], keep=[False, True]) for i in range(2)]
+    kept = [group(f"k{i}", [5]) for i in range(2)]
+    assert [b.tokens for b in cut([*unkept, *kept], updates_per_step=2)] == [10, 10]
+
+
+@pytest.mark.parametrize("make", [many, lambda: [group(f"p{i}", [5, 5]) for i in range(24)]], ids=["many", "equal"])
+def test_every_epoch_is_cut_anew(make: object) -> None:
+    batches = cut(make(), epochs=3, updates_per_step=3)
+    epochs = [members([b for b in batches if b.epoch == epoch]) for epoch in range(3)]
+    partitions = [frozenset(frozenset(part) for part in epoch) for epoch in epochs]
+    assert len(set(partitions)) == 3
+
+
+def test_the_longest_group_is_not_always_trained_first() -> None:
+    groups = [group("big", [90]), *(group(f"p{i}", [5]) for i in range(8))]
+    first = [members([b])[0] for b in cut(groups, epochs=8, updates_per_step=2) if b.update == 0]
+    assert {"big" in part for part in first} == {True, False}
+
+
+def test_the_cut_follows_the_seed_alone() -> None:
+    assert members(cut(many(), updates_per_step=3)) == members(cut(many(), updates_per_step=3))
+    other = cut(many(), updates_per_step=3, seed=(8, "schedule"))
+    assert members(cut(many(), updates_per_step=3)) != members(other)
+
+
+def test_weights_see_silent_rollouts_before_they_leave() -> None:
+    flat = group("flat", [3, 5], advantages=[0.0, 0.0])
+    (batch,) = cut([group("live", [2, 6], advantages=[1.0, -1.0]), flat])
+    assert [row.key for row in batch.rows] == [(0, 0), (0, 1)]
+    assert [row.weight for row in batch.rows] == [1 / 16, 1 / 16]
+    assert (batch.sequences, batch.tokens, batch.prompts) == (4, 16, 2)
+
+
+def test_silent_rows_stay_when_a_term_teaches_them() -> None:
+    (batch,) = cut([group("flat", [3, 5], advantages=[0.0, 0.0])], drop_silent=False)
+    assert [row.weight for row in batch.rows] == [1 / 8, 1 / 8]
+
+
+def test_weights_sum_as_declared_in_every_batch() -> None:
+    for batch in cut(many(), epochs=2, updates_per_step=3):
+        assert sum(row.weight * len(row.rollout.tokens) for row in batch.rows) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_rows_carry_what_belongs_to_them() -> None:
+    per_token = (np.array([1.0, 2.0]), np.array([3.0]))
+    first, second = group("a", [1, 2, 3], advantages=[0.5, 1.5, 2.5]), group("b", [2, 1], advantages=per_token)
+    (batch,) = cut([first, second])
+    by_key = {row.key: row for row in batch.rows}
+    assert [by_key[0, i].advantage for i in range(3)] == [0.5, 1.5, 2.5]
+    assert by_key[1, 0].advantage is per_token[0]
+    for (g, i), row in by_key.items():
+        assert row.rollout is (first, second)[g].rollouts[i]
+        assert row.prompt is (first, second)[g].prompt
+
+
+def test_what_the_weighting_sees() -> None:
+    seen: list[Shape] = []
+
+    def spy(shape: Shape) -> FloatArray:
+        seen.append(shape)
+        return token_mean(shape)
+
+    groups = [
+        group("none kept", [4, 4], keep=[False, False]),
+        group("a", [2, 3, 4], rewards=[1.0, 0.0, float("nan")], keep=[True, True, False], trainable=[False, True]),
+        group("b", [5, 6], rewards=[1.0, 1.0], keep=[False, True]),
+    ]
+    rates = np.array([0.1, 0.2, np.nan])
+    schedule(groups, spy, epochs=1, updates_per_step=1, max_new_tokens=9, pass_rates=rates, seed=(0,))
+    (shape,) = seen
+    assert shape.lengths.tolist() == [1, 3, 6]
+    assert shape.group.tolist() == [0, 0, 1]
+    assert shape.correct.tolist() == [True, False, True]
+    assert shape.generated.tolist() == [3, 2]
+    assert shape.valid.tolist() == [2, 2]
+    assert shape.accepted.tolist() == [1, 2]
+    np.testing.assert_array_equal(shape.pass_rate, [0.2, np.nan])
+    assert shape.max_new_tokens == 9
+
+
+def test_a_rollout_without_anything_to_train_is_no_row() -> None:
+    nothing = [group("empty", [0, 3]), group("masked", [2, 3], trainable=[False, False])]
+    (batch,) = cut(nothing)
+    assert [row.key for row in batch.rows] == [(0, 1), (1, 1)]
+    assert (batch.sequences, batch.tokens) == (2, 6)
+
+
+def test_an_empty_batch_is_still_a_batch() -> None:
+    batches = cut([group("only", [3])], epochs=2, updates_per_step=3)
+    assert sorted(len(b.rows) for b in batches) == [0, 0, 0, 0, 1, 1]
+    empty = next(b for b in batches if not b.rows)
+    assert (empty.sequences, empty.tokens, empty.prompts) == (0, 0, 0)
+    assert len(cut([], updates_per_step=2)) == 2
+
+
+def test_unknown_pass_rates_are_nan() -> None:
+    def spy(shape: Shape) -> FloatArray:
+        assert np.isnan(shape.pass_rate).all()
+        return token_mean(shape)
+
+    schedule(many(2), spy, epochs=1, updates_per_step=1, max_new_tokens=8, pass_rates=None, seed=(0,))
+
+
+@pytest.mark.parametrize("bad", [lambda shape: np.ones(1), lambda shape: np.full(len(shape.lengths), np.nan)])
+def test_a_weighting_that_breaks_its_contract_is_refused(bad: object) -> None:
+    with pytest.raises(ConfigError, match="one finite weight per entry"):
+        schedule(many(3), bad, epochs=1, updates_per_step=1, max_new_tokens=8, pass_rates=None, seed=(0,))
+
+
+def test_groups_must_be_selected_and_credited() -> None:
+    bare = group("bare", [1])
+    with pytest.raises(ValueError, match="no `keep` yet"):
+        cut([Group(prompt=bare.prompt, rollouts=bare.rollouts, outcomes=bare.outcomes)])
+    with pytest.raises(ValueError, match="no advantages yet"):
+        cut([Group(prompt=bare.prompt, rollouts=bare.rollouts, outcomes=bare.outcomes, keep=bare.keep)])

@@ -1,0 +1,84 @@
+"""Fields are written once, in full length, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from winnow.records import Group, Outcome, Prompt, Rollout, Row
+
+PROMPT = Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="test")
+
+
+def rollout(index: int, length: int = 2) -> Rollout:
+    return Rollout(
+        index=index, tokens=np.arange(length), logprobs=np.zeros(length), text="", finish="stop", version=0
+    )
+
+
+def group(n: int = 3) -> Group:
+    return Group(prompt=PROMPT, rollouts=tuple(rollout(i) for i in range(n)))
+
+
+RIGHT = Outcome(reward=1.0, correct=True, kind="correct")
+WRONG = Outcome(reward=0.0, correct=False, kind="wrong")
+FAILED = Outcome(reward=float("nan"), correct=None, kind="failed", cause="timeout")
+
+
+def test_fill_sets_a_field_once():
+    filled = group().fill(outcomes=(RIGHT, WRONG, FAILED))
+    with pytest.raises(ValueError, match="'outcomes' of this group is already filled"):
+        filled.fill(outcomes=(RIGHT, WRONG, FAILED))
+
+
+def test_fill_refuses_wrong_lengths_unknown_fields_and_none():
+    with pytest.raises(ValueError, match="'keep' of this group needs 3 entries, got 2"):
+        group().fill(keep=np.array([True, False]))
+    with pytest.raises(ValueError, match="has no field 'kep'"):
+        group().fill(kep=np.array([True, False, True]))
+    with pytest.raises(ValueError, match="got None"):
+        group().fill(keep=None)
+
+
+def test_views_hide_nothing():
+    g = group().fill(outcomes=(RIGHT, WRONG, FAILED))
+    assert g.rewards[:2].tolist() == [1.0, 0.0]
+    assert np.isnan(g.rewards[2])
+    assert g.correct.tolist() == [True, False, False]
+    assert g.valid.tolist() == [True, True, False]
+    assert g.ids == ["p#0", "p#1", "p#2"]
+
+
+def test_an_unverified_group_has_no_rewards():
+    with pytest.raises(ValueError, match="has not been verified"):
+        _ = group().rewards
+
+
+def test_take_restricts_every_filled_field():
+    g = group().fill(outcomes=(RIGHT, WRONG, FAILED)).fill(keep=np.array([True, False, False]))
+    g = g.fill(advantages=np.array([0.5, -0.5, 0.0]))
+    for rows in ([2, 0], np.array([2, 0])):
+        taken = g.take(rows)
+        assert [r.index for r in taken.rollouts] == [2, 0]
+        assert taken.outcomes == (FAILED, RIGHT)
+        assert taken.keep.tolist() == [False, True]
+        assert taken.advantages.tolist() == [0.0, 0.5]
+    assert [r.index for r in g.take(g.valid).rollouts] == [0, 1]
+
+
+def test_a_row_teaches_unless_every_advantage_is_zero():
+    def row(advantage):
+        return Row(prompt=PROMPT, rollout=rollout(0), group=0, advantage=advantage, weight=1.0)
+
+    assert row(0.1).teaches
+    assert not row(0.0).teaches
+    assert row(np.array([0.0, -0.1])).teaches
+    assert not row(np.zeros(2)).teaches
+
+
+def test_row_logprobs_are_written_once_per_token():
+    row = Row(prompt=PROMPT, rollout=rollout(0), group=0, advantage=1.0, weight=1.0).fill(old_logprobs=np.zeros(2))
+    with pytest.raises(ValueError, match="already filled"):
+        row.fill(old_logprobs=np.zeros(2))
+    with pytest.raises(ValueError, match="needs 2 entries"):
+        row.fill(ref_logprobs=np.zeros(3))

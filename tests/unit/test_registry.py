@@ -1,0 +1,87 @@
+"""Names, files and functions; every refusal names its remedy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from winnow import build  # noqa: F401  registers every member
+from winnow.errors import ConfigError
+from winnow.registry import aliases, bind, load_function, members, register, resolve
+
+
+def test_a_name_an_alias_and_the_function_itself_are_one():
+    by_name = resolve("loss", "clip")
+    assert resolve("loss", "grpo_clip").function is by_name.function
+    assert resolve("loss", by_name.function) == by_name
+
+
+def test_published_names_say_what_else_they_presume():
+    assert resolve("loss", "no_baseline").traits["presumes"] == {"advantage": "raw"}
+    assert aliases("loss") == {"grpo_clip": "clip", "no_baseline": "reinforce", "reinforce_with_baseline": "reinforce"}
+    assert "no_baseline" not in members("loss")
+
+
+def test_an_unknown_name_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="no loss is called 'clp'; did you mean 'clip'"):
+        resolve("loss", "clp")
+
+
+def test_an_unknown_option_gets_a_suggestion():
+    with pytest.raises(ConfigError, match=r"loss\.hgih.*no such option; did you mean 'high'"):
+        bind(resolve("loss", "clip"), {"hgih": 0.3}, key="loss")
+
+
+def test_an_option_of_the_wrong_type_names_its_key():
+    with pytest.raises(ConfigError, match=r"select\.keep_per_prompt is 'four'"):
+        bind(resolve("selector", "max_variance"), {"keep_per_prompt": "four"}, key="select")
+
+
+def test_an_option_without_default_must_be_given():
+    def mine(shape, *, scale: float):
+        return np.full(len(shape.lengths), scale)
+
+    with pytest.raises(ConfigError, match=r"weighting\.scale is missing"):
+        bind(resolve("weighting", mine), {}, key="weighting")
+
+
+def test_a_function_from_a_file(tmp_path):
+    (tmp_path / "mine.py").write_text("def double(groups, *, by: float = 2.0):\n    return [g.rewards * by for g in groups]\n")
+    entry = resolve("advantage", "mine.py:double", base=tmp_path)
+    assert list(entry.options) == ["by"]
+    assert bind(entry, {"by": 3.0}, key="advantage")([]) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.py:f", "there is no file"),
+        ("mine.py:duoble", "has no function 'duoble'; did you mean 'double'"),
+        ("broken.py:f", "raised ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded(tmp_path, path, message):
+    (tmp_path / "mine.py").write_text("def double(groups):\n    return groups\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match=message):
+        load_function(path, base=tmp_path)
+
+
+def test_a_wrong_signature_is_refused():
+    def too_many(groups, extra):
+        return groups
+
+    def open_ended(groups, **anything):
+        return groups
+
+    for function in (too_many, open_ended):
+        with pytest.raises(ConfigError, match=r"must take exactly \(groups\) by position"):
+            resolve("advantage", function)
+
+
+def test_a_taken_name_is_refused():
+    with pytest.raises(ConfigError, match="already registered"):
+
+        @register("loss", "clip")
+        def other(out, mb):
+            return out.logprobs, {}

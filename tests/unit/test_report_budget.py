@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import winnow.algos.advantage
+import winnow.algos.loss  # noqa: F401  registers what the configurations name
+from winnow.config import validate
+from winnow.report.budget import advice, budget, describe
+
+HERE = Path()
+
+
+def config(**keys):
+    """32 prompts x 16 rollouts, 4 kept, 1 update, 256 x 9 evaluation rollouts; limits out of the way."""
+    rollout = {"max_rollouts_at_once": 512, **keys.pop("rollout", {})}
+    return validate({"rollout": rollout, **keys})
+
+
+def advised(**keys):
+    c = config(**keys)
+    return list(advice(c, budget(c, HERE), HERE))
+
+
+def test_the_defaults_add_up():
+    b = budget(config(steps=100, evaluate={"every": 10}), HERE)
+
+    assert (b.prompts, b.rollouts, b.kept, b.updates, b.rows) == (32, 512, 4, 1, 128)
+    assert (b.longest_row, b.rows_at_once, b.micro_batches) == (512 + 64, 16384 // 576, 5)
+    assert (b.evaluation, b.evaluations) == (256 * 9, 1 + 9 + 1)  # before step 0; steps 10 ... 90; after the last
+
+
+def test_rows_of_the_largest_update():
+    b = budget(config(update={"updates_per_step": 5, "epochs": 2}), HERE)
+    assert (b.updates, b.rows) == (10, 7 * 4)
+
+
+@pytest.mark.parametrize(
+    ("select", "kept"),
+    [
+        ("all", 16),
+        ({"use": "random", "keep_per_prompt": 0.5}, 8),
+        ([{"use": "random", "keep_per_prompt": 8}, {"use": "max_variance", "keep_per_prompt": 0.25}], 2),
+        ({"use": "max_variance", "keep_per_prompt": 99}, 16),
+    ],
+)
+def test_what_a_chain_of_selectors_keeps(select, kept):
+    assert budget(config(select=select), HERE).kept == kept
+
+
+def test_the_description_walks_the_step():
+    c = config(steps=10, rollout={"max_new_tokens": 100})
+    lines = list(describe(c, budget(c, HERE)))
+
+    assert [line.split()[0] for line in lines] == ["rollouts", "kept", "updates", "micro-batch", "evaluation"]
+    assert "32 prompts x 16 = 512 per step, up to 51k tokens" in lines[0]
+    assert "4 per prompt = 128 rows" in lines[1]
+    assert "1 epoch x 1 = 1 per step, each 32 prompts and at most 128 rows; 10 in the run" in lines[2]
+    assert "2304 rollouts x 2 times; training samples 5120" in lines[4]
+
+
+def test_a_sound_configuration_gets_no_advice():
+    assert advised() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"update": {"updates_per_step": 64}}, "update.updates_per_step = 64 > 32 prompts"),
+        ({"update": {"updates_per_step": 5}}, "7 or 6 per update; use 4 or 8"),
+        ({"select": {"use": "max_variance", "keep_per_prompt": 16}}, "nothing is dropped"),
+        ({"select": {"use": "max_variance", "keep_per_prompt": 1}}, "every advantage is 0"),
+        ({"loss": "reinforce", "update": {"epochs": 2}}, "the weights move 2 times per step"),
+        ({"loss": "no_baseline", "advantage": "raw", "update": {"updates_per_step": 2}}, "loss = 'no_baseline' has no"),
+        ({"evaluate": {"every": 2}}, "set evaluate.every to 5"),
+        ({"update": {"tokens_per_micro_batch": 500}}, "use at least 576"),
+        ({"rollout": {"max_rollouts_at_once": 5000}}, "2304 is enough"),
+    ],
+)
+def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
+    (advice,) = advised(**keys)
+    assert sentence in advice
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"select": "all"},
+        {"loss": "reinforce"},
+        {"update": {"updates_per_step": 8, "epochs": 3}},
+        {"advantage": "raw", "select": {"use": "random", "keep_per_prompt": 1}},
+        {"advantage": {"use": "grpo", "statistics": "group"}, "select": {"use": "random", "keep_per_prompt": 1}},
+        {"evaluate": {"every": 5}},
+    ],
+)
+def test_what_is_meant_is_not_criticised(keys):
+    assert advised(**keys) == []

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from winnow.report.text import accuracies, compact, duration, quoted, safe, shorten, wrapped
+
+
+def test_nothing_a_terminal_would_act_on_survives():
+    assert safe("a\x1b[31mb\r\x07\x9b\x00") == r"a\x1b[31mb\r\x07\x9b\x00"
+    assert safe("\u202eevil\u200b \ud800 \u2028") == r"\u202eevil\u200b \ud800 \u2028"
+
+
+def test_letters_signs_and_line_breaks_stay():
+    assert safe("naïve 数 √2 ± 🌾\nnext [bold]") == "naïve 数 √2 ± 🌾\nnext [bold]"
+
+
+def test_a_long_text_loses_its_middle_and_says_how_much():
+    assert shorten("abcdefgh", 8) == "abcdefgh"
+    assert shorten("a" * 50 + "b" * 50, 20) == "a" * 10 + " [... 80 characters ...] " + "b" * 10
+
+
+def test_foreign_text_stands_behind_a_bar_on_every_line():
+    assert quoted("one\n\x1btwo", limit=None, indent="  ") == "  | one\n  | \\x1btwo"
+
+
+def test_sentences_are_broken_at_80_columns():
+    assert all(len(line) <= 80 for line in wrapped("word " * 60).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0:00"), (4.4, "0:04"), (59.6, "1:00"), (750, "12:30"), (3723, "1:02:03")]
+)
+def test_durations(seconds, shown):
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0"), (950, "950"), (3400, "3.4k"), (9960, "10k"), (12e6, "12M"), (2.5e9, "2.5G")]
+)
+def test_large_numbers(number, shown):
+    assert compact(number) == shown
+
+
+def test_an_evaluation_in_a_line():
+    both = {"eval/accuracy_sampled": 0.441, "eval/accuracy_sampled_sem": 0.02, "eval/accuracy_greedy": 0.5}
+    assert accuracies(both) == "sampled 44.1% ± 2.0%, greedy 50.0%"
+    assert accuracies({"eval/accuracy_sampled": 1.0, "eval/accuracy_sampled_sem": float("nan")}) == "sampled 100.0%"
+    assert "no verdict" in accuracies({})

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow.records import Outcome
+from winnow.rewards.outcomes import failure, to_outcome
+
+
+@pytest.mark.parametrize(
+    ("result", "reward", "correct"),
+    [
+        (1.0, 1.0, True),
+        (0.5, 0.5, False),
+        (1, 1.0, True),
+        (0, 0.0, False),
+        (-3, -3.0, False),
+        (True, 1.0, True),
+        (False, 0.0, False),
+        (np.float32(0.25), 0.25, False),
+        (np.bool_(True), 1.0, True),
+        (np.array(2), 2.0, True),
+    ],
+)
+def test_a_bare_number_is_the_reward_and_correct_from_one_on(result: Any, reward: float, correct: bool) -> None:
+    outcome = to_outcome(result, name="mine")
+    assert (outcome.reward, outcome.correct) == (reward, correct)
+    assert outcome.kind == ("correct" if correct else "wrong")
+    assert outcome.parts == {}
+
+
+def test_correct_at_moves_the_threshold() -> None:
+    assert to_outcome(0.5, name="mine", correct_at=0.5).correct is True
+
+
+def test_the_first_part_of_a_mapping_decides_and_all_are_summed() -> None:
+    outcome = to_outcome({"answer": 0.0, "bonus": 1.5}, name="mine")
+    assert outcome == Outcome(reward=1.5, correct=False, kind="wrong", parts={"answer": 0.0, "bonus": 1.5})
+
+
+def test_none_is_a_failure_of_the_function() -> None:
+    outcome = to_outcome(None, name="mine")
+    assert (outcome.kind, outcome.cause, outcome.correct) == ("failed", "raised", None)
+    assert math.isnan(outcome.reward)
+    assert "'mine'" in outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (math.nan, "not finite"),
+        (-math.inf, "not finite"),
+        (np.float64("nan"), "not finite"),
+        (3e38, "larger than 1e+06"),
+        (10**400, "larger than 1e+06"),
+        ("1.0", "str is not a number"),
+        ([1.0], "list is not a number"),
+        (1j, "complex is not a number"),
+        (np.array([1.0, 2.0]), "ndarray is not a number"),
+        (object(), "object is not a number"),
+        ({}, "at least one part"),
+        ({"a": math.nan}, "not finite"),
+        ({"a": "1"}, "str is not a number"),
+        ({"a": 1e6, "b": 1e6}, "larger than 1e+06"),
+        (Outcome(reward=math.nan, correct=False, kind="wrong"), "not finite"),
+        (Outcome(reward=1.0, correct=None, kind="correct"), "`correct`"),
+        (Outcome(reward=1.0, correct=True, kind="wrong"), "`correct`"),
+        (Outcome(reward=1.0, correct=True, kind="correct", parts={"a": math.inf}), "not finite"),
+        (Outcome(reward=1.0, correct=False, kind="great"), "kind"),  # type: ignore[arg-type]
+        (Outcome(reward=math.nan, correct=None, kind="failed"), "cause"),
+    ],
+)
+def test_malformed_results_fail_and_name_function_and_value(result: Any, why: str) -> None:
+    outcome = to_outcome(result, name="mine")
+    assert (outcome.kind, outcome.cause) == ("failed", "malformed")
+    assert "the reward 'mine' returned" in outcome.detail
+    assert why in outcome.detail
+
+
+def test_hostile_objects_cannot_escape_the_boundary() -> None:
+    class Hostile:
+        def item(self) -> float:
+            raise RuntimeError("no")
+
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    outcome = to_outcome(Hostile(), name="mine")
+    assert outcome.cause == "malformed"
+    assert "an unprintable Hostile" in outcome.detail
+
+
+def test_a_sound_outcome_passes_unchanged() -> None:
+    outcome = Outcome(reward=0.0, correct=False, kind="unparsable", parts={"format": 1.0})
+    assert to_outcome(outcome, name="mine") is outcome
+
+
+def test_a_failed_outcome_always_has_reward_nan() -> None:
+    sloppy = Outcome(reward=0.0, correct=False, kind="failed", cause="sandbox", detail="no bubblewrap")
+    outcome = to_outcome(sloppy, name="mine")
+    assert math.isnan(outcome.reward)
+    assert (outcome.correct, outcome.cause, outcome.detail) == (None, "sandbox", "no bubblewrap")
+    assert failure("timeout", "5 s").cause == "timeout"

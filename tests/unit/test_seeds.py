@@ -1,0 +1,35 @@
+"""Random numbers follow names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from winnow.seeds import Rng, derive, generator, uniform
+
+
+def test_keys_depend_on_every_part_and_its_type():
+    keys = {derive(1, 2), derive(2, 1), derive("1", 2), derive(1, "2"), derive(12), derive("1\x1f2"), derive(1)}
+    assert len(keys) == 7
+
+
+def test_keys_are_the_same_on_every_machine():
+    assert derive("winnow", 0) == derive("winnow", 0)
+    assert f"{derive('winnow', 0):032x}" == EXPECTED
+
+
+def test_neighbouring_seeds_share_nothing():
+    streams = [set(generator(seed).integers(0, 2**62, size=1000)) for seed in range(4)]
+    assert len(set.union(*streams)) == 4000
+
+
+def test_uniforms_are_uniform_and_follow_ids():
+    rng = Rng(("k",))
+    ids = [f"p#{i}" for i in range(4000)]
+    values = rng.uniforms(ids)
+    assert rng.uniforms(ids[::-1]).tolist() == values[::-1].tolist()
+    assert values.min() >= 0 and values.max() < 1
+    assert abs(values.mean() - 0.5) < 4 * np.sqrt(1 / 12 / 4000)
+    assert uniform("k", ids[0]) == values[0]
+
+
+EXPECTED = "17f07c3e6379d9b56305d158502ed406"

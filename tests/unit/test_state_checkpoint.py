@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import time
+
+import peft
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from winnow.errors import RunFolderError
+from winnow.state import checkpoint
+
+
+def write_weights(value: float, size: int = 1000):
+    return lambda folder: save_file({"weight": torch.full((size,), value)}, folder / "model.safetensors")
+
+
+def save(folder, step, *, keep_last=2, size=1000, **state):
+    moments = {"exp_avg": torch.full((7,), step / 3, dtype=torch.float64), "step": torch.tensor(float(step))}
+    return checkpoint.save(
+        folder, step, write_model=write_weights(step, size), tensors=moments, state=state, keep_last=keep_last
+    )
+
+
+def names(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def test_what_was_saved_is_loaded(tmp_path):
+    path = save(tmp_path, 10, history={"a": [1, 0.1 + 0.2]}, window=[True, None])
+
+    found = checkpoint.newest(tmp_path)
+    tensors, state = checkpoint.load(found)
+
+    assert found == checkpoint.Checkpoint(tmp_path / "checkpoints" / "step-000010", 10)
+    assert found.path == path
+    assert state == {"history": {"a": [1, 0.30000000000000004]}, "window": [True, None]}
+    assert tensors["exp_avg"].dtype == torch.float64
+    assert tensors["exp_avg"].tolist() == [10 / 3] * 7
+    assert tensors["step"].shape == ()
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert checkpoint.newest(tmp_path) is None
+
+
+def test_old_checkpoints_leave_after_the_new_one_is_there(tmp_path):
+    for step in (2, 4, 6, 10):
+        save(tmp_path, step)
+    assert names(tmp_path) == ["step-000006", "step-000010"]
+    save(tmp_path, 12, keep_last=1)
+    assert names(tmp_path) == ["step-000012"]
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES = {
+    "flipped": (lambda p: flip_a_bit(p / "model.safetensors"), "model.safetensors has changed"),
+    "cut": (lambda p: os.truncate(p / "trainer.safetensors", 20), "trainer.safetensors has 20 bytes instead of"),
+    "gone": (lambda p: (p / "trainer.json").unlink(), "trainer.json is missing"),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "manifest.json is missing"),
+    "torn manifest": (lambda p: os.truncate(p / "manifest.json", 30), "manifest.json cannot be read"),
+    "other manifest": (lambda p: (p / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path, damage):
+    do, words = DAMAGES[damage]
+    save(tmp_path, 5)
+    do(save(tmp_path, 10))
+
+    found = checkpoint.newest(tmp_path)
+
+    assert found.step == 5
+    assert len(found.notices) == 1
+    assert "step-000010 is damaged" in found.notices[0]
+    assert words in found.notices[0]
+
+
+def test_only_damaged_checkpoints_is_an_error_not_a_fresh_start(tmp_path):
+    flip_a_bit(save(tmp_path, 5) / "model.safetensors")
+    with pytest.raises(RunFolderError, match=r"no checkpoint can be used: .*step-000005 is damaged"):
+        checkpoint.newest(tmp_path)
+
+
+def test_a_damaged_checkpoint_of_the_same_step_is_replaced_and_a_whole_one_kept(tmp_path):
+    flip_a_bit(save(tmp_path, 10, first=True) / "model.safetensors")
+    path = save(tmp_path, 10, first=False)
+    assert checkpoint.load(checkpoint.newest(tmp_path))[1] == {"first": False}
+
+    before = (path / "manifest.json").stat().st_ino
+    save(tmp_path, 10, first=False)
+    assert (path / "manifest.json").stat().st_ino == before
+
+
+def test_a_damaged_newer_checkpoint_never_pushes_out_a_whole_one(tmp_path):
+    flip_a_bit(save(tmp_path, 10) / "model.safetensors")
+    save(tmp_path, 8, keep_last=1)
+    save(tmp_path, 9, keep_last=1)
+    assert names(tmp_path) == ["step-000009", "step-000010"]
+    assert checkpoint.newest(tmp_path).step == 9
+
+
+def test_leftovers_of_a_killed_save_are_cleared_by_the_next(tmp_path):
+    save(tmp_path, 1)
+    for leftover in (".unfinished-step-000002", ".unfinished-old-step-000000"):
+        (tmp_path / "checkpoints" / leftover).mkdir()
+        (tmp_path / "checkpoints" / leftover / "model.safetensors").write_bytes(b"half")
+    assert checkpoint.newest(tmp_path).step == 1
+    save(tmp_path, 2)
+    assert names(tmp_path) == ["step-000001", "step-000002"]
+
+
+def test_too_little_room_is_found_before_anything_is_written(tmp_path):
+    path = save(tmp_path, 1)
+    os.truncate(path / "model.safetensors", 10**13)  # sparse: claims 10 TB, takes none
+    with pytest.raises(
+        RunFolderError, match=r"MB are free and 15000000 MB are needed; older checkpoints are untouched"
+    ):
+        save(tmp_path, 2)
+    assert names(tmp_path) == ["step-000001"]
+
+
+def test_a_refusing_disk_costs_only_the_new_checkpoint(tmp_path):
+    save(tmp_path, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(RunFolderError, match=r"cannot save checkpoint .*step-000002"):
+            save(tmp_path, 2, size=5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(tmp_path) == ["step-000001"]
+    save(tmp_path, 2, size=5000)
+    assert checkpoint.newest(tmp_path).step == 2
+
+
+def test_a_state_that_is_not_json_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save(tmp_path, 1, loss=float("nan"))
+    assert names(tmp_path) == []
+
+
+def save_until_killed(folder, first, report):
+    step = first
+    while True:
+        save(folder, step, size=50_000)
+        os.write(report, step.to_bytes(8, "little"))
+        step += 1
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_sigkill_at_any_moment_never_costs_a_finished_checkpoint(tmp_path, seed):
+    """20 children save as fast as they can and are killed at random; what a child reported as saved must be found."""
+    rng = random.Random(seed)
+    saved = -1
+    leftovers = 0
+    for _ in range(20):
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if child == 0:
+            save_until_killed(tmp_path, saved + 1, write_end)
+        os.close(write_end)
+        os.read(read_end, 8)
+        time.sleep(rng.uniform(0, 0.1))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        with os.fdopen(read_end, "rb") as reports:
+            reported = reports.read()
+        last = int.from_bytes(reported[-8:], "little") if reported else saved + 1
+
+        found = checkpoint.newest(tmp_path)
+
+        assert found.step in (last, last + 1)
+        assert found.notices == ()
+        assert checkpoint.load(found)[0]["exp_avg"][0].item() == found.step / 3
+        leftovers += any(name.startswith(".") for name in names(tmp_path))
+        saved = found.step
+    assert leftovers > 0  # else no kill fell into a save and the test proves nothing
+
+
+def tiny(dtype=torch.float32, *, tied=False):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=11, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=16, tie_word_embeddings=tied, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).to(dtype)
+
+
+def tokenizer():
+    words = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", *"01234567"])}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")), eos_token="</s>")
+
+
+def assert_same_bits(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype
+        assert torch.equal(a[name], b[name]), name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_full_model_resumes_bit_by_bit_from_its_folder(tmp_path, dtype, tied):
+    model = tiny(dtype, tied=tied)
+    path = checkpoint.save(
+        tmp_path, 1, write_model=lambda folder: checkpoint.write_model_folder(model, tokenizer(), folder),
+        tensors={}, state={}, keep_last=1,
+    )  # fmt: skip
+
+    assert checkpoint.newest(tmp_path).path == path
+    assert_same_bits(AutoModelForCausalLM.from_pretrained(path, dtype=dtype).state_dict(), model.state_dict())
+    assert AutoTokenizer.from_pretrained(path).eos_token == "</s>"
+    assert not list(path.rglob("*.bin")) + list(path.rglob("*.pt"))
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks transformers
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_lora_model_is_saved_merged_for_use_and_apart_for_resuming(tmp_path, dtype):
+    settings = peft.LoraConfig(r=2, lora_alpha=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = peft.get_peft_model(tiny(dtype), settings)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    checkpoint.write_model_folder(model, tokenizer(), tmp_path)
+
+    assert_same_bits(model.state_dict(), before)
+    resumed = peft.PeftModel.from_pretrained(tiny(dtype), tmp_path / "adapter", is_trainable=True)
+    assert_same_bits(resumed.state_dict(), before)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+    assert_same_bits(merged.state_dict(), model.merge_and_unload().state_dict())
+    assert not any("lora" in name for name in load_file(tmp_path / "model.safetensors"))
+
+
+def test_the_manifest_covers_every_file(tmp_path):
+    path = save(tmp_path, 1)
+    listed = json.loads((path / "manifest.json").read_text())["files"]
+    assert sorted(listed) == ["model.safetensors", "trainer.json", "trainer.safetensors"]
+    assert all(len(entry["sha256"]) == 64 for entry in listed.values())

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow.errors import DataError
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.verify.codec import decode_outcome, decode_task, encode_outcome, encode_task
+
+NASTY = 'NUL \x00, newline \n\r\u2028, lone \ud800 and \udfff, emoji \U0001f600, right to left \u202e, quote " \\'
+
+
+def a_prompt(**changes: Any) -> Prompt:
+    fields: dict[str, Any] = {
+        "id": "p",
+        "tokens": np.array([1, 2]),
+        "text": "q",
+        "answer": "4",
+        "task": "t",
+        "meta": {},
+    }
+    return Prompt(**{**fields, **changes})
+
+
+def a_rollout(text: str = "4", **changes: Any) -> Rollout:
+    fields: dict[str, Any] = {
+        "index": 3,
+        "tokens": np.array([5, 2**40, 0]),
+        "logprobs": np.array([-0.1, -1e-300, -np.inf]),
+        "text": text,
+        "finish": "stop",
+        "version": 7,
+    }
+    return Rollout(**{**fields, **changes})
+
+
+def test_a_task_arrives_exactly_as_it_was():
+    prompt = a_prompt(answer=["1/2", None, 3.5, {"x": [1]}], meta={"level": 2, "x": math.inf})
+    rollout = a_rollout(trainable=np.array([True, False, True]))
+    there_prompt, there_rollout = decode_task(encode_task(prompt, rollout))
+
+    assert (there_prompt.id, there_prompt.text, there_prompt.task) == ("p", "q", "t")
+    assert there_prompt.answer == prompt.answer
+    assert there_prompt.meta == prompt.meta
+    assert there_prompt.tokens.dtype == np.int64
+    assert there_prompt.tokens.tolist() == [1, 2]
+    assert (there_rollout.index, there_rollout.finish, there_rollout.version) == (3, "stop", 7)
+    assert there_rollout.tokens.tolist() == [5, 2**40, 0]
+    assert there_rollout.logprobs.tobytes() == rollout.logprobs.tobytes()
+    assert there_rollout.trainable is not None
+    assert there_rollout.trainable.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("text", ["", NASTY, "x" * 1_000_000, "\ud83d" * 1000])
+def test_any_text_fits_on_one_line(text: str):
+    line = encode_task(a_prompt(id=text, answer=text), a_rollout(text))
+    assert b"\n" not in line
+    prompt, rollout = decode_task(line)
+    assert (prompt.id, prompt.answer, rollout.text) == (text, text, text)
+
+
+def test_an_answer_that_is_no_json_names_its_prompt():
+    with pytest.raises(DataError, match=r"prompt 'p'.*not JSON.*verify\.workers = 0"):
+        encode_task(a_prompt(answer={1, 2}), a_rollout())
+
+
+def test_an_outcome_arrives_exactly_as_it_was():
+    outcome = Outcome(reward=0.1 + 0.2, correct=False, kind="wrong", parts={"a": 1e-17}, answer=NASTY, seconds=0.25)
+    assert decode_outcome(encode_outcome(outcome)) == outcome
+
+
+def test_a_failed_outcome_keeps_its_nan():
+    outcome = decode_outcome(
+        encode_outcome(Outcome(reward=math.nan, correct=None, kind="failed", cause="raised", detail="why"))
+    )
+    assert math.isnan(outcome.reward)
+    assert (outcome.correct, outcome.cause, outcome.detail) == (None, "raised", "why")
+
+
+def test_an_outcome_that_is_not_plain_data_is_malformed():
+    outcome: Any = Outcome(reward=1.0, correct=True, kind="correct", answer=object())  # type: ignore[arg-type]
+    there = decode_outcome(encode_outcome(outcome))
+    assert (there.kind, there.cause) == ("failed", "malformed")
+    assert "object" in there.detail
+
+
+def test_lines_are_json_with_ascii_escapes():
+    assert json.loads(encode_task(a_prompt(text=NASTY), a_rollout()))["prompt"]["text"] == NASTY
+    assert max(encode_task(a_prompt(text=NASTY), a_rollout())) < 128

@@ -1,0 +1,384 @@
+"""Real workers, real kills. Limits are 0.2 s, so that a hang is cheap."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow import registry
+from winnow.errors import ConfigError, VerifierError
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.verify import Verifiers
+
+HERE = Path(__file__).parent
+LIMIT = 0.2
+MEMORY_MB = 64
+
+HOSTILE = {
+    "spin": "timeout",
+    "deaf": "timeout",
+    "delay 60": "timeout",
+    "exit 0": "crash",
+    "exit 3": "crash",
+    "shoot": "crash",
+    "segfault": "crash",
+    "babble": "crash",
+    "raise oh dear": "raised",
+    "leave": "raised",
+    "none": "raised",
+    "nan": "malformed",
+    "inf": "malformed",
+    "word": "malformed",
+    "object": "malformed",
+    "false_outcome": "malformed",
+}
+
+
+def verifiers(use: Any = "verify_zoo.py:zoo", *, workers: int = 1, **changes: Any) -> Verifiers:
+    settings = {"timeout_seconds": LIMIT, "memory_mb": MEMORY_MB, "max_failure_share": 1.0, "base": HERE, **changes}
+    options = settings.pop("options", {})
+    return Verifiers({"use": use, "options": options}, workers=workers, **settings)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Verifiers]:
+    """Two workers shared by the tests below: each also proves that the ones before left them alive."""
+    with verifiers(workers=2) as shared:
+        yield shared
+
+
+def group(*texts: str, answer: Any = "4", name: str = "p") -> Group:
+    prompt = Prompt(id=name, tokens=np.array([1, 2, 3]), text="2 + 2?", answer=answer, task="t")
+    return Group(prompt=prompt, rollouts=tuple(_rollout(i, text) for i, text in enumerate(texts)))
+
+
+def _rollout(index: int, text: str) -> Rollout:
+    tokens = np.arange(30) + index
+    return Rollout(index=index, tokens=tokens, logprobs=np.zeros(30), text=text, finish="stop", version=0)
+
+
+def judged(room: Verifiers, *texts: str, **changes: Any) -> tuple[Outcome, ...]:
+    (done,) = room.collect([group(*texts, **changes)])
+    assert done.outcomes is not None
+    return done.outcomes
+
+
+def alive(pid: int) -> bool:
+    """A zombie that nobody has reaped yet is not alive."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 2.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+@contextmanager
+def took_at_most(seconds: float) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started <= seconds
+
+
+def test_right_and_wrong(pair: Verifiers):
+    right, wrong = judged(pair, "4", "5")
+    assert (right.reward, right.correct, right.kind) == (1.0, True, "correct")
+    assert (wrong.reward, wrong.correct, wrong.kind) == (0.0, False, "wrong")
+    assert 0 < right.seconds < LIMIT
+
+
+def test_order_is_kept_under_random_delays(pair: Verifiers):
+    delays = np.random.default_rng(0).uniform(0, 0.02, size=(4, 10))
+    groups = [
+        group(
+            *[f"delay {delay}" if i % 2 else "4" for i, delay in enumerate(row)],
+            answer="4" if n % 2 else "5",
+            name=f"p{n}",
+        )
+        for n, row in enumerate(delays)
+    ]
+    for prompt, rollout in [(g.prompt, r) for g in groups for r in g.rollouts][::-1]:
+        pair.submit(prompt, rollout)
+    done = pair.collect(groups)
+    assert [g.prompt.id for g in done] == ["p0", "p1", "p2", "p3"]
+    for n, g in enumerate(done):
+        assert g.correct.tolist() == [i % 2 == 1 or n % 2 == 1 for i in range(10)]
+
+
+@pytest.mark.parametrize(("text", "cause"), HOSTILE.items())
+def test_a_hostile_task_fails_alone(pair: Verifiers, text: str, cause: str):
+    first, failed, last = judged(pair, "4", text, "5")
+    assert (first.kind, last.kind) == ("correct", "wrong")
+    assert (failed.kind, failed.cause, failed.correct) == ("failed", cause, None)
+    assert np.isnan(failed.reward)
+    assert failed.detail
+
+
+@pytest.mark.parametrize("text", ["hog", "giant"])
+def test_memory_has_a_limit(text: str):
+    with verifiers(timeout_seconds=10.0) as room:
+        first, failed, last = judged(room, "4", text, "5")
+    assert (first.kind, last.kind) == ("correct", "wrong")
+    assert (failed.kind, failed.cause) == ("failed", "memory")
+    assert "64 MB" in failed.detail
+
+
+@pytest.mark.parametrize("text", ["spin", "deaf", "delay 60"])
+def test_a_hang_is_killed_within_50_ms_of_its_limit(pair: Verifiers, text: str):
+    hangs = [judged(pair, text, "4")[0].seconds for _ in range(3)]
+    assert LIMIT <= min(hangs) <= LIMIT + 0.05  # the best of three: a busy machine may steal the 50 ms from one
+
+
+def test_two_hundred_hostile_tasks_later_the_workers_live():
+    quick = [text for text, cause in HOSTILE.items() if cause != "timeout"]
+    texts = [quick[i % len(quick)] if i % 40 else "spin" for i in range(200)]
+    with verifiers(workers=2) as room:
+        outcomes = judged(room, *texts, "4")
+        assert [o.cause for o in outcomes[:-1]] == [HOSTILE[text] for text in texts]
+        assert outcomes[-1].correct
+        assert [o.kind for o in judged(room, "4", "5")] == ["correct", "wrong"]
+
+
+def test_a_crash_that_does_not_repeat_is_no_failure(pair: Verifiers, tmp_path: Path):
+    outcomes = judged(pair, "4", f"once {tmp_path / 'mark'}", "4")
+    assert [o.kind for o in outcomes] == ["correct"] * 3
+
+
+def test_a_worker_killed_from_outside_loses_nothing():
+    with verifiers("verify_zoo.py:modules") as room:
+        (before,) = judged(room, "x")
+        os.kill(int(str(before.answer).split()[1]), signal.SIGKILL)
+        (after,) = judged(room, "x")
+    assert after.correct
+    assert str(after.answer).split()[1] != str(before.answer).split()[1]
+
+
+def test_a_zygote_killed_from_outside_loses_nothing():
+    with verifiers("verify_zoo.py:modules") as room:
+        (before,) = judged(room, "x")
+        many = group(*["x"] * 50)
+        for rollout in many.rollouts:
+            room.submit(many.prompt, rollout)
+        os.kill(int(str(before.answer).split()[0]), signal.SIGKILL)
+        (done,) = room.collect([many])
+    assert done.correct.all()
+
+
+def test_a_zygote_that_never_lives_is_given_up():
+    with (
+        verifiers() as room,
+        pytest.raises(VerifierError, match=r"ended 3 times without a single verdict \(status -9\)"),
+    ):
+        judged(room, "reseat")
+
+
+def test_what_a_reward_started_dies_with_it(pair: Verifiers, tmp_path: Path):
+    marker = tmp_path / "grandchild"
+    judged(pair, f"breed {marker}", "4")
+    assert eventually(lambda: not alive(int(marker.read_text())))
+
+
+def test_from_other_threads(pair: Verifiers):
+    groups = [group(*["4", "5"] * 20, name=f"p{n}") for n in range(4)]
+    threads = [
+        threading.Thread(target=lambda g=g: [pair.submit(g.prompt, rollout) for rollout in g.rollouts]) for g in groups
+    ]
+    for thread in threads:
+        thread.start()
+    done = pair.collect(groups)  # while they are still submitting
+    for thread in threads:
+        thread.join()
+    assert all(g.correct.tolist() == [True, False] * 20 for g in done)
+
+
+def test_two_collects_at_once(pair: Verifiers):
+    done: dict[str, list[bool]] = {}
+
+    def collect(name: str) -> None:
+        (g,) = pair.collect([group("4", "delay 0.01", "5", name=name)])
+        done[name] = g.correct.tolist()
+
+    threads = [threading.Thread(target=collect, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == {name: [True, True, False] for name in "abcd"}
+
+
+def test_submit_returns_at_once_and_the_work_goes_on_meanwhile(pair: Verifiers):
+    judged(pair, "4")
+    slow = group(*["delay 0.1"] * 4)
+    with took_at_most(0.1):
+        for rollout in slow.rollouts:
+            pair.submit(slow.prompt, rollout)
+    time.sleep(0.3)  # the trainer computes
+    with took_at_most(0.1):
+        pair.collect([slow])
+
+
+def test_a_stale_rollout_of_the_same_name_does_not_count(pair: Verifiers):
+    stale, fresh = group("4"), group("5")
+    pair.submit(stale.prompt, stale.rollouts[0])
+    (done,) = pair.collect([fresh])
+    assert done.correct.tolist() == [False]
+
+
+def test_megabyte_texts_and_odd_characters_come_through(pair: Verifiers):
+    for text in ("x" * 1_000_000, "\x00\ud800\n\u2028"):
+        (outcome, _) = judged(pair, text, "4", answer=text)
+        assert outcome.correct
+
+
+def test_token_ids_come_through():
+    with verifiers("verify_zoo.py:tokens") as room:
+        assert [o.reward for o in judged(room, "a", "b")] == [435 + 6, 465 + 6]
+
+
+def test_workers_are_forks_of_a_process_without_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch", sys)  # whatever the trainer has imported
+    with verifiers("verify_zoo.py:modules", workers=2) as room:
+        found = {tuple(str(o.answer).split()) for o in judged(room, *["x"] * 40)}
+    zygotes, _, torch, hash_seed = (set(column) for column in zip(*found, strict=True))
+    assert len(zygotes) == 1
+    assert int(zygotes.pop()) != os.getpid()
+    assert (torch, hash_seed) == ({"False"}, {"0"})
+
+
+def test_workers_are_recycled():
+    with verifiers("verify_zoo.py:modules") as room:
+        pids = [str(o.answer).split()[1] for o in judged(room, *["x"] * 4500)]
+    assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2000, 2000, 500]
+
+
+def test_close_leaves_no_process():
+    room = verifiers("verify_zoo.py:modules", workers=2)
+    pids = {int(pid) for o in judged(room, *["x"] * 40) for pid in str(o.answer).split()[:2]}
+    assert all(map(alive, pids))
+    room.close()
+    room.close()
+    assert not any(map(alive, pids))
+    with pytest.raises(VerifierError, match="closed"):
+        room.submit(group("4").prompt, group("4").rollouts[0])
+
+
+TRAINER = """
+import sys, time
+import numpy as np
+from winnow.records import Group, Prompt, Rollout
+from winnow.verify import Verifiers
+
+def group(*texts):
+    prompt = Prompt(id="p", tokens=np.array([1]), text="", answer="4", task="t")
+    return Group(prompt=prompt, rollouts=tuple(
+        Rollout(index=i, tokens=np.array([1]), logprobs=np.zeros(1), text=text, finish="stop", version=0)
+        for i, text in enumerate(texts)))
+
+room = Verifiers({{"use": "verify_zoo.py:{reward}", "options": {{}}}}, workers=1, timeout_seconds=30.0, memory_mb=64,
+                 max_failure_share=1.0)
+(done,) = room.collect([group("x")])
+print(done.outcomes[0].answer, flush=True)
+hang = group("delay 60")
+room.submit(hang.prompt, hang.rollouts[0])
+{end}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_trainer_leaves_no_orphans(number: signal.Signals):
+    script = TRAINER.format(reward="hang_after_first", end="time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        zygote, worker = map(int, trainer.stdout.readline().split()[:2])
+        time.sleep(0.1)  # now its worker hangs
+        assert alive(worker)
+        trainer.send_signal(number)
+    assert eventually(lambda: not alive(zygote) and not alive(worker))
+
+
+def test_an_interpreter_that_ends_takes_its_workers_along():
+    script = TRAINER.format(reward="hang_after_first", end="")
+    ended = subprocess.run([sys.executable, "-c", script], cwd=HERE, capture_output=True, text=True, timeout=20)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    zygote, worker = map(int, ended.stdout.split()[:2])
+    assert eventually(lambda: not alive(zygote) and not alive(worker))
+
+
+def test_a_reward_that_cannot_be_imported_is_a_config_error():
+    with (
+        verifiers("verify_zoo.py:zo") as room,
+        pytest.raises(ConfigError, match=r"no function 'zo'.*did you mean 'zoo'"),
+    ):
+        judged(room, "4")
+
+
+def test_options_reach_the_worker():
+    with verifiers("verify_zoo.py:needs_option", options={"bonus": 0.25}) as room:
+        assert judged(room, "4")[0].reward == 0.25
+
+
+def test_too_many_failures_stop_the_run():
+    with verifiers(max_failure_share=0.05) as room:
+        judged(room, "4", *["none"] * 19)
+        with pytest.raises(VerifierError, match=r"'verify_zoo\.py:zoo' failed on 21 of its last 23 verdicts.*raised"):
+            judged(room, "4", "none", "raise oh dear", name="q")
+
+
+def test_a_resumed_run_remembers_the_failures():
+    with verifiers(workers=0, max_failure_share=0.05) as first:
+        judged(first, "4", *["none"] * 19)
+        state = first.state_dict()
+    with verifiers(workers=0, max_failure_share=0.05) as second:
+        second.load_state_dict(state)
+        with pytest.raises(VerifierError, match="20 of its last 22"):
+            judged(second, "4", "none")
+
+
+def test_without_workers_the_trainer_judges_and_says_so():
+    with verifiers(workers=0) as room:
+        (notice,) = room.notices
+        assert "verify.workers = 0" in notice
+        outcomes = judged(room, "4", "5", "raise oh dear", "leave", "nan", "giant")
+    assert [o.cause or o.kind for o in outcomes] == ["correct", "wrong", "raised", "raised", "malformed", "memory"]
+
+
+def test_a_function_object_runs_in_the_trainer():
+    def mine(prompt: Prompt, rollout: Rollout) -> int:
+        return os.getpid()
+
+    with verifiers(mine, workers=4) as room:
+        assert "'mine' runs in the trainer itself (no other process can import it)" in room.notices[0]
+        assert judged(room, "4")[0].reward == os.getpid()
+
+
+def test_a_name_that_only_this_process_knows_runs_in_the_trainer(monkeypatch: pytest.MonkeyPatch):
+    entry = registry.resolve("reward", lambda prompt, rollout: True)
+    monkeypatch.setitem(registry._ENTRIES["reward"], "homemade", entry)
+    with verifiers("homemade", workers=1) as room:
+        assert "no other process can import it" in room.notices[0]
+        assert judged(room, "4")[0].correct
+
+
+def test_an_option_that_is_not_plain_data_is_a_config_error():
+    with pytest.raises(ConfigError, match=r"'verify_zoo\.py:needs_option' is not plain data.*verify\.workers = 0"):
+        verifiers("verify_zoo.py:needs_option", options={"bonus": object()})
+
+
+def test_named_rewards_have_no_notice(pair: Verifiers):
+    assert pair.notices == ()
