@@ -34,7 +34,7 @@ PAD, END, ROLES = "<|pad|>", "<|endoftext|>", ("<|system|>", "<|user|>", "<|assi
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 VOCABULARY = 512
 CONTEXT = 2048
-TAUGHT = (1, 2, 3, 4)  # levels of the arithmetic task
+TAUGHT = (1, 2, 3, 3, 4)  # levels of the arithmetic task; three terms, the hardest to learn, twice
 PEAK = 3e-3  # learning rate
 
 CHAT_TEMPLATE = (
@@ -229,8 +229,8 @@ def main() -> None:
     parser.add_argument("--arch", choices=sorted(CONFIGS), default="qwen2")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--careful", type=int, default=1500, help="steps on careful demonstrations")
-    parser.add_argument("--mixed", type=int, default=500, help="steps on imperfect ones, after that")
+    parser.add_argument("--careful", type=int, default=2400, help="steps on careful demonstrations")
+    parser.add_argument("--mixed", type=int, default=600, help="steps on imperfect ones, after that")
     parser.add_argument("--batch", type=int, default=32, help="demonstrations per step")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()

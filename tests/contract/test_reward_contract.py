@@ -1,4 +1,4 @@
-"""Registering is enrolling: every reward with a name is put through the contract, and so is a user's own by its file."""
+"""Registering is enrolling: every reward with a name keeps the contract, and so does a user's own by its file."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, smallest, tmp_path):
         optimizer={"schedule": "cosine", "warmup_steps": 3},
     )
     whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
-    done = python("-m", "winnow.cli", "train", whole)
+    done = python("-m", "winnow", "train", whole)
     assert done.returncode == 0, done.stderr
     expected = digests(tmp_path / "whole")
     for moment, every in (("generate", 2), ("update", 2), ("save", 3)):
@@ -75,7 +75,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, smallest, tmp_path):
         )
         killed = python(KILLED, moment, toml)
         assert killed.returncode == -9, f"{moment}: it should have died\n{killed.stdout}{killed.stderr}"
-        resumed = python("-m", "winnow.cli", "train", toml, "--resume")
+        resumed = python("-m", "winnow", "train", toml, "--resume")
         assert resumed.returncode == 0, resumed.stderr
         assert digests(folder) == expected, moment
         for log in ("metrics.jsonl", "rollouts.jsonl"):

@@ -51,7 +51,8 @@ def metrics(step, **changes):
         "group/count": 4, "group/flat": 1, "group/all_correct": 1, "group/all_wrong": 0,
         "outcome/failed": 0, "outcome/unparsable": 2, "rollout/truncated": 0.1, "policy/entropy": 0.7,
         "advantage/mean": 0.0, "advantage/std": 0.9, "policy/loss": -0.01 * step, "policy/grad_norm": 0.3,
-        "policy/skipped_updates": 0, "budget/rollouts": 16, "budget/tokens_generated": 1000, "budget/tokens_trained": 250,
+        "policy/skipped_updates": 0,
+        "budget/rollouts": 16, "budget/tokens_generated": 1000, "budget/tokens_trained": 250,
         "seconds/generate": 3.0, "seconds/update": 1.0, "seconds/step": 4.0,
         **changes,
     }  # fmt: skip
@@ -67,7 +68,7 @@ def evaluation(sampled, greedy):
 
 
 def write_run(folder, steps=10):
-    """Steps 0 ... with two prompts each, "easy" and "hard", and evaluations before the first, in the middle, and after."""
+    """Steps 0 ... with two prompts each, "easy" and "hard", and evaluations before, halfway and after."""
     folder.mkdir(exist_ok=True)
     log = Logbook(folder, seed=3)
     log.write_evaluation(0, evaluation(0.05, 0.04))

@@ -16,7 +16,7 @@ WORDS = {"records", "registry", "config", "seeds", "errors", "metrics"}
 LAWS = {"algos", "rewards"}
 ROOMS = {"tasks", "engines", "verify", "learner", "models", "state"}
 CORRIDOR = {"build", "plan", "step", "fit", "evaluate", "measure"}
-DOOR = {"cli", "report", "testing", "fetch", "winnow"}
+DOOR = {"__main__", "cli", "report", "testing", "fetch", "winnow"}
 FLOORS = [WORDS, LAWS, ROOMS, CORRIDOR, DOOR]
 
 

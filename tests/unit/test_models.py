@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
 from winnow.errors import ConfigError, DataError
@@ -181,6 +182,21 @@ def test_a_missing_file_is_named(folder: Path, missing: str | None, message: str
     if missing is not None:
         (folder / missing).unlink()
     with pytest.raises(DataError, match=message):
+        load(str(folder))
+
+
+@pytest.mark.parametrize(("broken", "what"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")])
+def test_a_truncated_file_is_named(folder: Path, broken: str, what: str) -> None:
+    (folder / broken).write_bytes((BUNDLED / broken).read_bytes()[:1000])
+    with pytest.raises(DataError, match=f"no usable {what} of"):
+        load(str(folder))
+
+
+def test_weights_that_would_be_random_are_refused(folder: Path) -> None:
+    weights = load_file(BUNDLED / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"1 weights are not in the files and would be random, 'model.norm.weight'"):
         load(str(folder))
 
 

@@ -75,7 +75,7 @@ def test_a_sound_configuration_gets_no_advice():
         ({"loss": "no_baseline", "advantage": "raw", "update": {"updates_per_step": 2}}, "loss = 'no_baseline' has no"),
         ({"evaluate": {"every": 2}}, "set evaluate.every to 5"),
         ({"update": {"tokens_per_micro_batch": 500}}, "use at least 576"),
-        ({"rollout": {"max_rollouts_at_once": 5000}}, "2304 is enough"),
+        ({"rollout": {"max_rollouts_at_once": 8192}}, "2048 is enough"),
     ],
 )
 def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):

@@ -106,6 +106,11 @@ def test_a_part_used_twice_has_two_names() -> None:
     assert score(PROMPT, rollout("r</think> <answer>1</answer>!")).parts == {"format": 0.99, "format_2": 0.0}
 
 
+def test_a_nameless_function_gets_a_name_that_metrics_can_carry() -> None:
+    score = make_reward({"parts": [{"use": "r1_zero"}, {"use": lambda prompt, rollout: 0.5}]})
+    assert score(PROMPT, RIGHT).parts == {"r1_zero": 1.0, "_lambda_": 0.5}
+
+
 def test_a_function_itself_with_options() -> None:
     score = make_reward({"use": length, "options": {"scale": 0.5}})
     assert score(PROMPT, rollout("42")).reward == 1.0

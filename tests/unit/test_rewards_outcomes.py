@@ -95,7 +95,13 @@ def test_hostile_objects_cannot_escape_the_boundary() -> None:
 
 def test_a_sound_outcome_passes_unchanged() -> None:
     outcome = Outcome(reward=0.0, correct=False, kind="unparsable", parts={"format": 1.0})
-    assert to_outcome(outcome, name="mine") is outcome
+    assert to_outcome(outcome, name="mine") == outcome
+
+
+def test_part_names_are_made_fit_for_metrics() -> None:
+    assert to_outcome({"exact match": 1.0}, name="mine").parts == {"exact_match": 1.0}
+    named = Outcome(reward=1.0, correct=True, kind="correct", parts={"a/b": 1.0})
+    assert to_outcome(named, name="mine").parts == {"a_b": 1.0}
 
 
 def test_a_failed_outcome_always_has_reward_nan() -> None:

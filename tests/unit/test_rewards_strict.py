@@ -54,7 +54,8 @@ DIFFERENT = [
     # words and letters
     ("north", "south"), ("no", "yes"), ("A", "B"), ("x", "y"), ("listen", "silent"), ("even", "odd"),
     # algebra that is not the same
-    ("x+1", "x-1"), ("x^2", "x^3"), (r"\sqrt{x^2}", "x"), (r"\sqrt{2}1", r"\sqrt{21}"), (r"\frac{x}{y}", r"\frac{y}{x}"),
+    ("x+1", "x-1"), ("x^2", "x^3"), (r"\sqrt{x^2}", "x"), (r"\sqrt{2}1", r"\sqrt{21}"),
+    (r"\frac{x}{y}", r"\frac{y}{x}"),
     (r"1-1/e", r"1+1/e"), ("a+b+c", "c+b+a"), (r"4210_7", "4210_8"), ("42x", "42"), ("43=42", "42"), ("x2", "2x"),
     # towers, code, noise
     ("9^9^9^9", "9"), ("x^{y^{x}}", "x^{x^{y}}"), ("__import__('os')", "1"), (r"\frac{1}{", "1"), ("{" * 50, "1"),

@@ -65,18 +65,8 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
-    model = _read(
-        path,
-        "weights",
-        AutoModelForCausalLM.from_pretrained,
-        config=_without_dropout(config),
-        dtype=DTYPES[dtype],
-        attn_implementation="sdpa",
-        use_safetensors=True,
-    )
-    return Loaded(
-        model=model.to(device).eval(), tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, model.generation_config)
-    )
+    model = _weights(path, config, DTYPES[dtype]).to(device).eval()
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, model.generation_config))
 
 
 def load_tokenizer(path: str) -> Any:
@@ -119,6 +109,25 @@ def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> t
     return tuple(sorted({tokenizer.eos_token_id, *listed}))
 
 
+def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
+    model, report = _read(
+        path,
+        "weights",
+        AutoModelForCausalLM.from_pretrained,
+        config=_without_dropout(config),
+        dtype=dtype,
+        attn_implementation="sdpa",
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    if missing := sorted(report["missing_keys"]):
+        raise DataError(
+            f"{path}: {len(missing)} weights are not in the files and would be random, {missing[0]!r} among them; "
+            f"copy every *.safetensors file of the model into the folder"
+        )
+    return model
+
+
 def _config(path: str) -> Any:
     return _read(path, "config.json", AutoConfig.from_pretrained)
 
@@ -127,11 +136,12 @@ def _read(path: str, what: str, reader: Callable[..., T], **options: Any) -> T:
     source, local = _source(path)
     try:
         return reader(source, local_files_only=local, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # the readers raise what their parsers raise
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         where = "the folder" if local else "the hub (is there a network, and is the id right?)"
         raise DataError(
             f"model.path: no usable {what} of {path!r} in {where}; a model folder holds config.json, tokenizer.json, "
-            f"tokenizer_config.json and *.safetensors. The reader said: {str(error).splitlines()[0]}"
+            f"tokenizer_config.json and *.safetensors. The reader said: {reason}"
         ) from error
 
 

@@ -128,8 +128,8 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
             f"update.tokens_per_micro_batch = {tokens} is less than one longest row ({b.longest_row} tokens): such "
             f"rows run alone and above the limit; use at least {b.longest_row}"
         )
-    most = max(b.rollouts, b.evaluation)
-    if at_once >= 2 * most:
+    most = max(b.rollouts, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
+    if at_once >= 4 * most:
         yield (
             f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
         )

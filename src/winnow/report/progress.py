@@ -40,6 +40,7 @@ class Standing:
     done: int = 0  # steps, those before a resume included
     metrics: dict[str, float] = field(default_factory=dict)  # of the last step
     evaluation: dict[str, float] = field(default_factory=dict)  # the last one
+    seconds_left: float | None = None  # at the pace since the first step, evaluations between steps included
     _since: float = 0.0  # when the first step of this process began
 
     def follow(self, event: Event) -> None:
@@ -47,17 +48,14 @@ class Standing:
             case Started():
                 self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
             case StepReport():
+                now = self.clock()
                 if self.done == self.first:
-                    self._since = self.clock() - event.metrics.get("seconds/step", 0.0)
+                    self._since = now - event.metrics["seconds/step"]
                 self.done, self.metrics = event.step + 1, event.metrics
+                pace = (now - self._since) / (self.done - self.first)
+                self.seconds_left = pace * (self.last - self.done)
             case Evaluated():
                 self.evaluation = event.metrics
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At the pace since the first step, evaluations between steps included; None before it."""
-        taken = self.done - self.first
-        return (self.clock() - self._since) / taken * (self.last - self.done) if taken else None
 
     def line(self) -> str:
         """The last step, within 80 columns."""
@@ -71,7 +69,7 @@ class Standing:
             yield f"accuracy {m['reward/accuracy']:.0%}"
         if "eval/accuracy_sampled" in self.evaluation:
             yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
-        if m.get("seconds/step"):
+        if m:
             yield f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
         if self.seconds_left is not None:
             yield f"{duration(self.seconds_left)} left"
@@ -99,7 +97,7 @@ class Display:
             case Started():
                 return f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
             case Evaluated():
-                return f"held-out, before step {event.step}: {accuracies(event.metrics)}"
+                return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
             case Notice():
                 return wrapped(f"note: {event.text}")
             case _:

@@ -45,7 +45,7 @@ def hints(steps: Sequence[Row]) -> Iterator[str]:
         yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt ask for the format?"
     if failed := _sum(steps, "outcome/failed"):
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` tells which and why"
-    if len(late) > 1 and _mean(late, "policy/entropy") < 0.01:
+    if _mean(late, "policy/entropy") < 0.01:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
     if skipped := _sum(steps, "policy/skipped_updates"):
         yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
@@ -82,7 +82,7 @@ def _evaluations(rows: Sequence[Row]) -> Iterator[str]:
             best = max(seen, key=lambda row: row[name])
             yield (
                 f"{'held-out':9} {label} {percent(seen[0][name])} -> {percent(seen[-1][name])}, "
-                f"best before step {best['step']:.0f}: {accuracies({k: best[k] for k in best if k.startswith(name)})}"
+                f"best after {best['step']:.0f} steps: {accuracies({k: best[k] for k in best if k.startswith(name)})}"
             )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from winnow.errors import ConfigError, did_you_mean
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import Entry, bind, resolve
-from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
+from winnow.rewards.outcomes import LARGEST_REWARD, failure, part_name, to_outcome
 
 Score = Callable[[Prompt, Rollout], Outcome]
 
@@ -60,7 +60,7 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= LARGEST_REWARD:
         raise ConfigError(f"{key}.weight is {weight!r}: it must be a number of at most {LARGEST_REWARD:g} in size")
     name, score = _single(spec, base, key)
-    return _Part(name, float(weight), score)
+    return _Part(part_name(name), float(weight), score)
 
 
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:

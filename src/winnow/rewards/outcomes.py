@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,10 +31,15 @@ def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
         return _checked(result, name)
     parts = result if isinstance(result, Mapping) else {"": result}
     try:
-        values = {str(part): _number(value) for part, value in parts.items()}
+        values = {part_name(str(part)): _number(value) for part, value in parts.items()}
         return _from_parts(values, isinstance(result, Mapping), correct_at)
     except ValueError as error:
         return failure("malformed", f"the reward {name!r} returned {_show(result)}: {error}")
+
+
+def part_name(name: str) -> str:
+    """A part's name as a metric can carry it: every character but letters, digits and `_ . + -` becomes `_`."""
+    return re.sub(r"[^\w.+-]", "_", name) or "_"
 
 
 def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Outcome:
@@ -61,7 +68,7 @@ def _checked(outcome: Outcome, name: str) -> Outcome:
             _number(value)
     except ValueError as error:
         return failure("malformed", f"the reward {name!r} returned {_show(outcome)}: {error}")
-    return outcome
+    return dataclasses.replace(outcome, parts={part_name(part): value for part, value in outcome.parts.items()})
 
 
 def _failed_again(outcome: Outcome) -> Outcome:

@@ -17,7 +17,8 @@ from winnow.rewards.latex import brackets, readable, split_top, tidy
 from winnow.rewards.units import without_units
 
 MAX_LETTERS = 2
-_LEFT_SIDE = re.compile(r"^\\?[a-zA-Z]{1,2}(?:\([a-z]\))?\s*(?:=|\\in(?![a-zA-Z]))(?!.*=)")
+_LEFT_SIDE = re.compile(r"^(?:[a-zA-Z]{1,2}|\\[a-zA-Z]+)(?:\([a-z]\))?\s*(?:=|\\in(?![a-zA-Z]))(?!.*=)")
+_SPACE = re.compile(r"(\\[a-zA-Z]+ )(?=[a-zA-Z])| ")  # the one after \times in `\times x` ends its name
 _SLASH = re.compile(r"(?<![\w.)}/^])(-?\d+)/(\d+)(?![\w.({/])")
 _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?)(\d+)\}\{(\d+)\})")
 _INTEGER = re.compile(r"[-+]?\d+(?:\.0*)?", re.ASCII)
@@ -41,7 +42,7 @@ def canonical(text: str) -> str:
     text = re.sub(r"\s(?:or|and)\s", ",", text)
     text = _SLASH.sub(_as_fraction, text)
     text = re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
-    return text.replace(" ", "")
+    return _SPACE.sub(r"\1", text)
 
 
 def _as_fraction(match: re.Match[str]) -> str:

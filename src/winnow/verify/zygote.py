@@ -126,8 +126,7 @@ class Zygote:
 
     def _bury(self, worker: _Worker) -> None:
         """A worker died: what it was judging is tried once more, for the machine may be to blame, not the reward."""
-        self._kill(worker)
-        self._killed.remove(worker.pid)
+        self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
         cause, detail = _cause_of_death(status, usage.ru_maxrss / 1024, self._settings.memory_mb)
         if worker.tasks:
@@ -150,13 +149,17 @@ class Zygote:
                 self._requeue(worker)
 
     def _kill(self, worker: _Worker) -> None:
-        """Together with the processes its reward started."""
+        """Without waiting for its end: giving back much memory takes a while."""
+        self._remove(worker)
+        self._killed.append(worker.pid)
+
+    def _remove(self, worker: _Worker) -> None:
+        """Kill it together with the processes its reward started."""
         for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a zombie
                 kill(worker.pid, signal.SIGKILL)
         worker.wire.close()
         self._workers.remove(worker)
-        self._killed.append(worker.pid)
 
     def _requeue(self, worker: _Worker) -> None:
         self._queue.extendleft(reversed(worker.tasks))

@@ -1,0 +1,5 @@
+"""`python -m winnow` is `winnow`."""
+
+from winnow.cli import main
+
+main()

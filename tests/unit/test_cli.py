@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from synthetic_run import write_run
+from typer.testing import CliRunner
+
+from winnow.cli import app
+from winnow.errors import ConfigError, DataError, EngineError, VerifierError
+
+TORCH_FREE = """
+import sys
+from typer.testing import CliRunner
+from winnow.cli import app
+for arguments in {calls!r}:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, (arguments, result.output, result.exception)
+    assert "torch" not in sys.modules, arguments
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "toy")
+
+
+def winnow(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_reading_commands_start_without_torch(run, tmp_path):
+    kinds = ("selectors", "advantages", "weightings", "rewards", "tasks", "allocators", "metrics")
+    calls = [
+        ["--help"],
+        *([command, "--help"] for command in ("train", "eval", "check", "list", "show", "plot", "export", "fetch")),
+        *(["list", kind] for kind in kinds),
+        ["show", str(run)],
+        ["plot", str(run), "-o", str(tmp_path / "plot.png")],
+        ["export", str(run), "--history"],
+    ]
+    done = subprocess.run([sys.executable, "-c", TORCH_FREE.format(calls=calls)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_list_knows_singular_and_plural_and_its_own_kinds():
+    assert winnow("list", "selector").output == winnow("list", "selectors").output
+    assert "max_variance(keep_per_prompt = 4)" in winnow("list", "selectors").output
+    assert winnow("list").output.split()[0] == "losses"
+
+
+def test_show(run):
+    result = winnow("show", run, "--step", 3, "--worst", 1)
+    assert result.exit_code == 0
+    assert result.output.startswith("step 3  toy-hard")
+    assert "\x1b" not in result.output
+
+
+def test_worst_and_best_exclude_each_other(run):
+    result = winnow("show", run, "--worst", 1, "--best", 1)
+    assert result.exit_code == 2
+    assert "choose one of" in result.output
+
+
+def test_plot_writes_into_the_run_folder_unless_told_otherwise(run, tmp_path):
+    assert winnow("plot", run).exit_code == 0
+    assert (run / "plot.png").exists()
+    summary = winnow("plot", run, "--summary-only", "-o", tmp_path / "not.png")
+    assert summary.output.startswith("reward    0.100 -> 1.000")
+    assert not (tmp_path / "not.png").exists()
+
+
+def test_export_to_a_file_and_to_standard_output(run, tmp_path):
+    winnow("export", run, "--history", "-o", tmp_path / "training_history.json")
+    entries = json.loads((tmp_path / "training_history.json").read_text())
+    assert [entry["grpo_step"] for entry in entries] == list(range(1, 11))
+    assert json.loads(winnow("export", run, "--history").output) == entries
+    assert winnow("export", run).exit_code == 2
+
+
+def test_check_prints_the_configuration_the_budget_and_advice(tmp_path):
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\n')
+    result = winnow("check", tmp_path / "run.toml", "--set", "update.updates_per_step=5", "--set", "loss.use=clip")
+    assert result.exit_code == 0, result.output
+    assert "update.updates_per_step = 5\n" in result.output
+    assert "rollouts     32 prompts x 16 = 512 per step" in result.output
+    assert "! update.updates_per_step = 5 deals 32 prompts unevenly" in result.output
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("stepz = 3", "line 1: unknown key 'stepz'; did you mean 'steps'?"),
+        ('loss = "klip"', "no loss is called 'klip'; did you mean 'clip'?"),
+        ('[select]\nuse = "max_variance"\nkeep = 3', "select.keep: the selector 'max_variance' has no such option"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_wrong_configuration_is_one_message_and_exit_code_2(tmp_path, command, toml, message):
+    (tmp_path / "run.toml").write_text(toml)
+    result = winnow(command, tmp_path / "run.toml")
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_a_file_of_the_users_own_is_found_beside_the_configuration(tmp_path):
+    (tmp_path / "mine.py").write_text("def half(group, rng):\n    'Half of them.'\n    return group.rewards >= 0\n")
+    (tmp_path / "run.toml").write_text('select = "mine.py:half"\n')
+    result = winnow("check", tmp_path / "run.toml")
+    assert result.exit_code == 0, result.output
+    assert "mine.py:half" in result.stdout
+
+
+def test_what_cannot_be_read_is_bad_input(tmp_path):
+    for arguments in (("show", tmp_path), ("plot", tmp_path), ("export", tmp_path, "--history"), ("check", tmp_path)):
+        result = winnow(*arguments)
+        assert (result.exit_code, "cannot read" in result.stderr) == (2, True), arguments
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ConfigError, 2), (DataError, 2), (EngineError, 1), (VerifierError, 1), (KeyboardInterrupt, 130)],
+)
+def test_exit_codes(error, code):
+    from winnow.cli import Door
+
+    other = type(app)(cls=Door)
+
+    @other.callback()
+    def nothing() -> None: ...
+
+    @other.command()
+    def go() -> None:
+        raise error("what \x1b[31m happened")
+
+    result = CliRunner().invoke(other, ["go"])
+    assert result.exit_code == code
+    assert "\x1b" not in result.output
+    assert (r"what \x1b[31m happened" in result.stderr) == (code != 130)
+
+
+def test_eval_refuses_an_output_that_exists_before_it_starts(tmp_path):
+    (tmp_path / "eval.jsonl").write_text("")
+    result = winnow("eval", "bundled", "--output", tmp_path / "eval.jsonl")
+    assert result.exit_code == 2
+    assert "already exists" in result.stderr
+
+
+def test_fetch_never_overwrites(tmp_path):
+    result = winnow("fetch", "gsm8k", tmp_path)
+    assert result.exit_code == 2
+    assert "already exists" in result.stderr
