@@ -169,9 +169,10 @@ class PromptStats:
     """What is known about G prompts before they are sampled; NaN where nothing is."""
 
     ids: tuple[str, ...]  # [G]
-    pass_rate: FloatArray  # [G]
-    gradient_norm: FloatArray  # [G]
-    trials: IntArray  # [G] verified rollouts behind pass_rate
+    pass_rate: FloatArray  # [G] correct / trials
+    gradient_norm: FloatArray  # [G] mean over correct rollouts of the norm of the gradient of log P(rollout | prompt)
+    trials: FloatArray  # [G] verified rollouts behind these numbers; older ones may count for less than 1
+    correct: FloatArray  # [G] of these, correct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

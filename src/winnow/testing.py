@@ -119,9 +119,11 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
         assert np.allclose(weighting(turned), weights[order]), "the weights depend on the order of the sequences"
 
 
-def check_loss(loss: Callable[..., Any], *, policy_gradient: bool = False) -> None:
-    """[T] values and [T] diagnostics; a policy gradient has slope -A at ratio 1; a masked NaN touches nothing."""
-    advantages = [1.0, -0.5, 2.0, 0.25]
+def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False) -> None:
+    """[T] values and [T] diagnostics; a masked NaN touches nothing; a policy gradient has slope -A at ratio 1
+    (`"positive"`: of the positive advantages, which are all it takes).
+    """
+    advantages = [1.0, 0.5, 2.0, 0.25] if policy_gradient == "positive" else [1.0, -0.5, 2.0, 0.25]
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     mb = micro_batch(advantages, old=logprobs.tolist())
     values, seen = loss(PolicyOutput(logprobs=logprobs), mb)
@@ -144,7 +146,8 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
                 ids=tuple(f"p{i}" for i in range(len(rates))),
                 pass_rate=np.array(rates),
                 gradient_norm=np.where(np.isnan(rates), nan, 1.0),
-                trials=np.where(np.isnan(rates), 0, 8),
+                trials=np.where(np.isnan(rates), 0.0, 8.0),
+                correct=np.nan_to_num(8.0 * np.array(rates)),
             )
             counts = np.asarray(allocator(stats, budget))
             assert counts.shape == (len(rates),), f"one count per prompt, got shape {counts.shape}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.algos.advantage import dr_grpo, flat, grpo, raw
+from winnow.algos.advantage import batch, dr_grpo, flat, grpo, raft, raw, rloo
 from winnow.records import Group, Outcome, Prompt, Rollout
 
 
@@ -59,7 +59,7 @@ def test_raw_is_the_reward():
     assert advantages.tolist() == [0.5, -2.0, 0.0]
 
 
-@pytest.mark.parametrize("advantage", [grpo, dr_grpo])
+@pytest.mark.parametrize("advantage", [grpo, dr_grpo, rloo])
 @pytest.mark.parametrize("rewards", [[1.0], [0.1, 0.1, 0.1], [0.3, 0.1 + 0.2], [1.0, 1.0 + 1e-10]])
 def test_flat_groups_and_single_rollouts_get_exactly_zero(advantage, rewards):
     (advantages,) = advantage([group_of(rewards)])
@@ -74,3 +74,21 @@ def test_groups_do_not_mix():
 def test_flat_is_relative():
     assert flat(np.array([1e6, 1e6 + 1e-4]))
     assert not flat(np.array([1e-3, 2e-3]))
+
+
+def test_rloo_compares_with_the_others():
+    (advantages,) = rloo([group_of([0, 0, 0, 1])])
+    assert advantages == pytest.approx([-1 / 3, -1 / 3, -1 / 3, 1.0])
+
+
+def test_batch_normalises_over_every_group():
+    """Kept rewards 0, 1, 1, 1: mean 3/4, std 1/2."""
+    first, second = batch([group_of([0, 1]), group_of([1, 1, 5], keep=[0, 1])], eps=0.0)
+    assert first == pytest.approx([-1.5, 0.5])
+    assert second == pytest.approx([0.5, 0.5, 0.0])
+    assert [a.tolist() for a in batch([group_of([1, 1]), group_of([1])])] == [[0, 0], [0]]
+
+
+def test_raft_takes_the_correct_ones():
+    (advantages,) = raft([group_of([0, 1, 1], keep=[0, 1])])
+    assert advantages.tolist() == [0, 1, 0]

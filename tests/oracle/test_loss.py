@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from winnow.algos.loss import clip, reinforce
+from winnow.algos.loss import cispo, clip, raft_plus_plus, reinforce
 from winnow.algos.objective import Objective
 from winnow.records import MicroBatch, PolicyOutput
 
@@ -78,6 +78,38 @@ def test_clip_without_old_logprobs_has_ratio_one():
     assert values.tolist() == [-2.0]
     assert seen["ratio"].tolist() == [1.0]
     assert gradient(clip, out, mb) == [-2.0]
+
+
+def test_dual_clip_bounds_the_loss_of_a_bad_token():
+    """Ratio 5, advantage -2: the loss 10 stops at 3 * 2."""
+    out, mb = output([math.log(5.0)]), micro_batch([-2.0], old=[0.0])
+    assert clip(out, mb)[0].item() == pytest.approx(10.0)
+    assert clip(out, mb, dual=3.0)[0].item() == pytest.approx(6.0)
+    assert gradient(lambda o, m: clip(o, m, dual=3.0), out, mb) == [0.0]
+
+
+# ratio, advantage, loss, gradient: only good tokens count, up to 1.28
+RAFT_PLUS_PLUS = [(1.0, 1.0, -1.0, -1.0), (1.25, 1.0, -1.25, -1.25), (1.5, 1.0, -1.28, 0.0), (0.5, 1.0, -0.5, -0.5), (0.5, -1.0, 0, 0)]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), RAFT_PLUS_PLUS)
+def test_raft_plus_plus(ratio, advantage, loss, slope):
+    out, mb = output([math.log(ratio)]), micro_batch([advantage], old=[0.0])
+    assert raft_plus_plus(out, mb)[0].tolist() == pytest.approx([loss])
+    assert gradient(raft_plus_plus, out, mb) == pytest.approx([slope])
+
+
+# ratio, advantage, gradient: the weight stops at 5, the gradient does not
+CISPO = [(1.0, 2.0, -2.0), (0.5, 2.0, -1.0), (8.0, 2.0, -10.0), (8.0, -2.0, 10.0)]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "slope"), CISPO)
+def test_cispo(ratio, advantage, slope):
+    out, mb = output([math.log(ratio)]), micro_batch([advantage], old=[0.0])
+    values, seen = cispo(out, mb)
+    assert values.item() == pytest.approx(slope * math.log(ratio))
+    assert seen["clip_fraction"].item() == (ratio > 5)
+    assert gradient(cispo, out, mb) == pytest.approx([slope])
 
 
 def test_the_objective_weighs_and_corrects():

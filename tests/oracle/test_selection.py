@@ -7,7 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from winnow.algos.selection import chain, keep_all, kept_size, max_reward, max_variance, random
+from winnow.algos.selection import (
+    chain,
+    keep_all,
+    kept_size,
+    max_reward,
+    max_variance,
+    percentile,
+    random,
+    threshold,
+)
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 
@@ -118,3 +127,15 @@ def test_a_chain_narrows_down():
 
 def test_keep_all_keeps_all():
     assert keep_all(group_of([0.0, 1.0]), RNG).all()
+
+
+def test_percentile_spreads_over_the_ranks():
+    """m = 4 of 8: ranks 1, 3, 5, 7."""
+    mask = percentile(group_of([0, 10, 20, 30, 40, 50, 60, 70]), RNG, keep_per_prompt=4)
+    assert np.flatnonzero(mask).tolist() == [1, 3, 5, 7]
+    assert np.flatnonzero(percentile(group_of([3, 1, 2]), RNG, keep_per_prompt=1)).tolist() == [2]
+
+
+def test_threshold_keeps_a_range():
+    assert threshold(group_of([0, 0.5, 1]), RNG, low=0.5).tolist() == [False, True, True]
+    assert threshold(group_of([0, 0.5, 1]), RNG, high=0.5).tolist() == [True, True, False]

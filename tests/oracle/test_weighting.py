@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from winnow.algos.weighting import constant, prompt, sequence, token
+from winnow.algos.weighting import accepted, constant, prompt, sequence, token, unbiased
 from winnow.records import Shape
 
 SHAPE = Shape(
@@ -36,3 +38,14 @@ def test_prompt():
 def test_constant():
     assert constant(SHAPE) == pytest.approx([1 / 24] * 3)
     assert constant(SHAPE, tokens=10) == pytest.approx([1 / 30] * 3)
+
+
+def test_unbiased_uses_the_plans_pass_rate():
+    """Two prompts, 4 verified rollouts each, planned p = 0.5 and 0.25: 1 / (2 * 4 * p)."""
+    shape = dataclasses.replace(SHAPE, pass_rate=np.array([0.5, 0.25]))
+    assert unbiased(shape) == pytest.approx([1 / 4, 1 / 4, 1 / 2])
+
+
+def test_unbiased_falls_back_to_the_accepted_where_nothing_was_planned():
+    assert unbiased(SHAPE) == pytest.approx(accepted(SHAPE))
+    assert accepted(SHAPE) == pytest.approx([1 / 4, 1 / 4, 1 / 2])

@@ -75,9 +75,9 @@ def test_a_resumed_run_counts_the_steps_before_it_but_not_their_time():
 
 def test_a_screen_shows_one_picture_and_keeps_what_was_said():
     text = told(Started(Path("run"), 0, 3), step(0), step(1), NASTY, step(2), terminal=True)
-    last = text.rpartition("3/3")
-    assert "━" in last[0]
-    assert last[2].startswith("  reward 0.300")
+    before, _, line = text.rpartition("━" * 60)
+    assert "2/3" in before
+    assert "\n3/3  reward 0.300  accuracy 30%  250 tok/s" in line
     assert r"\x1b[31m[bold]boo[/bold]" in text
     assert "\x1b[31m" not in text
 

@@ -39,6 +39,40 @@ def dr_grpo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list
     return per_group(_centred, groups, statistics)
 
 
+@register("advantage", baseline="group")
+def rloo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[FloatArray]:
+    """A_i = r_i - mean of the others: an unbiased baseline.
+
+    Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740), section 3.2. It is N / (N - 1) times `dr_grpo` where N counts the
+    rollouts of the statistics. Flat or single: 0.
+    """
+    return per_group(lambda r, over: _centred(r, over) * len(over) / (len(over) - 1), groups, statistics)
+
+
+@register("advantage", baseline="batch")
+def batch(groups: Sequence[Group], *, eps: float = 1e-4) -> list[FloatArray]:
+    """A_i = (r_i - mean) / (std + eps) over the kept rollouts of all groups of the step, std with ddof 1.
+
+    The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that is always
+    solved is credited for being easy. All rewards equal, or one rollout: 0.
+    """
+    over = np.concatenate([group.rewards[_kept(group)] for group in groups] or [np.zeros(0)])
+    if flat(over):
+        return [np.zeros(len(group.rollouts), dtype=np.float64) for group in groups]
+    scale = _std(over) + eps
+    return [np.where(_kept(group), _centred(group.rewards, over) / scale, 0.0) for group in groups]
+
+
+@register("advantage", baseline="none")
+def raft(groups: Sequence[Group]) -> list[FloatArray]:
+    """1 for a correct rollout, 0 for any other: rejection sampling as credit.
+
+    RAFT (Dong et al. 2023, arXiv 2304.06767), as GVM's released code scores it (arXiv 2505.02391): wrong rollouts add nothing
+    to the gradient, but their tokens stay in the denominator of a token mean.
+    """
+    return [(_kept(group) & group.correct).astype(np.float64) for group in groups]
+
+
 @register("advantage", baseline="none")
 def raw(groups: Sequence[Group]) -> list[FloatArray]:
     """A_i = r_i: REINFORCE without a baseline (Williams 1992). A group of zero rewards gives 0."""

@@ -1,16 +1,162 @@
-"""How many rollouts each prompt gets: (what is known about G prompts, a budget of rollouts) -> [G] counts."""
+"""How many rollouts each prompt gets: (what is known about G prompts, a budget of rollouts) -> [G] counts.
+
+Counts are never negative and add up to the budget (or to G times the maximum, where there is one).
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Annotated
 
-from winnow.records import IntArray, PromptStats
+import numpy as np
+from pydantic import Field
+
+from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 from winnow.registry import register
 
+Natural = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
-@register("allocator", window=1)
+
+@register("allocator", source="none")
 def uniform(stats: PromptStats, budget: int) -> IntArray:
     """The same for every prompt; a remainder goes to the first ones."""
     prompts = len(stats.ids)
     share, rest = divmod(budget, prompts)
     return np.full(prompts, share, dtype=np.int64) + (np.arange(prompts) < rest)
+
+
+@register("allocator", source="probe")
+def gvm(
+    stats: PromptStats,
+    budget: int,
+    *,
+    alpha: float = 1e-3,
+    beta: float = 2.0,
+    minimum: Natural = 0,
+    maximum: Natural = 0,
+    exploration: Natural = 0,
+    filter_threshold: Share = 1.0,
+    filter_insufficient: float = 0.0,
+) -> IntArray:
+    """Rollouts in proportion to G_i / sqrt(p_i + alpha p_i^(1 - beta)): the least variance of the gradient per rollout.
+
+    GVM (Yao et al. 2025, arXiv 2505.02391), Proposition 1, with the filters and the rounding of the released code. `stats` are a
+    probe's. No pass rate, no weight: such a prompt gets `exploration` rollouts (ours, so that it is revisited); every other
+    prompt that gets any gets at least `minimum` and, if not 0, at most `maximum`. `filter_threshold` drops prompts that pass
+    more often; `filter_insufficient` those that can expect fewer correct rollouts. Nothing left to weigh: uniform.
+    """
+    weights = gvm_weights(stats.pass_rate, stats.gradient_norm, alpha=alpha, beta=beta)
+    kept = _filtered(weights, stats.pass_rate, budget, filter_threshold, filter_insufficient)
+    return apportion(kept, budget, minimum=minimum, maximum=maximum, floor=_explored(kept, weights == 0, exploration, budget))
+
+
+@register("allocator", source="history")
+def gvm_online(
+    stats: PromptStats,
+    budget: int,
+    *,
+    alpha: float = 1e-3,
+    beta: float = 2.0,
+    minimum: Natural = 0,
+    maximum: Natural = 0,
+    exploration: Natural = 2,
+    prior: Annotated[float, Field(gt=0)] = 0.5,
+) -> IntArray:
+    """GVM's allocation without a probe: p_i and G_i come from earlier visits of the same prompts. Ours.
+
+    The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt never seen gets the weight of the
+    average seen one, so a step of unseen prompts is uniform; one that was never solved gets `exploration` rollouts.
+    """
+    seen = stats.trials > 0
+    rate = np.where(seen, (stats.correct + prior) / (stats.trials + 2 * prior), np.nan)
+    weights = gvm_weights(rate, stats.gradient_norm, alpha=alpha, beta=beta)
+    weights = np.where(seen & (stats.correct == 0), 0.0, weights)
+    weights = np.where(seen, weights, weights[seen & (weights > 0)].mean() if np.any(weights[seen] > 0) else 1.0)
+    floor = _explored(weights, seen & (weights == 0), exploration, budget)
+    return apportion(weights, budget, minimum=minimum, maximum=maximum, floor=floor)
+
+
+def gvm_weights(pass_rate: FloatArray, gradient_norm: FloatArray, *, alpha: float, beta: float) -> FloatArray:
+    """[G] w_i = G_i / sqrt(p_i + alpha p_i^(1 - beta)), 0 where p_i or G_i is 0 or unknown (arXiv 2505.02391, eq. 7).
+
+    A gradient norm that nobody measured (all NaN) counts as 1 for every prompt.
+    """
+    norms = np.ones_like(gradient_norm) if np.all(np.isnan(gradient_norm)) else np.nan_to_num(gradient_norm)
+    rates = np.nan_to_num(pass_rate)
+    safe = np.where(rates > 0, rates, 1.0)
+    return np.where(rates > 0, norms / np.sqrt(safe + alpha * safe ** (1.0 - beta)), 0.0)
+
+
+def apportion(
+    weights: FloatArray, budget: int, *, minimum: int = 0, maximum: int = 0, floor: IntArray | None = None
+) -> IntArray:
+    """[G] integers in proportion to `weights` that add up to `budget`, or to G x maximum if that is less.
+
+    First everyone gets its `floor`. Of the rest, those whose share rounds to at least 1 get at least `minimum`, the heaviest
+    first while the budget lasts. Shares are rounded half to even and the difference goes, one by one, to the largest remainders.
+    The sum comes first: where it cannot be met otherwise, one count stays below `minimum`.
+    """
+    base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
+    top = maximum or budget
+    budget = min(budget, top * len(weights))
+    rest = budget - int(base.sum())
+    weights = weights if np.any(weights > 0) else np.ones(len(weights))
+    active = _active(weights, rest, minimum, top)
+    low, high = np.where(active, minimum, 0), np.where(active, top - base, 0)
+    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, weights)
+
+
+def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
+    """Who gets anything: the heaviest whose share rounds to 1, no more than `minimum` allows, no fewer than `top` demands."""
+    heaviest = np.argsort(-weights, kind="stable")
+    rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
+    affordable = budget // minimum if minimum else len(weights)
+    count = max(1, min(rounded, affordable), -(-budget // top) if top else 1)
+    active = np.zeros(len(weights), dtype=np.bool_)
+    active[heaviest[: max(count, 0)]] = True
+    return active if minimum else active | (weights > 0)
+
+
+def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
+    """Shares of `budget` in proportion to `weights`, each within [low, high]: what one bound takes, the others share."""
+    positive = np.where((weights > 0) & (high > 0), weights, 0.0)
+    if budget <= 0 or not positive.any():
+        return low.astype(np.float64)
+    scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
+    for _ in range(200):  # the sum grows with the scale: bisect it
+        scale = (scale_low + scale_high) / 2
+        over = np.clip(scale * positive, low, high).sum() > budget
+        scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)
+    return np.clip(scale_low * positive, low, high)
+
+
+def _round(shares: FloatArray, budget: int, low: IntArray, high: IntArray, weights: FloatArray) -> IntArray:
+    """Half to even, then one by one to or from the largest residuals within the bounds, and past them if it must be."""
+    counts = np.rint(shares).astype(np.int64)
+    while (missing := budget - int(counts.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        room = (counts < high) if step > 0 else (counts > low)
+        if not room.any():
+            room = (counts < high.max()) if step > 0 else (counts > 0)
+        residual = np.where(room, step * (shares - counts), -np.inf)
+        best = np.flatnonzero(residual >= residual.max() - 1e-9)
+        counts[best[np.argmax(weights[best])]] += step
+    return counts
+
+
+def _filtered(
+    weights: FloatArray, pass_rate: FloatArray, budget: int, filter_threshold: float, filter_insufficient: float
+) -> FloatArray:
+    """Weights with 0 for prompts that are too easy, or that can expect too few correct rollouts of their share."""
+    kept = np.where(np.nan_to_num(pass_rate) > filter_threshold, 0.0, weights)
+    if kept.sum() > 0:
+        expected = np.nan_to_num(pass_rate) * kept / kept.sum() * budget
+        kept = np.where(expected < filter_insufficient, 0.0, kept)
+    return kept
+
+
+def _explored(weights: FloatArray, unsolved: BoolArray, exploration: int, budget: int) -> IntArray:
+    """[G] rollouts set aside for prompts without a weight: never more than a uniform share, and none if all are without."""
+    if not np.any(weights > 0):
+        return np.zeros(len(weights), dtype=np.int64)
+    return np.where(unsolved, min(exploration, budget // len(weights)), 0).astype(np.int64)

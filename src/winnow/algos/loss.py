@@ -6,6 +6,8 @@ hands over only tokens that are trained. Where `mb.old_logprobs` is missing, the
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -22,16 +24,43 @@ def reinforce(out: PolicyOutput, mb: MicroBatch) -> Loss:
 
 
 @register("loss", policy_gradient=True, aliases={"grpo_clip": {}})
-def clip(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.2) -> Loss:
+def clip(
+    out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
+) -> Loss:
     """-min(ratio A, clamp(ratio, 1 - low, 1 + high) A), ratio = p / p_old.
 
     PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7) with separate bounds (clip-higher: DAPO, Yu et al.
-    2025, arXiv 2503.14476, section 3.1).
+    2025, arXiv 2503.14476, section 3.1). With `dual`, the loss of a negative advantage stops growing at ratio `dual` (dual
+    clip: Ye et al. 2020, arXiv 1912.09729, eq. 5; 3 there).
     """
     ratio = probability_ratio(out, mb)
     free = ratio * mb.advantages
-    clipped = ratio.clamp(1.0 - low, 1.0 + high) * mb.advantages
-    return -torch.minimum(free, clipped), {"ratio": ratio.detach(), "clip_fraction": (clipped < free).detach()}
+    gain = torch.minimum(free, ratio.clamp(1.0 - low, 1.0 + high) * mb.advantages)
+    if dual is not None:
+        gain = torch.where(mb.advantages < 0, torch.maximum(gain, dual * mb.advantages), gain)
+    return -gain, {"ratio": ratio.detach(), "clip_fraction": (gain != free).detach()}
+
+
+@register("loss", policy_gradient="positive")
+def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.28) -> Loss:
+    """-min(ratio, clamp(ratio, 1 - low, 1 + high)) A where A > 0, else 0: importance sampling and clipping for RAFT.
+
+    RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as written in GVM (arXiv 2505.02391, eq. 8) with the indicator of a correct
+    rollout in place of A: use it with the advantage `raft`. The scripts released with GVM never pass clip-higher on.
+    """
+    positive = dataclasses.replace(mb, advantages=mb.advantages.clamp(min=0.0))
+    return clip(out, positive, low=low, high=high)
+
+
+@register("loss", policy_gradient=True)
+def cispo(out: PolicyOutput, mb: MicroBatch, *, low: float = 1.0, high: float = 4.0) -> Loss:
+    """-sg(clamp(ratio, 1 - low, 1 + high)) A log p: the weight of a token is clipped, its gradient never.
+
+    MiniMax-M1 (2025, arXiv 2506.13585, eq. 4). By default only the upper bound acts, at a ratio of 5.
+    """
+    ratio = probability_ratio(out, mb).detach()
+    weight = ratio.clamp(1.0 - low, 1.0 + high)
+    return -weight * mb.advantages * out.logprobs, {"ratio": ratio, "clip_fraction": weight != ratio}
 
 
 def probability_ratio(out: PolicyOutput, mb: MicroBatch) -> Tensor:

@@ -6,6 +6,7 @@ one prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -60,6 +61,25 @@ def random(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """m rollouts, uniformly without replacement."""
     order = np.argsort(rng.uniforms(group.ids), kind="stable")
     return _mask(len(order), order[: kept_size(keep_per_prompt, len(order))])
+
+
+@register("selector")
+def percentile(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
+    """m rollouts spread evenly over the ranks of the rewards: those at rank (i - 1/2) N / m, i = 1..m.
+
+    Our extension; nothing of the name is published.
+    """
+    order = _ascending(group.rewards, rng.uniforms(group.ids))
+    size = kept_size(keep_per_prompt, len(order))
+    ranks = (np.arange(size) + 0.5) * len(order) / max(1, size)
+    return _mask(len(order), order[ranks.astype(np.int64)])
+
+
+@register("selector", size="varies")
+def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = math.inf) -> BoolArray:
+    """Rollouts whose reward is in [low, high]; maybe none. RAFT's filter is low = 1."""
+    rewards = group.rewards
+    return (rewards >= low) & (rewards <= high)
 
 
 def chain(selectors: Sequence[Selector]) -> Selector:

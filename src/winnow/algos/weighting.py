@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from winnow.records import FloatArray, Shape
+from winnow.records import FloatArray, IntArray, Shape
 from winnow.registry import register
 
 
@@ -37,6 +37,32 @@ def constant(shape: Shape, *, tokens: int | None = None) -> FloatArray:
     arXiv 2503.20783, section 3.2).
     """
     return _everywhere(shape, 1.0 / (len(shape.lengths) * (tokens or shape.max_new_tokens)))
+
+
+@register("weighting", total="prompts")
+def unbiased(shape: Shape) -> FloatArray:
+    """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
+
+    Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over G prompts instead of their sum. n_i counts verified rollouts; p_i is the
+    plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i is estimated
+    from these rollouts and the weight becomes that of `accepted`: biased, but finite.
+    """
+    known = np.nan_to_num(shape.pass_rate) > 0
+    accepted_rollouts = np.where(known, shape.valid * shape.pass_rate, np.maximum(shape.accepted, 1))
+    return _per_prompt(shape, accepted_rollouts)
+
+
+@register("weighting", total="prompts")
+def accepted(shape: Shape) -> FloatArray:
+    """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one.
+
+    The M-step of GVM's Algorithm 1 (arXiv 2505.02391), over G prompts instead of their sum. No correct rollout: 1 / G.
+    """
+    return _per_prompt(shape, np.maximum(shape.accepted, 1))
+
+
+def _per_prompt(shape: Shape, rollouts: FloatArray | IntArray) -> FloatArray:
+    return np.asarray(1.0 / (len(shape.generated) * rollouts[shape.group]), dtype=np.float64)
 
 
 def _everywhere(shape: Shape, value: float) -> FloatArray:

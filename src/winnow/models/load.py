@@ -84,21 +84,21 @@ def load_tokenizer(path: str) -> Any:
 
 def check_tokenizer(tokenizer: Any, path: str) -> None:
     """Raise DataError unless the tokenizer can both end a text and pad a batch, with different tokens."""
-    remedy = f'set "{{}}" in {path}/tokenizer_config.json to a token of the vocabulary{_spare(tokenizer)}'
+    where = f"in {path}/tokenizer_config.json to a token of the vocabulary"
     if tokenizer.eos_token_id is None:
         raise DataError(
-            f"{path}: the tokenizer has no eos token, so no rollout could ever stop; {remedy.format('eos_token')}"
+            f'{path}: the tokenizer has no eos token, so no rollout could ever stop; set "eos_token" {where}'
         )
     if tokenizer.pad_token_id is None:
         raise DataError(
             f"{path}: the tokenizer has no pad token, so rollouts of different lengths cannot share a batch; "
-            f"{remedy.format('pad_token')}"
+            f'set "pad_token" {where}{_spare(tokenizer)}'
         )
     if tokenizer.pad_token_id == tokenizer.eos_token_id:
         raise DataError(
             f"{path}: the tokenizer pads with its eos token {tokenizer.eos_token!r}. winnow masks by position and "
             f"would train it correctly, but a warm start, or any other tool that masks padding by its value, then "
-            f"never teaches the policy to stop; {remedy.format('pad_token')} that is not the eos token"
+            f'never teaches the policy to stop; set "pad_token" {where} that is not the eos token{_spare(tokenizer)}'
         )
 
 
@@ -166,7 +166,7 @@ def _without_dropout(config: Any) -> Any:
 
 
 def _spare(tokenizer: Any) -> str:
-    """A hint: a token the vocabulary already has for such purposes."""
+    """A hint: a token the vocabulary already has for padding or for no purpose yet."""
     names = (str(token) for token in tokenizer.added_tokens_decoder.values() if str(token) != tokenizer.eos_token)
     spare = next((name for name in names if "pad" in name or "reserved" in name), None)
     return "" if spare is None else f" (it has {spare!r})"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
 from winnow.algos.estimators import pass_at_k
 from winnow.build import engine_context, load_model, resolve_members, training_sampling
@@ -43,6 +44,7 @@ def evaluate_model(config: Config, base: Path) -> Evaluation:
     torch.set_num_threads(config.threads or torch.get_num_threads())
     problems = members.task(config.evaluate.split)[: config.evaluate.problems]
     prompts = render(problems, load_tokenizer(config.model.path), **config.prompt.model_dump(), base=base).prompts
+    transformers.utils.logging.disable_progress_bar()  # the report is the output, not the loading
     loaded = load_model(config, resolve_device(config.device), None)
     with Verifiers(members.reward, **config.verify.model_dump(), base=base) as verifiers:
         return evaluate(

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from winnow.errors import DataError
 from winnow.report.summary import Row, column, training_rows
@@ -30,6 +31,7 @@ def plot(rows: Sequence[Row], path: Path, *, title: str) -> None:
     _range(panels[1, 1], steps)
     for panel in panels.flat:
         panel.set_xlabel("step")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.grid(alpha=0.3)
     try:
         figure.savefig(path, dpi=120)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from winnow.fit import Evaluated, Event, Notice, Started
@@ -104,9 +105,11 @@ class Display:
                 return self.standing.line() if self._live is None else None
 
 
-def _picture(standing: Standing) -> Group:
-    bar = ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60)
-    return Group(bar, Text(standing.line(), no_wrap=True, overflow="ellipsis"))
+def _picture(standing: Standing) -> Table:
+    picture = Table.grid()
+    picture.add_row(ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60))
+    picture.add_row(Text(standing.line(), no_wrap=True, overflow="ellipsis"))
+    return picture
 
 
 def _is_screen(console: Console) -> bool:

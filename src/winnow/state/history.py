@@ -53,7 +53,8 @@ class History:
             ids=tuple(prompt.id for prompt in prompts),
             pass_rate=np.array([s.pass_rate for s in seen], dtype=np.float64),
             gradient_norm=np.full(len(seen), np.nan),
-            trials=np.array([s.verified for s in seen], dtype=np.int64),
+            trials=np.array([s.verified for s in seen], dtype=np.float64),
+            correct=np.array([s.correct for s in seen], dtype=np.float64),
         )
 
     def record_plan(self, prompts: Sequence[Prompt], counts: IntArray, pass_rates: FloatArray) -> None:

@@ -1,0 +1,149 @@
+r"""How often the `math` grader is wrong, and how fast it is, beside plain math-verify on the same pairs.
+
+    python benchmarks/math_equivalence.py
+
+Every pair of math_pairs.py goes through the whole path of a run: `Verifiers`, one killable worker, the reward `boxed`.
+Seconds of the processor are those of trainer, zygote and worker together, so that a busy machine does not slow the
+figure. Writes benchmarks/results/<date>_math_equivalence.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dated
+import numpy as np
+from math_pairs import DATA, KINDS, LABEL_NOISE, Pair, counts, make_pairs
+
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.verify import Verifiers
+
+REWARDS: Mapping[str, Mapping[str, Any]] = {
+    "winnow boxed, grader math": {"use": "boxed", "options": {"grader": "math"}},
+    "plain math-verify": {"use": "plain_math_verify.py:plain"},
+}
+
+
+def group_of(index: int, pair: Pair) -> Group:
+    """A prompt with the gold and one rollout that boxes the answer."""
+    prompt = Prompt(id=str(index), tokens=np.zeros(8, np.int64), text="?", answer=pair.gold, task="pairs")
+    completion = rf"So the answer is \boxed{{{pair.answer}}}."
+    tokens = np.zeros(64, np.int64)
+    rollout = Rollout(index=0, tokens=tokens, logprobs=np.zeros(64), text=completion, finish="stop", version=0)
+    return Group(prompt=prompt, rollouts=(rollout,))
+
+
+def judge(reward: Mapping[str, Any], pairs: Sequence[Pair], *, timeout_seconds: float) -> tuple[list[Outcome], Any]:
+    """The outcome of every pair, and what it took."""
+    groups = [group_of(i, pair) for i, pair in enumerate(pairs)]
+    base = Path(__file__).parent
+    limits = {"timeout_seconds": timeout_seconds, "memory_mb": 2048, "max_failure_share": 1.0}
+    before = os.times()
+    with Verifiers(reward, workers=1, base=base, **limits) as verifiers:
+        started = time.perf_counter()
+        verifiers.submit(groups[0].prompt, groups[0].rollouts[0])
+        verifiers.collect(groups[:1])
+        first = time.perf_counter() - started
+        for group in groups:
+            verifiers.submit(group.prompt, group.rollouts[0])
+        outcomes = [outcome for group in verifiers.collect(groups) for outcome in group.outcomes or ()]
+        wall = time.perf_counter() - started - first
+    after = os.times()
+    processor = sum(after[:4]) - sum(before[:4])
+    seconds = {"first_verdict": first, "wall": wall, "processor": processor}
+    return outcomes, {
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "pairs_per_second_one_worker": round(len(pairs) / wall, 1),
+        "pairs_per_processor_second": round(len(pairs) / processor, 1),
+        "milliseconds_per_verdict": {
+            f"p{p}": round(1000 * float(np.percentile([o.seconds for o in outcomes], p)), 3) for p in (50, 99, 100)
+        },
+    }
+
+
+def errors(pairs: Sequence[Pair], outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Shares of wrong verdicts; label noise is counted apart and stays in the totals."""
+    missed = [p for p, o in zip(pairs, outcomes, strict=True) if p.equal and not o.correct]
+    accepted = [p for p, o in zip(pairs, outcomes, strict=True) if not p.equal and o.correct]
+    positives = sum(pair.equal for pair in pairs)
+    return {
+        "false_negatives": _share(missed, positives),
+        "false_positives": _share(accepted, len(pairs) - positives),
+        "failed": dict(Counter(outcome.cause for outcome in outcomes if outcome.failed)),
+        "by_source": {
+            source: {
+                "pairs": len([p for p in pairs if p.source == source]),
+                "false_negatives": len([p for p in missed if p.source == source]),
+                "false_positives": len([p for p in accepted if p.source == source]),
+            }
+            for source in sorted({pair.source for pair in pairs})
+        },
+        "false_negative_kinds": _by_kind(missed),
+        "false_positive_kinds": _by_kind(accepted),
+    }
+
+
+def _share(wrong: Sequence[Pair], total: int) -> dict[str, Any]:
+    noise = [pair for pair in wrong if pair.key in LABEL_NOISE]
+    return {
+        "pairs": total,
+        "wrong": len(wrong),
+        "percent": round(100 * len(wrong) / max(1, total), 3),
+        "of_these_label_noise": len(noise),
+        "percent_without_label_noise": round(100 * (len(wrong) - len(noise)) / max(1, total), 3),
+    }
+
+
+def _by_kind(pairs: Iterable[Pair]) -> dict[str, int]:
+    return {kind: count for kind, count in counts(pairs).items() if count}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder with the seven files")
+    parser.add_argument("--timeout-seconds", type=float, default=5.0)
+    parser.add_argument("--only", choices=tuple(REWARDS), help="one of the two")
+    parser.add_argument("--show", action="store_true", help="print every wrong verdict, and write no file")
+    options = parser.parse_args()
+    pairs = make_pairs(options.data)
+    found: dict[str, Any] = {}
+    for name, reward in REWARDS.items():
+        if options.only in (None, name):
+            outcomes, speed = judge(reward, pairs, timeout_seconds=options.timeout_seconds)
+            found[name] = {**errors(pairs, outcomes), **speed}
+            _print(name, found[name], zip(pairs, outcomes, strict=True) if options.show else ())
+    if not options.show:
+        report = {
+            "pairs": len(pairs),
+            "pairs_by_kind": {
+                kind: {"label": "equal" if KINDS[kind][0] else "different", "pairs": count}
+                for kind, count in counts(pairs).items()
+            },
+            "timeout_seconds": options.timeout_seconds,
+            "label_noise": [[*key, reason] for key, reason in LABEL_NOISE.items()],
+            "graders": found,
+        }
+        print(f"written: {dated.write('math_equivalence', report, packages=PACKAGES)}")
+
+
+PACKAGES = ("winnow-rl", "math-verify", "latex2sympy2_extended", "sympy", "mpmath", "gmpy2", "antlr4-python3-runtime")
+
+
+def _print(name: str, found: Mapping[str, Any], verdicts: Iterable[tuple[Pair, Outcome]]) -> None:
+    print(name)
+    for key, value in found.items():
+        print(f"  {key}: {value}")
+    for pair, outcome in verdicts:
+        if outcome.correct is not pair.equal:
+            said = "equal" if pair.equal else "different"
+            print(f"    {outcome.kind} {outcome.cause or ''} ({said}, {pair.kind}): {pair.answer!r} | {pair.gold!r}")
+
+
+if __name__ == "__main__":
+    main()
