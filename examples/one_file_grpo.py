@@ -5,11 +5,11 @@
 RUN is the folder of a run, MODEL the model folder it started from. Sampling is left out: the rollouts of RUN are read
 from its log, and this file repeats what the run learned from them. Read it top to bottom; a step is
 
-    rollouts -> keep -> advantages -> updates -> clipped loss -> AdamW
+    rollouts -> 1 keep -> 2 advantages -> 3 updates -> 4 clipped loss -> 5 AdamW
 
-It imports nothing of winnow and shares no code with it, so it is a second opinion as well: where RUN has a checkpoint of
-a step, the distance to it is printed. In float64 that is rounding; anything larger is a mistake in one of the two.
-It is slow on purpose: one row at a time, all logits in memory.
+It shares no code with winnow, so it is a second opinion, too: where RUN has a checkpoint of a step, the distance to it is
+printed. In float64 that is rounding; anything more is a mistake in one of the two. It is slow on purpose: one row at a
+time, with all of its logits in memory.
 """
 
 from __future__ import annotations
@@ -29,52 +29,47 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
 
 Config = dict[str, Any]
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Randomness. Ties are broken, and groups are dealt to updates, by numbers that depend on names alone, so that they can be
-# drawn again from a log. This is the recipe of winnow.seeds: a 128-bit hash of the typed names ...
+Tensors = dict[str, Tensor]
 
 
 def key(*names: str | int) -> int:
+    """winnow.seeds.derive: chance is a hash of names, so it can be drawn again from a log."""
     text = "\x1f".join(f"{type(name).__name__}:{name}" for name in names)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
 
 
 def uniform(*names: str | int) -> float:
-    """... whose 53 highest bits are a number in [0, 1)."""
+    """winnow.seeds.uniform: the 53 highest bits of the hash, as a number in [0, 1)."""
     return (key(*names) >> 75) * 2.0**-53
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Keep (PODS: Xu, Savani, Fang, Kolter 2025, arXiv 2504.13818). Sampling is cheap and runs in parallel, learning is not:
-# sample many rollouts of a prompt, learn from the few whose rewards differ most.
+# 1. Keep. Sampling runs in parallel and is cheap, learning is not: sample many rollouts of a prompt, learn from the few
+# whose rewards differ most (PODS: Xu, Savani, Fang, Kolter 2025, arXiv 2504.13818).
 
 
 def max_variance(rewards: list[float], ties: list[float], count: int) -> list[int]:
-    """The places of the `count` rewards with the largest variance: the lowest and the highest, so only how many of each
-    is to be found. Of equally good answers the one with the fewest high rewards.
+    """Places of the `count` rewards with the largest variance: the lowest and the highest, so only how many of each is to
+    be found. Among equally good answers, the one with the fewest high rewards.
     """
     order = sorted(range(len(rewards)), key=lambda place: (rewards[place], ties[place]))
     choices = [order[: count - high] + order[len(order) - high :] for high in range(count + 1)]
     variances = [np.var([rewards[place] for place in choice]) for choice in choices]
     rounding = 1e-12 * max((reward - np.mean(rewards)) ** 2 for reward in rewards)
-    return next(c for c, variance in zip(choices, variances, strict=True) if variance >= max(variances) - rounding)
+    return sorted(choices[next(i for i, v in enumerate(variances) if v >= max(variances) - rounding)])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Credit (GRPO: Shao et al. 2024, arXiv 2402.03300). A rollout is good when it beats its siblings. The baseline comes from
-# the rollouts kept, as in the PODS authors' code. Where all got the same there is nothing to learn.
+# 2. Advantages. A rollout is good when it beats its siblings (GRPO: Shao et al. 2024, arXiv 2402.03300). The baseline is
+# that of the rollouts kept, as in the code of PODS. Where all rewards are equal there is nothing to learn.
 
 
 def advantages(rewards: list[float], eps: float) -> list[float]:
     r = np.array(rewards)
     if len(r) < 2 or np.ptp(r) <= 1e-9 * max(1.0, np.abs(r).max()):
         return [0.0] * len(r)
-    centred = r - r.mean()
-    return list(centred / (r.std(ddof=1) + eps))
+    return [float(a) for a in (r - r.mean()) / (r.std(ddof=1) + eps)]
 
 
 @dataclass
@@ -87,87 +82,87 @@ class Row:
     old: Tensor | None = None  # log-probs of the tokens under the weights that sampled them
 
 
-def keep_and_credit(rollouts: list[Config], config: Config) -> list[Row]:
-    """One prompt's rollouts as they were logged -> the rows to learn from, those without advantage included."""
-    rollouts = [rollout for rollout in rollouts if rollout["outcome"]["kind"] != "failed"]  # no verdict, no lesson
+def rows_of(rollouts: list[Config], config: Config) -> list[Row]:
+    """One prompt's rollouts, as logged -> the kept ones with their advantages. No verdict (the verifier failed): no lesson."""
+    rollouts = [r for r in rollouts if r["outcome"]["kind"] != "failed"]
     if not rollouts:
         return []
-    share = config["select"][0].get("keep_per_prompt", 4)
-    count = share if isinstance(share, int) else max(1, round(share * len(rollouts)))
+    rewards = [r["outcome"]["reward"] for r in rollouts]
     ties = [uniform(config["seed"], "select", r["step"], f"{r['prompt_id']}#{r['index']}") for r in rollouts]
-    places = max_variance([r["outcome"]["reward"] for r in rollouts], ties, min(count, len(rollouts)))
-    kept = [rollouts[place] for place in places]
-    credit = advantages([r["outcome"]["reward"] for r in kept], config["advantage"].get("eps", 1e-4))
-    return [Row(r["prompt_tokens"], r["tokens"], float(a)) for r, a in zip(kept, credit, strict=True)]
+    share = config["select"][0].get("keep_per_prompt", 4)  # a count, or a share of the rollouts
+    count = share if isinstance(share, int) else max(1, round(share * len(rollouts)))
+    kept = max_variance(rewards, ties, min(count, len(rollouts)))
+    credit = advantages([rewards[place] for place in kept], config["advantage"].get("eps", 1e-4))
+    return [Row(rollouts[i]["prompt_tokens"], rollouts[i]["tokens"], a) for i, a in zip(kept, credit, strict=True)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Updates. A step may take several, and go over its rows more than once. Whole groups are dealt, the longest (give or take
-# a quarter) first, each to the update with the fewest tokens so far.
+# 3. Updates. A step may take several, and go over its rows more than once. Whole groups are dealt: the longest (give or
+# take a quarter) first, each to the update that has the fewest tokens so far.
 
 
 def deal(groups: list[list[Row]], updates: int, *names: str | int) -> list[list[Row]]:
     rng = np.random.Generator(np.random.Philox(key=key(*names)))
     tokens = np.array([sum(len(row.tokens) for row in rows) for rows in groups])
-    jittered = tokens * rng.uniform(0.75, 1.0, size=len(tokens))
+    longest_first = np.argsort(-tokens * rng.uniform(0.75, 1.0, size=len(tokens)), kind="stable")
     piles: list[list[int]] = [[] for _ in range(updates)]
-    for place in np.argsort(-jittered, kind="stable"):
-        min(piles, key=lambda pile: tokens[pile].sum() if pile else 0).append(int(place))
+    for place in longest_first:
+        min(piles, key=lambda pile: sum(tokens[pile])).append(int(place))
     return [[row for place in sorted(piles[i]) for row in groups[place]] for i in rng.permutation(updates)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The loss (PPO: Schulman et al. 2017, arXiv 1707.06347, eq. 7). In the first update the ratio is 1 and this is the policy
-# gradient. Later it lets a token's probability move by a fifth, and no further in the direction it is rewarded for.
+# 4. The clipped loss (PPO: Schulman et al. 2017, arXiv 1707.06347, eq. 7). In a step's first update the ratio is 1 and this
+# is the policy gradient. Later on, a token whose probability has moved far enough in its rewarded direction is left alone.
 
 
-def logprobs(model: PreTrainedModel, row: Row, temperature: float) -> Tensor:
-    """[L] of the rollout's tokens: the logits at a position are about the token after it."""
+def logprobs(model: Any, row: Row, temperature: float) -> Tensor:
+    """[L] of the rollout's tokens. The logits at a position are about the token that follows it."""
     logits = model(input_ids=torch.tensor([row.prompt + row.tokens])).logits[0, len(row.prompt) - 1 : -1]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     return logits.log_softmax(dim=-1)[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
 
 
-def clipped(new: Tensor, old: Tensor, advantage: float, low: float, high: float) -> Tensor:
-    """[L] what each token adds to the loss."""
+def clipped(new: Tensor, old: Tensor, advantage: float, low: float = 0.2, high: float = 0.2) -> Tensor:
+    """[L] each token's loss."""
     ratio = torch.exp(new - old)
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The optimizer (AdamW: Loshchilov and Hutter 2019, arXiv 1711.05101), after the gradient was cut to a length.
+# 5. AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), after the gradient was cut to a length.
 
 
 class AdamW:
-    def __init__(self, model: PreTrainedModel, config: Config) -> None:
-        self.parameters = dict(model.named_parameters())
+    def __init__(self, model: Any, config: Config) -> None:
+        self.parameters: Tensors = dict(model.named_parameters())
         self.mean = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.square = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.options = config["optimizer"]
         per_step = config["update"]["epochs"] * config["update"]["updates_per_step"]
         self.warmup, self.total = self.options["warmup_steps"] * per_step, config["steps"] * per_step
-        self.updates = 0  # counted by the schedule, updates without a row included
-        self.taken = 0
+        self.updates = self.skipped = 0
 
     @torch.no_grad()
     def step(self) -> float:
         """Move the parameters, clear the gradients, and say how long the gradient was."""
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
-        limit = self.options["max_grad_norm"]
-        cut = limit / (norm + 1e-6) if norm > limit else 1.0
-        rate = self.options["learning_rate"] * self.rate_factor()
+        limit, rate = self.options["max_grad_norm"], self.options["learning_rate"] * self.rate_factor()
         self.updates += 1
-        self.taken += 1
-        (b1, b2), t = self.options["betas"], self.taken
+        (b1, b2), t = self.options["betas"], self.updates - self.skipped
         for name, gradient in gradients.items():
             p, mean, square = self.parameters[name], self.mean[name], self.square[name]
+            if norm > limit:
+                gradient *= limit / (norm + 1e-6)
+            mean += (1 - b1) * (gradient - mean)
+            square += (1 - b2) * (gradient**2 - square)
             p *= 1 - rate * self.options["weight_decay"]
-            mean.lerp_(cut * gradient, 1 - b1)
-            square.lerp_((cut * gradient) ** 2, 1 - b2)
             p -= rate * (mean / (1 - b1**t)) / ((square / (1 - b2**t)).sqrt() + self.options["eps"])
             p.grad = None
         return norm
+
+    def skip(self) -> None:
+        """An update without rows: only the schedule goes on."""
+        self.updates += 1
+        self.skipped += 1
 
     def rate_factor(self) -> float:
         """A linear rise, then constant, or down to 0 on a line or half a cosine."""
@@ -178,52 +173,58 @@ class AdamW:
         return {"constant": 1.0, "linear": 1 - done, "cosine": cosine}[self.options["schedule"]]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A step.
-
-
 @dataclass
 class Report:
+    """A step in numbers. Loss and gradient norm (before it is cut) are means over its updates, NaN without one."""
+
     step: int
     kept: int
     trained: int
-    loss: float  # mean over the updates taken; NaN without one
-    grad_norm: float  # before it was cut, as well
+    loss: float
+    grad_norm: float
 
 
-def train_step(model: PreTrainedModel, adamw: AdamW, step: int, prompts: list[list[Config]], config: Config) -> Report:
-    """`prompts` are the step's rollouts, prompt by prompt."""
-    groups = [keep_and_credit(rollouts, config) for rollouts in prompts]
-    rows = [row for group in groups for row in group]
-    teaching = [row for row in rows if row.advantage != 0]
-    temperature = config["rollout"]["temperature"]
-    low, high = (config["loss"].get(side, 0.2) for side in ("low", "high"))
-    for row in teaching:
+def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]], config: Config) -> Report:
+    """All of the above, once. `prompts` are the step's rollouts, prompt by prompt."""
+    temperature, update = config["rollout"]["temperature"], config["update"]
+    bounds = {side: bound for side, bound in config["loss"].items() if side in ("low", "high")}
+    groups = [rows_of(rollouts, config) for rollouts in prompts]
+    taught = [row for rows in groups for row in rows if row.advantage != 0]
+    for row in taught:
         with torch.no_grad():
             row.old = logprobs(model, row, temperature)
 
     losses, norms = [], []
-    for epoch in range(config["update"]["epochs"]):
-        name = (config["seed"], "schedule", step, "schedule", epoch)
-        for batch in deal(groups, config["update"]["updates_per_step"], *name):
-            tokens = sum(len(row.tokens) for row in batch)  # every token weighs the same, those without a lesson too
-            total = 0.0
-            for row in (row for row in batch if row.advantage != 0):
+    for epoch in range(update["epochs"]):
+        names = (config["seed"], "schedule", step, "schedule", epoch)
+        for rows in deal(groups, update["updates_per_step"], *names):
+            if all(row.advantage == 0 for row in rows):
+                adamw.skip()
+                continue
+            tokens = sum(len(row.tokens) for row in rows)  # each weighs the same; rows without a lesson count, too
+            losses.append(0.0)
+            for row in (row for row in rows if row.old is not None):
                 new = logprobs(model, row, temperature)
-                loss = clipped(new, row.old, row.advantage, low, high).sum() / tokens
+                loss = clipped(new, row.old, row.advantage, **bounds).sum() / tokens
                 loss.backward()
-                total += loss.item()
-            if any(row.advantage != 0 for row in batch):
-                norms.append(adamw.step())
-                losses.append(total)
-            else:
-                adamw.updates += 1
+                losses[-1] += loss.item()
+            norms.append(adamw.step())
     mean_loss, mean_norm = (float(np.mean(numbers)) if numbers else math.nan for numbers in (losses, norms))
-    return Report(step, len(rows), len(teaching), mean_loss, mean_norm)
+    return Report(step, sum(map(len, groups)), len(taught), mean_loss, mean_norm)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading the run, and comparing with it.
+# The rest reads the run and compares with it.
+
+
+def read_config(run: Path) -> Config:
+    """The run's configuration; that of another algorithm is refused."""
+    config: Config = json.loads((run / "manifest.json").read_text())["config"]
+    members = [config[part] for part in ("allocate", "advantage", "weighting", "loss")] + config["select"]
+    ours = ["uniform", "grpo", "token", "clip", "max_variance"]
+    whole_group = config["advantage"].get("statistics", "kept") != "kept"
+    if [member["use"] for member in members] != ours or whole_group or config["model"]["lora"]:
+        sys.exit(f"{run}: this file knows {', '.join(ours)}, with the statistics of the kept, and no LoRA")
+    return config
 
 
 def read_steps(run: Path) -> Iterator[tuple[int, list[list[Config]]]]:
@@ -233,51 +234,41 @@ def read_steps(run: Path) -> Iterator[tuple[int, list[list[Config]]]]:
             yield step, [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["prompt_id"])]
 
 
-def read_config(run: Path) -> Config:
-    """The run's configuration; a run of another algorithm is refused."""
-    config: Config = json.loads((run / "manifest.json").read_text())["config"]
-    asked = [config[part]["use"] for part in ("allocate", "advantage", "weighting", "loss")]
-    asked += [selector["use"] for selector in config["select"]]
-    statistics = config["advantage"].get("statistics", "kept")
-    if asked != ["uniform", "grpo", "token", "clip", "max_variance"] or statistics != "kept" or config["model"]["lora"]:
-        sys.exit(f"{run}: this file knows uniform, grpo (of the kept), token, clip and max_variance, without LoRA")
-    return config
-
-
-def distance(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+def distance(ours: Tensors, theirs: Tensors) -> float:
     """||ours - theirs|| / ||theirs||, over all tensors together."""
-    squares = [((ours[n].double() - t.double()).square().sum(), t.double().square().sum()) for n, t in theirs.items()]
-    apart, size = (sum(float(pair[i]) for pair in squares) for i in (0, 1))
-    return math.sqrt(apart / size)
+    apart = sum(float((ours[name].double() - tensor.double()).square().sum()) for name, tensor in theirs.items())
+    return math.sqrt(apart / sum(float(tensor.double().square().sum()) for tensor in theirs.values()))
 
 
-def distances(adamw: AdamW, run: Path, done: int) -> dict[str, float]:
-    """How far parameters and AdamW's two moments are from the run's after `done` steps; empty without a checkpoint."""
-    checkpoint = run / "checkpoints" / f"step-{done:06d}"
+def distances(adamw: AdamW, checkpoint: Path) -> dict[str, float]:
+    """From the checkpoint's parameters and running means of gradients and squares; empty where there is none."""
     if not checkpoint.is_dir():
         return {}
-    parameters = {n: t for file in checkpoint.glob("model*.safetensors") for n, t in load_file(file).items()}
-    moments = load_file(checkpoint / "trainer.safetensors")
-
-    def moment(kind: str) -> dict[str, Tensor]:
-        return {name.removesuffix(f"/{kind}"): t for name, t in moments.items() if name.endswith(f"/{kind}")}
-
-    return {
-        "parameters": distance(adamw.parameters, parameters),
-        "gradients": distance(adamw.mean, moment("exp_avg")),
-        "squares": distance(adamw.square, moment("exp_avg_sq")),
+    parameters = {name: t for file in checkpoint.glob("model*.safetensors") for name, t in load_file(file).items()}
+    trainer = load_file(checkpoint / "trainer.safetensors")
+    mean, square = (
+        {n[: -len(end)]: trainer[n] for n in trainer if n.endswith(end)} for end in ("/exp_avg", "/exp_avg_sq")
+    )
+    pairs = {
+        "parameters": (adamw.parameters, parameters),
+        "gradients": (adamw.mean, mean),
+        "squares": (adamw.square, square),
     }
+    return {name: distance(ours, theirs) for name, (ours, theirs) in pairs.items()}
 
 
-def replay(run: Path, model_folder: Path, steps: int) -> Iterator[tuple[PreTrainedModel, AdamW, Report]]:
-    """The run's first steps, one by one; the model and the optimizer are the same objects every time."""
+def replay(run: Path, folder: Path, steps: int, out: Path | None = None) -> Iterator[tuple[Report, dict[str, float]]]:
+    """The run's first steps, from the model in `folder`, each with its distances from the run's own; the model to `out`."""
     config = read_config(run)
     dtype = getattr(torch, config["model"]["dtype"])
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, attn_implementation="sdpa").eval()
-    model.get_input_embeddings().padding_idx = None  # else a sampled padding token would get no gradient
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()
+    model.get_input_embeddings().padding_idx = None  # else a padding token that was sampled would not learn
     adamw = AdamW(model, config)
     for step, prompts in itertools.islice(read_steps(run), steps):
-        yield model, adamw, train_step(model, adamw, step, prompts, config)
+        report = train_step(model, adamw, step, prompts, config)
+        yield report, distances(adamw, run / "checkpoints" / f"step-{step + 1:06d}")
+    if out is not None:
+        model.save_pretrained(out)
 
 
 def main() -> None:
@@ -287,14 +278,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the model here")
     asked = parser.parse_args()
-    for model, adamw, report in replay(asked.run, asked.model, asked.steps):
-        apart = distances(adamw, asked.run, report.step + 1)
-        print(
-            f"step {report.step}  kept {report.kept}  trained {report.trained}  loss {report.loss:+.6f}  "
-            f"grad norm {report.grad_norm:.6f}" + "".join(f"  {name} {value:.0e}" for name, value in apart.items())
+    for report, apart in replay(asked.run, asked.model, asked.steps, asked.out):
+        learned = (
+            f"kept {report.kept}  trained {report.trained}  loss {report.loss:+.6f}  grad norm {report.grad_norm:.6f}"
         )
-    if asked.out:
-        model.save_pretrained(asked.out)
+        print(
+            f"step {report.step}  {learned}", *(f"{name} off by {value:.0e}" for name, value in apart.items()), sep="  "
+        )
 
 
 if __name__ == "__main__":

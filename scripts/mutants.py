@@ -114,7 +114,11 @@ def copy_repository(target: Path) -> None:
 def apply(mutant: Mutant, copy: Path) -> None:
     if mutant.patch is None:
         return
-    done = subprocess.run(["git", "apply", str(mutant.patch)], cwd=copy, capture_output=True, text=True)
+    alone = {
+        **os.environ,
+        "GIT_CEILING_DIRECTORIES": str(copy.parent),
+    }  # in a repository git would skip what is outside
+    done = subprocess.run(["git", "apply", str(mutant.patch)], cwd=copy, env=alone, capture_output=True, text=True)
     if done.returncode != 0:
         raise Untried(f"{mutant.patch.name} no longer applies; make it anew: {done.stderr.strip()}")
 
@@ -151,7 +155,9 @@ def status(verdicts: Sequence[Verdict]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="a mutant: a patch of tests/mutants without its ending")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="a mutant: a patch of tests/mutants without its ending"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default 2)")
     parser.add_argument("--full", action="store_true", help="run the whole suite on what its own tests let live")
     arguments = parser.parse_args()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
+from winnow.learner.gradient_norms import NORMS, Fed, Matrix
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.parts import causal_model, decoder_and_head
@@ -101,6 +102,21 @@ class Policy:
         distinct = {row.key: row for batch in batches for row in batch.rows}
         found = self._logprobs(list(distinct.values()))
         return [_fill(batch, "old_logprobs", found) for batch in batches]
+
+    def gradient_norms(self, rows: Sequence[Row], *, of: Matrix) -> FloatArray:
+        """[rows] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights, log P summed over the trained
+        tokens; see gradient_norms.py. No parameter's `grad` changes. Raises ConfigError for an embedding it cannot do.
+        """
+        tokens = min(self._tokens_per_micro_batch, self._chunk_tokens)  # a micro-batch's whole [T, V] exists at once
+        found: dict[tuple[int, int], float] = {}
+        for mb in micro_batches(rows, tokens=tokens, device=self.device, dtype=self.dtype):
+            fed, predicting, targets = (part.to(self.device) for part in _layout(mb.rows, self._pad_token))
+            lengths = [len(row.rollout.tokens) for row in mb.rows]
+            inputs = Fed(tokens=fed, predicting=predicting, targets=targets, mask=mb.mask, lengths=lengths)
+            with self._checkpointing():
+                norms = NORMS[of](self._decoder, self._head, inputs, temperature=self._temperature)
+            found.update(zip((row.key for row in mb.rows), norms, strict=True))
+        return np.array([found[row.key] for row in rows], dtype=np.float64)
 
     @torch.no_grad()
     def _logprobs(self, rows: Sequence[Row]) -> dict[tuple[int, int], FloatArray]:

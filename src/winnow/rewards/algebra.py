@@ -16,7 +16,9 @@ from winnow.errors import ConfigError
 _BOMBS = re.compile(
     r"\^\s*\{?[^{}^]*\^|\^\s*\{?\s*-?\s*\d{5,}|\d{5,}\s*\)?\s*!|!\s*!|\\(?:sum|prod|int|lim|binom\s*\{\d{5,})(?![a-zA-Z])"
 )
+_MACRO = re.compile(r"\\[a-zA-Z]+")
 _DIGITS = 50
+_POINTS = (1237, 2749)
 
 
 def available() -> bool:
@@ -32,7 +34,7 @@ def require() -> None:
 
 def equal(answer: str, gold: str) -> bool:
     """True when math-verify finds the two equal and no doubt remains. Raises MemoryError."""
-    if _BOMBS.search(answer) or _BOMBS.search(gold):
+    if _BOMBS.search(answer) or _BOMBS.search(gold) or _differ_in_case(answer, gold):
         return False
     import math_verify  # slow to import, and needed by few answers
 
@@ -40,14 +42,38 @@ def equal(answer: str, gold: str) -> bool:
     mine, theirs = _parsed(answer), _parsed(gold)
     if mine is None or theirs is None or not (_says_something(mine) and _says_something(theirs)):
         return False
+    if not (_covers(mine, answer) and _covers(theirs, gold)):
+        return False
     try:
         if not math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True):
             return False
-        return _numerically_equal(mine, theirs)
+        return _agree(mine, theirs)
     except MemoryError:
         raise  # a limit of the worker, not a verdict
     except Exception:
         return False
+
+
+def _differ_in_case(answer: str, gold: str) -> bool:
+    """R is not r; math-verify sometimes thinks so. (I and i are both the imaginary unit to it.)"""
+    mine, theirs = _letters(answer), _letters(gold)
+    return any(letter.swapcase() in theirs - mine for letter in mine - theirs - {"i", "I"})
+
+
+def _covers(parsed: Any, text: str) -> bool:
+    """False when a letter of the text got lost: of `2 E_{1}` math-verify reads the 2."""
+    import sympy
+
+    constants = {sympy.E: "e", sympy.I: "i"}
+    found = {str(atom).lower() for atom in parsed.atoms(sympy.Symbol)}
+    found |= {type(function).__name__.lower() for function in parsed.atoms(sympy.Function)}
+    found |= {name for constant, name in constants.items() if parsed.has(constant)}
+    return {letter.lower() for letter in _letters(text)} <= set("".join(found))
+
+
+def _letters(text: str) -> set[str]:
+    """Those outside the names of macros."""
+    return {character for character in _MACRO.sub(" ", text) if character.isalpha()}
 
 
 def _parsed(text: str) -> Any:
@@ -78,15 +104,32 @@ def _says_something(value: Any) -> bool:
         return True
 
 
-def _numerically_equal(mine: Any, theirs: Any) -> bool:
-    """Numbers must agree to 30 of 50 digits, relative to their size: 1/2004! is not 1/2006!."""
+def _agree(mine: Any, theirs: Any) -> bool:
+    """Equal to 30 of 50 digits, relative, whatever the letters stand for: 1/2004! is not 1/2006!.
+
+    An unknown function applied to something is a letter here; what has no value at all is left to math-verify.
+    """
     import sympy
 
     if not (isinstance(mine, sympy.Expr) and isinstance(theirs, sympy.Expr)):
         return True
-    if mine.free_symbols or theirs.free_symbols:
-        return True
-    a, b = (sympy.N(value.doit(), _DIGITS) for value in (mine, theirs))
+    unknown = sympy.core.function.AppliedUndef
+    letters = sorted(mine.free_symbols | theirs.free_symbols | mine.atoms(unknown) | theirs.atoms(unknown), key=str)
+    points = _POINTS if letters else _POINTS[:1]
+    return all(_close(*(_value(side, letters, point) for side in (mine, theirs))) for point in points)
+
+
+def _value(expression: Any, letters: list[Any], point: int) -> Any:
+    """With the letters' values at a point: positive numbers that no identity between different answers expects."""
+    import sympy
+
+    values = {letter: sympy.Rational(point + 997 * i, 1009) for i, letter in enumerate(letters)}
+    return sympy.N(expression.xreplace(values).doit(), _DIGITS)
+
+
+def _close(a: Any, b: Any) -> bool:
+    import sympy
+
     if not (a.is_number and b.is_number and a.is_finite and b.is_finite):
         return bool(a == b)
     return bool(abs(a - b) <= sympy.Float(10, _DIGITS) ** -30 * max(abs(a), abs(b)))

@@ -15,7 +15,8 @@ from winnow.rewards.units import units_of, without_units
 Verdict = bool | None
 Decide = Callable[[str, str], Verdict]
 
-_BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+)\s*\}?")
+_BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
+_SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
 _NAME = re.compile(r"\\?[a-zA-Z]+(?:_\w)?(?:\([a-z](?:,[a-z])*\))?'?")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
@@ -68,8 +69,8 @@ def bases(answer: str, gold: str) -> Verdict:
 
 
 def _value(text: str) -> str:
-    r"""Without units, and without the name on the left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
-    text = without_units(text)
+    r"""Without units, `2e5` as a product, and without the name on the left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
+    text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", without_units(text))
     left, equals, right = text.partition("=")
     if not equals:
         left, equals, right = text.partition(r"\in ")

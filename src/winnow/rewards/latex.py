@@ -14,6 +14,7 @@ _UNICODE = str.maketrans(
     | {"°": r"^\circ ", "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"}
     | {"≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "±": r"\pm ", "′": "'", "∈": r"\in ", "⁄": "/"}
 )
+_FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|exp|ln|log"
 _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
 
 _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -26,6 +27,10 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
         (r"\\neq(?![a-zA-Z])", r"\\ne "),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        (rf"(?<![\\a-zA-Z])(?:np\.|math\.)?({_FUNCTIONS})(?=\s*[({{])", r"\\\1"),  # exp(x), as programs spell it
+        (r"(?<=\d)\s*[xX*]\s*(?=10\s*\^)", r"\\times "),
         (r"\\lbrace(?![a-zA-Z])", r"\\{"),
         (r"\\rbrace(?![a-zA-Z])", r"\\}"),
         (r"\\[()\[\]]|(?<!\\)\$", ""),  # math delimiters
@@ -59,7 +64,7 @@ def tidy(text: str) -> str:
         text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = text.strip().removesuffix(".").strip()
+    text = text.strip().removesuffix(".").rstrip("\\ ")
     if "\0" in text or not text.startswith(("(", "[", "\\{")):  # (1,234) may be a pair
         text = _THOUSANDS.sub(lambda number: re.sub(r"[,\0]", "", number[0]), text)
     return text.replace("\0", ",")
