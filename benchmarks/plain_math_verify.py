@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from math_verify import parse, verify
 
 from winnow.records import Prompt, Rollout
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time-outs are off
 
 
 def plain(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:

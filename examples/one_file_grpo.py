@@ -7,9 +7,9 @@ from its log, and this file repeats what the run learned from them. Read it top 
 
     rollouts -> 1 keep -> 2 advantages -> 3 updates -> 4 clipped loss -> 5 AdamW
 
-It shares no code with winnow, so it is a second opinion, too: where RUN has a checkpoint of a step, the distance to it is
-printed. In float64 that is rounding; anything more is a mistake in one of the two. It is slow on purpose: one row at a
-time, with all of its logits in memory.
+It shares no code with winnow, so it is a second opinion, too: where RUN has a checkpoint of a step, the distance to it
+is printed. In float64 that is rounding; anything more is a mistake in one of the two. It is slow on purpose: one row at
+a time, with all of its logits in memory.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ def uniform(*names: str | int) -> float:
     return (key(*names) >> 75) * 2.0**-53
 
 
-# 1. Keep. Sampling runs in parallel and is cheap, learning is not: sample many rollouts of a prompt, learn from the few
+# 1. Keep. Sampling is cheap and runs in parallel, learning is not: sample many rollouts of a prompt, learn from the few
 # whose rewards differ most (PODS: Xu, Savani, Fang, Kolter 2025, arXiv 2504.13818).
 
 
 def max_variance(rewards: list[float], ties: list[float], count: int) -> list[int]:
-    """Places of the `count` rewards with the largest variance: the lowest and the highest, so only how many of each is to
-    be found. Among equally good answers, the one with the fewest high rewards.
+    """Places of the `count` rewards with the largest variance: the lowest and the highest, so only how many of each is
+    to be found. Among equally good answers, the one with the fewest high rewards.
     """
     order = sorted(range(len(rewards)), key=lambda place: (rewards[place], ties[place]))
     choices = [order[: count - high] + order[len(order) - high :] for high in range(count + 1)]
     variances = [np.var([rewards[place] for place in choice]) for choice in choices]
     rounding = 1e-12 * max((reward - np.mean(rewards)) ** 2 for reward in rewards)
-    return sorted(choices[next(i for i, v in enumerate(variances) if v >= max(variances) - rounding)])
+    return sorted(choices[int(np.argmax(np.array(variances) >= max(variances) - rounding))])
 
 
-# 2. Advantages. A rollout is good when it beats its siblings (GRPO: Shao et al. 2024, arXiv 2402.03300). The baseline is
-# that of the rollouts kept, as in the code of PODS. Where all rewards are equal there is nothing to learn.
+# 2. Advantages. A rollout is good when it beats its siblings (GRPO: Shao et al. 2024, arXiv 2402.03300): the kept
+# ones, as in the code of PODS. Where all rewards are equal there is nothing to learn.
 
 
 def advantages(rewards: list[float], eps: float) -> list[float]:
@@ -83,7 +83,7 @@ class Row:
 
 
 def rows_of(rollouts: list[Config], config: Config) -> list[Row]:
-    """One prompt's rollouts, as logged -> the kept ones with their advantages. No verdict (the verifier failed): no lesson."""
+    """One prompt's rollouts, as logged -> the kept ones with their advantages. No verdict, no lesson."""
     rollouts = [r for r in rollouts if r["outcome"]["kind"] != "failed"]
     if not rollouts:
         return []
@@ -110,15 +110,16 @@ def deal(groups: list[list[Row]], updates: int, *names: str | int) -> list[list[
     return [[row for place in sorted(piles[i]) for row in groups[place]] for i in rng.permutation(updates)]
 
 
-# 4. The clipped loss (PPO: Schulman et al. 2017, arXiv 1707.06347, eq. 7). In a step's first update the ratio is 1 and this
-# is the policy gradient. Later on, a token whose probability has moved far enough in its rewarded direction is left alone.
+# 4. The clipped loss (PPO: Schulman et al. 2017, arXiv 1707.06347, eq. 7). In a step's first update the ratio is 1 and
+# this is the policy gradient. Later on, a token that has moved far enough in its rewarded direction is left alone.
 
 
 def logprobs(model: Any, row: Row, temperature: float) -> Tensor:
     """[L] of the rollout's tokens. The logits at a position are about the token that follows it."""
     logits = model(input_ids=torch.tensor([row.prompt + row.tokens])).logits[0, len(row.prompt) - 1 : -1]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    return logits.log_softmax(dim=-1)[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
+    every: Tensor = logits.log_softmax(dim=-1)
+    return every[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
 
 
 def clipped(new: Tensor, old: Tensor, advantage: float, low: float = 0.2, high: float = 0.2) -> Tensor:
@@ -167,10 +168,10 @@ class AdamW:
     def rate_factor(self) -> float:
         """A linear rise, then constant, or down to 0 on a line or half a cosine."""
         if self.updates < self.warmup:
-            return (self.updates + 1) / (self.warmup + 1)
+            return float((self.updates + 1) / (self.warmup + 1))
         done = (self.updates - self.warmup) / max(1, self.total - self.warmup)
-        cosine = 0.5 * (1 + math.cos(math.pi * done))
-        return {"constant": 1.0, "linear": 1 - done, "cosine": cosine}[self.options["schedule"]]
+        falling = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+        return float(falling[self.options["schedule"]])
 
 
 @dataclass
@@ -203,11 +204,12 @@ def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]],
                 continue
             tokens = sum(len(row.tokens) for row in rows)  # each weighs the same; rows without a lesson count, too
             losses.append(0.0)
-            for row in (row for row in rows if row.old is not None):
-                new = logprobs(model, row, temperature)
-                loss = clipped(new, row.old, row.advantage, **bounds).sum() / tokens
-                loss.backward()
-                losses[-1] += loss.item()
+            for row in rows:
+                if row.old is not None:
+                    new = logprobs(model, row, temperature)
+                    loss: Any = clipped(new, row.old, row.advantage, **bounds).sum() / tokens
+                    loss.backward()
+                    losses[-1] += loss.item()
             norms.append(adamw.step())
     mean_loss, mean_norm = (float(np.mean(numbers)) if numbers else math.nan for numbers in (losses, norms))
     return Report(step, sum(map(len, groups)), len(taught), mean_loss, mean_norm)
@@ -221,9 +223,11 @@ def read_config(run: Path) -> Config:
     config: Config = json.loads((run / "manifest.json").read_text())["config"]
     members = [config[part] for part in ("allocate", "advantage", "weighting", "loss")] + config["select"]
     ours = ["uniform", "grpo", "token", "clip", "max_variance"]
+    update, rollout = config["update"], config["rollout"]
+    more = [config["model"]["lora"], config.get("terms"), update.get("max_importance"), rollout.get("refill_rounds")]
     whole_group = config["advantage"].get("statistics", "kept") != "kept"
-    if [member["use"] for member in members] != ours or whole_group or config["model"]["lora"]:
-        sys.exit(f"{run}: this file knows {', '.join(ours)}, with the statistics of the kept, and no LoRA")
+    if [member["use"] for member in members] != ours or whole_group or any(more):
+        sys.exit(f"{run}: this file knows {', '.join(ours)}, with the statistics of the kept, and nothing beside")
     return config
 
 
@@ -235,30 +239,24 @@ def read_steps(run: Path) -> Iterator[tuple[int, list[list[Config]]]]:
 
 
 def distance(ours: Tensors, theirs: Tensors) -> float:
-    """||ours - theirs|| / ||theirs||, over all tensors together."""
-    apart = sum(float((ours[name].double() - tensor.double()).square().sum()) for name, tensor in theirs.items())
-    return math.sqrt(apart / sum(float(tensor.double().square().sum()) for tensor in theirs.values()))
+    """||ours - theirs|| / ||theirs||, over all of our tensors together."""
+    apart = sum((ours[name].detach().double() - theirs[name].double()).square().sum().item() for name in ours)
+    return math.sqrt(apart / sum(theirs[name].double().square().sum().item() for name in ours))
 
 
 def distances(adamw: AdamW, checkpoint: Path) -> dict[str, float]:
-    """From the checkpoint's parameters and running means of gradients and squares; empty where there is none."""
-    if not checkpoint.is_dir():
-        return {}
+    """From the checkpoint's parameters, and from its running means of gradients and their squares."""
     parameters = {name: t for file in checkpoint.glob("model*.safetensors") for name, t in load_file(file).items()}
     trainer = load_file(checkpoint / "trainer.safetensors")
-    mean, square = (
-        {n[: -len(end)]: trainer[n] for n in trainer if n.endswith(end)} for end in ("/exp_avg", "/exp_avg_sq")
-    )
-    pairs = {
-        "parameters": (adamw.parameters, parameters),
-        "gradients": (adamw.mean, mean),
-        "squares": (adamw.square, square),
+    return {
+        "parameters": distance(adamw.parameters, parameters),
+        "gradients": distance({f"{name}/exp_avg": t for name, t in adamw.mean.items()}, trainer),
+        "squares": distance({f"{name}/exp_avg_sq": t for name, t in adamw.square.items()}, trainer),
     }
-    return {name: distance(ours, theirs) for name, (ours, theirs) in pairs.items()}
 
 
 def replay(run: Path, folder: Path, steps: int, out: Path | None = None) -> Iterator[tuple[Report, dict[str, float]]]:
-    """The run's first steps, from the model in `folder`, each with its distances from the run's own; the model to `out`."""
+    """The run's first steps, from the model in `folder`, each with its distances from the run's own checkpoint."""
     config = read_config(run)
     dtype = getattr(torch, config["model"]["dtype"])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()
@@ -266,7 +264,8 @@ def replay(run: Path, folder: Path, steps: int, out: Path | None = None) -> Iter
     adamw = AdamW(model, config)
     for step, prompts in itertools.islice(read_steps(run), steps):
         report = train_step(model, adamw, step, prompts, config)
-        yield report, distances(adamw, run / "checkpoints" / f"step-{step + 1:06d}")
+        checkpoint = run / "checkpoints" / f"step-{step + 1:06d}"
+        yield report, distances(adamw, checkpoint) if checkpoint.is_dir() else {}
     if out is not None:
         model.save_pretrained(out)
 
@@ -279,12 +278,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the model here")
     asked = parser.parse_args()
     for report, apart in replay(asked.run, asked.model, asked.steps, asked.out):
-        learned = (
-            f"kept {report.kept}  trained {report.trained}  loss {report.loss:+.6f}  grad norm {report.grad_norm:.6f}"
-        )
-        print(
-            f"step {report.step}  {learned}", *(f"{name} off by {value:.0e}" for name, value in apart.items()), sep="  "
-        )
+        print(f"step {report.step}  kept {report.kept}  trained {report.trained}", end="  ")
+        print(f"loss {report.loss:+.6f}  grad norm {report.grad_norm:.6f}", end="  ")
+        print(*(f"{name} off by {value:.0e}" for name, value in apart.items()), sep="  ")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATCHES = REPOSITORY / "tests" / "mutants"
+APPLY = "tests/unit/test_mutants_apply.py"  # no patch applies where it already has been
 CONTROL = "(unchanged)"
 PASSED, FAILED = 0, 1  # of pytest's exit codes, those that judge a test; the others say that it could not run
 SECONDS_PER_TEST = "120"  # some bugs never end
@@ -76,17 +77,17 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     return [Mutant(CONTROL, None, "", tuple(tests)), *mutants]
 
 
-def try_out(mutant: Mutant, *, full: bool) -> Verdict:
+def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
     """Copy, patch, test."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="winnow-mutant-") as folder:
         try:
             copy = Path(folder) / "winnow"
-            copy_repository(copy)
+            shutil.copytree(original, copy)
             apply(mutant, copy)
             by = first_failure(mutant.kills, copy)
             if by is None and full and mutant.patch is not None:
-                by = first_failure((), copy)
+                by = first_failure((f"--ignore={APPLY}",), copy)
             verdict = judge(mutant, by)
         except Untried as error:
             verdict, by = "error", str(error)
@@ -124,7 +125,7 @@ def apply(mutant: Mutant, copy: Path) -> None:
 
 
 def first_failure(tests: Sequence[str], copy: Path) -> str | None:
-    """The first test that fails in the copy; None when all pass. No tests: the whole suite."""
+    """The first test that fails in the copy; None when all pass. `tests` as pytest takes them."""
     imported = run_python(copy, "-c", "import winnow; print(winnow.__file__)")
     if not imported.stdout.startswith(str(copy)):
         raise Untried(f"winnow was imported from {imported.stdout.strip() or imported.stderr}, not from the copy")
@@ -168,8 +169,10 @@ def main() -> int:
         return 2
     begin, verdicts = time.perf_counter(), []
     width = max(len(mutant.name) for mutant in mutants)
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for verdict in pool.map(lambda mutant: try_out(mutant, full=arguments.full), mutants):
+    with tempfile.TemporaryDirectory(prefix="winnow-original-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        original = Path(folder) / "winnow"  # so that work that goes on meanwhile concerns no mutant
+        copy_repository(original)
+        for verdict in pool.map(lambda mutant: try_out(mutant, original, full=arguments.full), mutants):
             verdicts.append(verdict)
             print(row(verdict, width), flush=True)
     killed = sum(verdict.verdict == "killed" for verdict in verdicts)

@@ -10,13 +10,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from winnow import engines, rewards, tasks  # noqa: F401  importing them registers their members
-from winnow.algos import advantage, allocation, loss, selection, weighting  # noqa: F401
-from winnow.algos.objective import Objective
+from winnow.algos import advantage, allocation, loss, selection, terms, weighting  # noqa: F401
+from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import Selector, chain
 from winnow.config import Config, Member, Update
 from winnow.engines.base import Engine, EngineContext
@@ -24,6 +24,7 @@ from winnow.errors import ConfigError
 from winnow.learner.lora import add_lora, load_adapter
 from winnow.learner.optim import Optimizer
 from winnow.learner.policy import Policy
+from winnow.learner.reference import FrozenCopy, Reference, StartingAdapter
 from winnow.models.load import Loaded, describe, load, load_tokenizer
 from winnow.records import FloatArray, Group, IntArray, Problem, Prompt, PromptStats, Sampling, Shape
 from winnow.registry import Entry, bind, resolve
@@ -36,9 +37,16 @@ from winnow.tasks.stream import PromptStream
 from winnow.tasks.templates import Rendered, check_context, render
 from winnow.verify import Verifiers
 
+# Where in the configuration the members of a family are named, where that is not the family's own name.
+KEYS = {"allocator": "allocate", "selector": "select", "engine": "rollout.engine", "term": "terms"}
+
 Advantage = Callable[[Sequence[Group]], Sequence[FloatArray]]
 Weighting = Callable[[Shape], FloatArray]
 Allocator = Callable[[PromptStats, int], IntArray]
+Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per group: N x [L]
+Source = Literal["none", "history", "probe"]
+
+REFERENCE = "reference/"  # what a checkpoint's tensors of the reference policy are called, before their own names
 
 
 @dataclass(frozen=True)
@@ -50,12 +58,14 @@ class Members:
     task: Callable[[str], list[Problem]]
     reward: Mapping[str, Any]  # plain data: a verify worker builds its own
     allocate: Allocator
+    source: Source  # where the allocator's knowledge comes from
     select: Selector
     advantage: Advantage
     weighting: Weighting
-    loss: Callable[..., Any]
+    objective: Objective
     engine: Callable[[EngineContext], Engine]
-    needs: frozenset[str]  # what the loss wants beyond log-probs
+    critic: Critic | None
+    needs: frozenset[str]  # what loss and terms want beyond log-probs
 
     @property
     def output(self) -> Path:
@@ -75,6 +85,7 @@ class Run:
     prompts: PromptStream
     held_out: tuple[Prompt, ...]
     allocate: Allocator
+    source: Source
     history: History
     engine: Engine
     verifiers: Verifiers
@@ -82,44 +93,65 @@ class Run:
     advantage: Advantage
     weighting: Weighting
     objective: Objective
+    critic: Critic | None
     policy: Policy
     optimizer: Optimizer
     logbook: Logbook
     tokenizer: Any
     notices: tuple[str, ...]  # what a person should know before the first step
 
+    def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
+        """[G] for an allocator that learns from training; None where nobody would read them."""
+        of = self.config.probe.gradient_norm
+        if self.source != "history" or of == "none":
+            return None
+        return self.policy.prompt_gradient_norms(groups, of=of)
+
     def close(self) -> None:
         """End the verify workers."""
         self.verifiers.close()
 
 
-def resolve_members(config: Config, base: Path) -> Members:
-    """Look every name up and bind every option. Raises ConfigError naming the key."""
+def resolve_members(config: Config, base: Path, *, critic: Critic | None = None) -> Members:
+    """Look every name up and bind every option. Raises ConfigError naming the key.
+
+    `critic` gives the values that some advantages want; it comes from Python, as winnow trains none itself.
+    """
     member = _Resolver(base)
-    loss_entry = member.entry("loss", config.loss)
-    _check_presumed(loss_entry, config)
+    loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
+    allocator = member.entry("allocator", config.allocate)
+    _check_presumed(loss, config)
     _check_keep(config)
+    _check_values(advantage, critic)
     reward = reward_spec(config)
     make_reward(reward, base=base)  # a wrong reward ends here, not in a worker
+    terms = [member.entry("term", term) for term in config.terms]
     return Members(
         config=config,
         base=base,
         task=member.bound("task", config.task, key="task"),
         reward=reward,
-        allocate=member.bound("allocator", config.allocate, key="allocate"),
+        allocate=bind(allocator, _allocator_options(config, allocator, advantage), key="allocate"),
+        source=allocator.traits.get("source", "history"),
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),
-        loss=member.bound("loss", config.loss, key="loss"),
+        objective=Objective(
+            loss=member.bound("loss", config.loss, key="loss"),
+            terms=tuple(
+                Term(term.label, term.coefficient, member.bound("term", term, key="terms")) for term in config.terms
+            ),
+        ),
         engine=member.bound("engine", config.rollout.engine, key="rollout.engine"),
-        needs=frozenset(loss_entry.traits.get("needs", ())) | _update_needs(config.update),
+        critic=critic,
+        needs=_needs(config, [loss, *terms]),
     )
 
 
 def build(members: Members, *, folder: Path, device: torch.device, saved: Checkpoint | None = None) -> Run:
     """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
     config = members.config
-    train, held_out = load_prompts(members)
+    train, held_out = training_prompts(members), held_out_prompts(members)
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     loaded = load_model(config, device, saved)
     policy = Policy(
@@ -128,6 +160,8 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
         pad_token=loaded.tokenizer.pad_token_id,
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         gradient_checkpointing=config.model.gradient_checkpointing,
+        max_importance=config.update.max_importance,
+        reference=make_reference(config, loaded, device, members.needs, resumed=saved is not None),
     )
     verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
     run = Run(
@@ -140,13 +174,15 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
         prompts=prompts,
         held_out=tuple(held_out.prompts),
         allocate=members.allocate,
-        history=History(),
+        source=members.source,
+        history=History(decay=config.probe.decay),
         engine=members.engine(engine_context(config, loaded)),
         verifiers=verifiers,
         select=members.select,
         advantage=members.advantage,
         weighting=members.weighting,
-        objective=Objective(members.loss),
+        objective=members.objective,
+        critic=members.critic,
         policy=policy,
         optimizer=make_optimizer(config, policy),
         logbook=Logbook(folder, seed=config.seed),
@@ -161,7 +197,10 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
 def restore(run: Run, saved: Checkpoint) -> None:
     """Everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
+    reference = {name: tensors.pop(name) for name in list(tensors) if name.startswith(REFERENCE)}
     run.optimizer.load_state(tensors, state["optimizer"])
+    if run.policy.reference is not None:
+        run.policy.reference.load_state({name.removeprefix(REFERENCE): value for name, value in reference.items()})
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
     run.engine.load(run.policy.weights(), version=saved.step)
@@ -183,22 +222,25 @@ def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -
     return dataclasses.replace(loaded, model=model)
 
 
-def load_prompts(members: Members) -> tuple[Rendered, Rendered]:
-    """The rendered training and held-out prompts, before any weight is read."""
+def training_prompts(members: Members) -> Rendered:
+    """The problems to train on, rendered; no weight is read."""
+    return _rendered(members, members.task("train"))
+
+
+def held_out_prompts(members: Members) -> Rendered:
+    """The problems to evaluate on, rendered; no weight is read."""
+    evaluate = members.config.evaluate
+    return _rendered(members, members.task(evaluate.split)[: evaluate.problems])
+
+
+def _rendered(members: Members, problems: Sequence[Problem]) -> Rendered:
     config = members.config
-    tokenizer = load_tokenizer(config.model.path)
-    context = describe(config.model.path).context
     check_context(
         max_prompt_tokens=config.prompt.max_prompt_tokens,
         max_new_tokens=config.rollout.max_new_tokens,
-        context_tokens=context,
+        context_tokens=describe(config.model.path).context,
     )
-    held_out = members.task(config.evaluate.split)[: config.evaluate.problems]
-
-    def rendered(problems: Sequence[Problem]) -> Rendered:
-        return render(problems, tokenizer, **config.prompt.model_dump(), base=members.base)
-
-    return rendered(members.task("train")), rendered(held_out)
+    return render(problems, load_tokenizer(config.model.path), **config.prompt.model_dump(), base=members.base)
 
 
 def training_sampling(config: Config) -> Sampling:
@@ -213,6 +255,18 @@ def engine_context(config: Config, loaded: Loaded) -> EngineContext:
         stop_tokens=loaded.stop_tokens,
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
     )
+
+
+def make_reference(
+    config: Config, loaded: Loaded, device: torch.device, needs: frozenset[str], resumed: bool
+) -> Reference | None:
+    """What a KL term measures from: the policy that the run started with. Without such a term, none."""
+    if "ref_logprobs" not in needs:
+        return None
+    if config.model.lora is not None:
+        return StartingAdapter(loaded.model)
+    start = load(config.model.path, dtype=config.model.dtype, device=str(device)).model if resumed else None
+    return FrozenCopy(loaded.model, start)
 
 
 def make_optimizer(config: Config, policy: Policy) -> Optimizer:
@@ -237,15 +291,36 @@ class _Resolver:
     base: Path
 
     def entry(self, family: str, member: Member) -> Entry:
-        return resolve(family, member.use, base=self.base)
+        try:
+            return resolve(family, member.use, base=self.base)
+        except ConfigError as error:
+            raise ConfigError(f"{KEYS.get(family, family)}: {error}") from error
 
     def bound(self, family: str, member: Member, *, key: str) -> Any:
         return bind(self.entry(family, member), member.options, key=key)
 
 
-def _update_needs(update: Update) -> frozenset[str]:
-    """With a single optimizer update per step the ratio is 1, and old log-probs would be computed for nothing."""
-    return frozenset() if update.epochs * update.updates_per_step == 1 else frozenset({"old_logprobs"})
+def _needs(config: Config, entries: Sequence[Entry]) -> frozenset[str]:
+    """What forward and annotate must provide. With a single optimizer update per step the ratio is 1, and old log-probs
+    would be computed for nothing, unless they correct for the engine.
+    """
+    declared = frozenset(need for entry in entries for need in entry.traits.get("needs", ()))
+    single = config.update.epochs * config.update.updates_per_step == 1
+    return declared if single and not config.update.max_importance else declared | {"old_logprobs"}
+
+
+def _allocator_options(config: Config, allocator: Entry, advantage: Entry) -> dict[str, Any]:
+    """Under a group baseline one rollout teaches nothing: who gets any gets at least 2, unless told otherwise."""
+    pairs = {"minimum": 2} if advantage.traits.get("baseline") == "group" and "minimum" in allocator.options else {}
+    return {**pairs, **config.allocate.options}
+
+
+def _check_values(advantage: Entry, critic: Critic | None) -> None:
+    if "values" in advantage.traits.get("needs", ()) and critic is None:
+        raise ConfigError(
+            f"advantage = {advantage.name!r} needs values, and there is no critic; give one from Python "
+            f"(winnow.train(critic=...)), or choose an advantage with another baseline"
+        )
 
 
 def _check_presumed(entry: Entry, config: Config) -> None:

@@ -77,6 +77,7 @@ class RolloutSection(Section):
     min_p: float = Field(0.0, ge=0, le=1)
     stop: tuple[str, ...] = ()
     max_rollouts_at_once: Positive = 512  # sampled side by side: the memory the engine may take
+    refill_rounds: NonNegative = 0  # more prompts, at most so often per step, while too few groups carry a signal
 
 
 class RewardPart(Member):
@@ -96,10 +97,23 @@ class Reward(BaseModel):
         return dict(self.model_extra or {})
 
 
+class Term(Member):
+    coefficient: float
+
+
+class Probe(Section):
+    every: Positive = 8  # steps that one probe plans
+    rollouts_per_prompt: Positive = 8  # sampled by the probe, and not trained on
+    gradient_norm: Literal["embedding", "output_head", "none"] = "embedding"
+    outer_reset: Literal["none", "optimizer", "reference", "both"] = "none"  # at each new window
+    decay: float = Field(0.9, gt=0, le=1)  # what a visit still counts for at the next one; without a probe
+
+
 class Update(Section):
     epochs: Positive = 1
     updates_per_step: Positive = 1  # per epoch
     tokens_per_micro_batch: Positive = 16384  # prompt, completion and padding
+    max_importance: float = Field(0.0, ge=0)  # truncates p_policy / p_engine per token; 0: no correction
 
 
 class Optimizer(Section):
@@ -148,6 +162,8 @@ class Config(Section):
     advantage: Member = Member(use="grpo")
     weighting: Member = Member(use="token")
     loss: Member = Member(use="clip")
+    terms: tuple[Term, ...] = ()
+    probe: Probe = Probe()
     update: Update = Update()
     optimizer: Optimizer = Optimizer()
     evaluate: Evaluate = Evaluate()
@@ -186,16 +202,21 @@ def load(path: Path, sets: Sequence[str] = ()) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     for assignment in sets:
-        _set(data, assignment)
-    return validate(data, source=str(path), text=text)
+        override(data, assignment)
+    return validate(data, source=str(path), text=text, sets=sets)
 
 
-def validate(data: Mapping[str, Any], *, source: str = "the configuration", text: str = "") -> Config:
-    """Check a nested mapping. Raises ConfigError with one line per mistake: key, line where known, remedy."""
+def validate(
+    data: Mapping[str, Any], *, source: str = "the configuration", text: str = "", sets: Sequence[str] = ()
+) -> Config:
+    """Check a nested mapping. Raises ConfigError with one line per mistake: key, line where known, remedy.
+
+    `sets` are the overrides that are in `data` already: a mistake in one of them is not looked for in `text`.
+    """
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise ConfigError("\n".join(_explain(e, source, text) for e in error.errors())) from error
+        raise ConfigError("\n".join(_explain(e, source, text, sets) for e in error.errors())) from error
 
 
 def dump(config: Config) -> dict[str, Any]:
@@ -214,8 +235,9 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
         chain = out["select"] if isinstance(out["select"], (list, tuple)) else [out["select"]]
         out["select"] = tuple({"use": m} if isinstance(m, str) or callable(m) else m for m in chain)
     rollout = out.get("rollout")
-    if isinstance(rollout, Mapping) and isinstance(rollout.get("engine"), str):
-        out["rollout"] = {**rollout, "engine": {"use": rollout["engine"]}}
+    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
+    if isinstance(engine, str) or callable(engine):
+        out["rollout"] = {**out["rollout"], "engine": {"use": engine}}
     if isinstance(out.get("model"), (str, Path)):
         out["model"] = {"path": str(out["model"])}
     return typing.cast(dict[str, Any], _tuples(out))
@@ -240,7 +262,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _set(data: dict[str, Any], assignment: str) -> None:
+def override(data: dict[str, Any], assignment: str) -> None:
+    """Apply one `a.b=c` to nested data, the value read as TOML, a bare word as text. Raises ConfigError."""
     key, equals, raw = assignment.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {assignment!r}: write it as key=value, for example --set optimizer.learning_rate=1e-4")
@@ -256,10 +279,10 @@ def _set(data: dict[str, Any], assignment: str) -> None:
     data[last] = value
 
 
-def _explain(error: Any, source: str, text: str) -> str:
+def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> str:
     path = [str(p) for p in error["loc"] if not _is_union_arm(p)]
     key = ".".join(path)
-    where = f"{source}, line {line}" if (line := _line_of(text, path)) else source
+    where = _set_of(key, sets) or (f"{source}, line {line}" if (line := _line_of(text, path)) else source)
     match error["type"]:
         case "extra_forbidden":
             return f"{where}: unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
@@ -269,6 +292,13 @@ def _explain(error: Any, source: str, text: str) -> str:
             return f"{where}: {key + ': ' if key else ''}{error['ctx']['error']}"
         case _:
             return f"{where}: {key!r} is {error['input']!r}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _set_of(key: str, sets: Sequence[str]) -> str | None:
+    """The last override of a key or of a table around it; it is the one that counts."""
+    named = (s for s in reversed(sets) if key and f"{key}.".startswith(f"{s.partition('=')[0].strip()}."))
+    found = next(named, None)
+    return None if found is None else f"--set {found}"
 
 
 def _is_union_arm(part: Any) -> bool:

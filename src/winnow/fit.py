@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import transformers
 
-from winnow.build import Members, Run, build
+from winnow.build import REFERENCE, Members, Run, build
 from winnow.errors import RunFolderError
 from winnow.evaluate import evaluate
 from winnow.learner.device import resolve_device
-from winnow.plan import plan
+from winnow.probe import plan
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.folder import RunFolder
@@ -120,7 +120,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
         greedy=config.greedy,
         seed=(run.seed, "evaluate"),
     )
-    run.logbook.write_evaluation(step, evaluation.metrics)
+    run.logbook.write_between(step, evaluation.metrics)
     watch(Evaluated(step, evaluation.metrics))
 
 
@@ -140,6 +140,8 @@ def _resume_notices(resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[
 
 def _save(run: Run, step: int) -> Path:
     tensors, counts = run.optimizer.state()
+    if run.policy.reference is not None:
+        tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
     state: dict[str, Any] = {
         "optimizer": counts,
         "history": run.history.state_dict(),

@@ -107,9 +107,16 @@ class Tally:
         return metrics
 
 
-def describe(groups: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
-    """Everything a step's groups and batches say about rewards, rollouts and the budget."""
-    return {**_rewards(groups), **_outcomes(groups), **_groups(groups), **_rollouts(groups), **_budget(groups, batches)}
+def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
+    """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no refill."""
+    return {
+        **_rewards(groups),
+        **_outcomes(groups),
+        **_groups(groups),
+        **_rollouts(groups),
+        **_budget(groups, batches),
+        **_refill(groups[asked:], asked),
+    }
 
 
 def _rewards(groups: Sequence[Group]) -> Metrics:
@@ -181,6 +188,16 @@ def _budget(groups: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
     if kept:
         metrics |= {"advantage/mean": float(np.mean(kept)), "advantage/std": float(np.std(kept))}
     return metrics
+
+
+def _refill(added: Sequence[Group], asked: int) -> Metrics:
+    if not added:
+        return {}
+    return {
+        "refill/rounds": float(-(-len(added) // asked)),
+        "refill/groups": float(len(added)),
+        "refill/tokens": float(sum(g.lengths.sum() for g in added)),
+    }
 
 
 def _kept_advantages(group: Group) -> list[float]:

@@ -146,7 +146,7 @@ class Group:
     @property
     def correct(self) -> BoolArray:
         """[N], False where the verifier failed."""
-        return np.array([outcome.correct is True for outcome in self._outcomes()], dtype=np.bool_)
+        return np.array([bool(outcome.correct) for outcome in self._outcomes()], dtype=np.bool_)
 
     @property
     def valid(self) -> BoolArray:

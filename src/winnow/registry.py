@@ -116,7 +116,7 @@ def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = N
         return entry
     if ".py:" in use:
         entry = _entry_of(family, load_function(use, base=base))
-        _check_signature(entry)
+        _check_signature(entry, where=f"{use!r}: ")
         return entry
     if use not in _ENTRIES[family]:
         raise ConfigError(f"no {family} is called {use!r}{did_you_mean(use, _ENTRIES[family])}")
@@ -185,16 +185,19 @@ def _entry_of(family: str, function: Callable[..., Any]) -> Entry:
     return Entry(family, getattr(function, "__name__", type(function).__name__), function)
 
 
-def _check_signature(entry: Entry) -> None:
+def _check_signature(entry: Entry, *, where: str = "") -> None:
     expected = FAMILIES[entry.family]
-    parameters = list(inspect.signature(entry.function).parameters.values())
+    try:
+        signature = inspect.signature(entry.function)
+    except ValueError:  # some of Python's own functions have none
+        signature = inspect.Signature([inspect.Parameter("unknown", inspect.Parameter.VAR_POSITIONAL)])
+    parameters = signature.parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(positional) != len(expected) or open_ended:
-        shown = f"{entry.name}{inspect.signature(entry.function)}"
         raise ConfigError(
-            f"{shown} cannot be a {entry.family}: it must take exactly ({', '.join(expected)}) by position, "
-            f"and its options after a bare * as keyword-only parameters"
+            f"{where}{entry.name}{signature} does not fit the family {entry.family}: it must take exactly "
+            f"({', '.join(expected)}) by position, and its options after a bare * as keyword-only parameters"
         )
 
 

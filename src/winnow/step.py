@@ -1,6 +1,6 @@
 """One training step of RLVR: a single walk down the corridor. Each line fills one field; nothing is visited twice.
 
-    prompts -> counts -> rollouts -> outcomes -> keep -> advantages -> updates -> loss -> step -> sync -> log
+    prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
 """
 
 from __future__ import annotations
@@ -9,32 +9,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from winnow.algos.advantage import flat
 from winnow.build import Run
 from winnow.errors import EngineError
 from winnow.learner.schedule import schedule
 from winnow.measure import Clock, Tally, describe
-from winnow.records import FloatArray, Group, StepReport
+from winnow.records import FloatArray, Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 
 
 def train_step(run: Run, step: int) -> StepReport:
     """Sample, score, choose, credit, learn, hand over the weights, and write it down."""
     clock, tally = Clock(), Tally()
-
-    with clock("generate"):  # verdicts are already being reached while later rollouts are sampled
-        prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
-        counts = run.history.plan(prompts, step)  # [G] written by the allocator
-        groups = run.engine.generate(
-            prompts, counts.tolist(), run.sampling, seed=(run.seed, "rollout", step), on_rollout=run.verifiers.submit
-        )
-        check_fresh(groups, step)
-
-    with clock("verify"):
-        groups = run.verifiers.collect(groups)  # outcomes [N] per group
+    prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
+    counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
+    groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group
+    groups += refill(run, groups, step, clock)
 
     with clock("select"):
-        run.history.observe(groups, step)  # feeds the next plan
+        run.history.observe(groups, step, run.gradient_norms(groups))  # feeds the next plan
         groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
+        groups = fill_values(run, groups)  # N x [L], with a critic only
         groups = fill_advantages(run, groups)  # [N] or N x [L]
         updates = schedule(  # epochs x updates; weights are set, THEN rows that cannot teach leave
             groups,
@@ -42,18 +37,19 @@ def train_step(run: Run, step: int) -> StepReport:
             epochs=run.update.epochs,
             updates_per_step=run.update.updates_per_step,
             max_new_tokens=run.sampling.max_new_tokens,
-            pass_rates=run.history.planned_pass_rates(prompts, step),
+            pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
+            drop_silent=not run.objective.terms,
             seed=(run.seed, "schedule", step),
         )
 
     with clock("annotate"):
-        updates = run.policy.annotate(updates, run.needs)  # old log-probs: once, before the first optimizer step
+        updates = run.policy.annotate(updates, run.needs)  # old / reference log-probs: once, before the first update
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
             for mb in run.policy.micro_batches(batch):
                 out = run.policy.forward(mb, run.needs)  # log-probs [T]
-                value = run.objective(out, mb)  # sum of weight * importance * loss
+                value = run.objective(out, mb)  # sum of weight * (importance * loss + terms)
                 run.policy.backward(value.total)
                 tally.add(value, out, mb)
             tally.close(run.optimizer.step() if batch.rows else run.optimizer.skip())
@@ -61,17 +57,57 @@ def train_step(run: Run, step: int) -> StepReport:
     with clock("sync"):
         run.engine.load(run.policy.weights(), version=step + 1)
 
-    metrics = {**describe(groups, updates), **tally.metrics(), **clock.metrics()}
+    metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
     return run.logbook.write(step, metrics, groups, updates)
 
 
+def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
+    """Groups with outcomes. Verdicts are already being reached while later rollouts are sampled."""
+    with clock("generate"):
+        groups = run.engine.generate(
+            prompts, counts.tolist(), run.sampling, seed=(run.seed, "rollout", step), on_rollout=run.verifiers.submit
+        )
+        check_fresh(groups, step)
+    with clock("verify"):
+        return run.verifiers.collect(groups)
+
+
+def refill(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
+    """More groups while fewer than `prompts_per_step` carry a signal, for at most `refill_rounds` rounds.
+
+    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that carries
+    a signal is trained on, also above the number asked for, and nothing is kept for later.
+    """
+    rollout, added = run.config.rollout, list[Group]()
+    for number in range(1, rollout.refill_rounds + 1):
+        carrying = sum(carries_signal(group) for group in [*groups, *added])
+        prompts = run.prompts.take(step, refill=number)
+        if carrying >= rollout.prompts_per_step or not prompts:
+            break
+        counts = np.full(len(prompts), rollout.rollouts_per_prompt)
+        added += sample(run, prompts, counts, step, clock)
+    return added
+
+
+def carries_signal(group: Group) -> bool:
+    """False for a group that no group baseline can learn from: its verified rewards are all equal."""
+    return not flat(group.rewards[group.valid])
+
+
 def fill_keep(run: Run, group: Group, step: int) -> Group:
-    """Failed rollouts are hidden from the selector and never kept."""
+    """Failed rollouts are hidden from the selector and never kept; nor is a group that a refill was to replace."""
     keep = np.zeros(len(group.rollouts), dtype=np.bool_)
     valid = group.valid
-    if valid.any():
+    if valid.any() and (carries_signal(group) or not run.config.rollout.refill_rounds):
         keep[valid] = run.select(group.take(valid), Rng((run.seed, "select", step)))
     return group.fill(keep=keep)
+
+
+def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
+    """What the critic expects, per token; without one, nothing is filled."""
+    if run.critic is None:
+        return list(groups)
+    return [group.fill(values=tuple(values)) for group, values in zip(groups, run.critic(groups), strict=True)]
 
 
 def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:

@@ -192,7 +192,7 @@ def _rollout(index: int, length: int) -> Rollout:
 def _outcome(reward: float) -> Outcome:
     if np.isnan(reward):
         return Outcome(reward=reward, correct=None, kind="failed", cause="raised")
-    return Outcome(reward=float(reward), correct=reward >= 1, kind="correct" if reward >= 1 else "wrong")
+    return Outcome(reward=float(reward), correct=bool(reward >= 1), kind="correct" if reward >= 1 else "wrong")
 
 
 def _shape(lengths: Sequence[int], group: Sequence[int]) -> Shape:

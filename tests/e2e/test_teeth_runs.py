@@ -78,6 +78,15 @@ def test_a_prompt_that_returns_meets_new_random_numbers(smallest):
     assert all(first[prompt] != second[prompt] for prompt in first)
 
 
+def test_a_term_teaches_from_groups_without_an_advantage(smallest, tmp_path):
+    """No rollout is ever rewarded, and the entropy is still pushed up."""
+    (tmp_path / "never.py").write_text("def never(prompt, rollout):\n    return 0.0\n")
+    config = smallest(reward={"use": f"{tmp_path}/never.py:never"}, terms=[{"use": "entropy", "coefficient": 0.01}])
+    for row in steps(winnow.train(**config)):
+        assert row["budget/updates"] == 1
+        assert row["policy/grad_norm"] > 0
+
+
 def test_a_run_that_broke_off_resumes_to_the_same_files(smallest, tmp_path):
     """Broken off after step 2, resumed from the checkpoint before it: weights, state and log as if nothing had been."""
     config = smallest(steps=4, checkpoint={"every": 2}, update={"epochs": 2})

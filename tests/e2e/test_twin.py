@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
@@ -55,7 +54,7 @@ def trained(smallest, tmp_path):
     (tmp_path / "coarse.py").write_text(COARSE)
 
     def train(arch, **changes):
-        merged = {**changes, "rollout": {"rollouts_per_prompt": 7, "max_new_tokens": 6, **changes.get("rollout", {})}}
+        rollout = {"rollouts_per_prompt": 7, "max_new_tokens": 9, "stop": list("aeiou"), **changes.get("rollout", {})}
         config = smallest(
             arch,
             steps=3,
@@ -65,7 +64,7 @@ def trained(smallest, tmp_path):
             reward={"use": f"{tmp_path}/coarse.py:coarse"},
             select={"keep_per_prompt": 3},
             model={"dtype": "float64"},
-            **merged,
+            **{**changes, "rollout": rollout},
         )
         result = winnow.train(**config, watch=lambda event: None)
         return result.folder, Path(config["model"]["path"])
@@ -87,7 +86,9 @@ def test_the_twin_agrees_to_rounding(arch, changes, trained, twin, tmp_path):
         assert report.loss == pytest.approx(row["policy/loss"], rel=1e-9)
         assert report.grad_norm == pytest.approx(row["policy/grad_norm"], rel=1e-9)
     assert len(walked) == 3
-    before, after, ours = (load_file(f / "model.safetensors") for f in (model, run / "checkpoints/step-000003", tmp_path / "out"))
+    before, after, ours = (
+        load_file(f / "model.safetensors") for f in (model, run / "checkpoints/step-000003", tmp_path / "out")
+    )
     for name in after:
         moved = (after[name] - before[name]).norm()
         assert (ours[name] - after[name]).norm() <= 1e-10 * after[name].norm() + 1e-8 * moved, name
@@ -95,21 +96,21 @@ def test_the_twin_agrees_to_rounding(arch, changes, trained, twin, tmp_path):
 
 
 def check_that_the_run_is_hard(run, *, clips):
-    """A test of ties, flat groups, failed verdicts and clipping needs a run that has them."""
+    """A test of ties, flat groups, failed verdicts, lengths and clipping needs a run that has them."""
     groups = [entry.group for entry in read_rollouts(run)]
     judged = [group.rewards[group.valid] for group in groups]
     assert any(flat(rewards) for rewards in judged)
     assert any(not flat(rewards) and len(set(rewards)) < len(rewards) for rewards in judged)
     assert any(not group.valid.all() for group in groups)
+    assert any(len(set(group.lengths[group.keep])) > 1 for group in groups)
     assert any(row.get("policy/clip_fraction", 0) > 0 for row in read_metrics(run)) == clips
 
 
-def test_the_command_line_says_how_far_it_is(trained):
+def test_the_command_line_says_how_far_it_is(trained, twin, monkeypatch, capsys):
     run, model = trained("qwen2")
-    done = subprocess.run(
-        [sys.executable, TWIN, run, model, "--steps", "2"], capture_output=True, text=True, timeout=120, check=True
-    )
-    first, second = done.stdout.splitlines()
+    monkeypatch.setattr(sys, "argv", [str(TWIN), str(run), str(model), "--steps", "2"])
+    twin.main()
+    first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("step 0  kept 12  trained ")
     assert "parameters off by " in second
 

@@ -71,12 +71,12 @@ def write_run(folder, steps=10):
     """Steps 0 ... with two prompts each, "easy" and "hard", and evaluations before, halfway and after."""
     folder.mkdir(exist_ok=True)
     log = Logbook(folder, seed=3)
-    log.write_evaluation(0, evaluation(0.05, 0.04))
+    log.write_between(0, evaluation(0.05, 0.04))
     for step in range(steps):
         if step == steps // 2 and step:
-            log.write_evaluation(step, evaluation(0.61, 0.7))
+            log.write_between(step, evaluation(0.61, 0.7))
         easy = group("toy-easy", (RIGHT, RIGHT, WRONG))
         hard = group("toy-hard", (WRONG, UNREAD, FAILED, WRONG), texts=[NASTY, "", "x" * 5000, "6"])
         log.write(step, metrics(step), [easy, hard], [batch([easy, hard])])
-    log.write_evaluation(steps, evaluation(0.58, 0.66))
+    log.write_between(steps, evaluation(0.58, 0.66))
     return folder

@@ -89,6 +89,6 @@ def test_what_is_not_there_is_an_error(run, tmp_path):
         list(show(run, Choice(step=9)))
     with pytest.raises(DataError, match="cannot read"):
         list(show(tmp_path / "nowhere", Choice()))
-    Logbook(tmp_path, seed=0).write_evaluation(0, {"eval/seconds": 1.0})
+    Logbook(tmp_path, seed=0).write_between(0, {"eval/seconds": 1.0})
     with pytest.raises(DataError, match="not finished a step"):
         list(show(tmp_path, Choice()))

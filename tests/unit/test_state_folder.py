@@ -53,8 +53,16 @@ def test_a_used_folder_is_refused_with_its_contents_and_both_ways_out(tmp_path):
         assert word in str(error.value)
 
 
+def test_a_launch_that_ended_before_its_first_row_leaves_the_folder_new(tmp_path):
+    start(tmp_path).close()
+    start(tmp_path, seed=1).close()
+    written = json.loads((tmp_path / "manifest.json").read_text())
+    assert (written["config"]["seed"], written["changes"]) == (1, [])
+
+
 def test_a_refused_launch_leaves_the_folder_unlocked(tmp_path):
     start(tmp_path).close()
+    (tmp_path / "metrics.jsonl").write_text('{"step":0}\n')
     with pytest.raises(RunFolderError):
         start(tmp_path)
     start(tmp_path, resume=True).close()

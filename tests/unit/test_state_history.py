@@ -36,7 +36,34 @@ def test_pass_rates_count_verified_rollouts_over_all_steps():
     np.testing.assert_array_equal(stats.trials, [0, 4, 0])
     np.testing.assert_array_equal(stats.pass_rate, [np.nan, 0.75, np.nan])
     assert np.isnan(stats.gradient_norm).all()
-    assert history.state_dict()["seen"]["a"] == {"generated": 5, "verified": 4, "correct": 3, "last_step": 1}
+    assert history.state_dict()["seen"]["a"] == {"verified": 4, "correct": 3, "gradient_norm": None, "last_step": 1}
+
+
+def test_an_earlier_visit_counts_for_less():
+    """Decay 1/2: 2 of 4, then 2 of 2, is 3 of 4; the gradient norm is that of the last visit that had one."""
+    history = History(decay=0.5)
+    history.observe([group("a", RIGHT, RIGHT, WRONG, WRONG)], 0, np.array([3.0]))
+    history.observe([group("a", RIGHT, RIGHT)], 1, np.array([2.0]))
+    history.observe([group("a", WRONG)], 2, np.array([0.0]))
+
+    stats = history.stats([prompt("a")])
+
+    np.testing.assert_array_equal(stats.trials, [3.0])
+    np.testing.assert_array_equal(stats.correct, [1.5])
+    np.testing.assert_array_equal(stats.gradient_norm, [2.0])
+
+
+def test_a_probe_is_kept_apart_and_replaces_the_one_before():
+    history = History(decay=0.5)
+    history.observe([group("a", WRONG)], 0)
+    history.record_probe([group("a", RIGHT, WRONG), group("b", RIGHT)], 0, np.array([1.5, 2.5]))
+    history.record_probe([group("a", RIGHT, RIGHT)], 4, np.array([0.5]))
+
+    probed = history.probed([prompt("a"), prompt("b")])
+
+    np.testing.assert_array_equal(probed.pass_rate, [1.0, np.nan])
+    np.testing.assert_array_equal(probed.gradient_norm, [0.5, np.nan])
+    np.testing.assert_array_equal(history.stats([prompt("a")]).pass_rate, [0.0])
 
 
 def test_a_plan_is_read_by_prompt_and_replaces_the_one_before():
@@ -44,7 +71,7 @@ def test_a_plan_is_read_by_prompt_and_replaces_the_one_before():
     history.record_plan([prompt("a"), prompt("b")], np.array([3, 0]), np.array([0.25, np.nan]))
 
     np.testing.assert_array_equal(history.plan([prompt("b"), prompt("a")], step=7), [0, 3])
-    np.testing.assert_array_equal(history.planned_pass_rates([prompt("b"), prompt("a")], step=7), [np.nan, 0.25])
+    np.testing.assert_array_equal(history.planned_pass_rates([prompt("b"), prompt("a")]), [np.nan, 0.25])
 
     history.record_plan([prompt("c")], np.array([4]), np.array([0.5]))
     with pytest.raises(ValueError, match="step 8: prompt 'a' has no planned count"):
@@ -67,6 +94,7 @@ def test_a_plan_that_makes_no_sense_is_refused(names, counts, rates, message):
 def test_the_state_survives_strict_json():
     history = History()
     history.observe([group("a", RIGHT, WRONG, WRONG)], step=0)
+    history.record_probe([group("b", RIGHT)], 0, np.array([0.1]))
     history.record_plan([prompt("a"), prompt("b")], np.array([3, 1]), np.array([1 / 3, np.nan]))
 
     restored = History()
@@ -74,4 +102,4 @@ def test_the_state_survives_strict_json():
 
     assert restored.state_dict() == history.state_dict()
     assert restored.stats([prompt("a")]).pass_rate[0] == 1 / 3
-    np.testing.assert_array_equal(restored.planned_pass_rates([prompt("a"), prompt("b")], 1), [1 / 3, np.nan])
+    np.testing.assert_array_equal(restored.planned_pass_rates([prompt("a"), prompt("b")]), [1 / 3, np.nan])

@@ -154,7 +154,7 @@ def test_the_file_alone_reproduces_credit(tmp_path):
 
 def test_metrics_and_evaluations_of_a_step_become_one_row(tmp_path):
     log = Logbook(tmp_path, seed=0)
-    log.write_evaluation(0, {"eval/accuracy_greedy": 0.25})
+    log.write_between(0, {"eval/accuracy_greedy": 0.25})
     report = log.write(0, {"reward/mean": 0.1 + 0.2, "budget/rollouts": 8, "reward/std": np.float64(0.5)}, [], [])
     log.write(1, {"policy/loss": math.nan, "policy/grad_norm": math.inf}, [], [])
 
@@ -202,7 +202,7 @@ def logged_steps(folder):
 def three_steps(folder):
     log = Logbook(folder, seed=0)
     for step in range(3):
-        log.write_evaluation(step, {"eval/accuracy_greedy": 0.5})
+        log.write_between(step, {"eval/accuracy_greedy": 0.5})
         log.write(step, {"reward/mean": step / 3}, [group("a"), group("b")], [])
     return log
 

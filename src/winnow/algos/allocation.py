@@ -122,8 +122,11 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
     positive = np.where((weights > 0) & (high > 0), weights, 0.0)
     if budget <= 0 or not positive.any():
         return low.astype(np.float64)
+    free = positive / positive.sum() * budget
+    if np.all((free >= low) & (free <= high)):
+        return free
     scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
-    for _ in range(200):  # the sum grows with the scale: bisect it
+    for _ in range(100):  # the sum grows with the scale: bisect it
         scale = (scale_low + scale_high) / 2
         over = np.clip(scale * positive, low, high).sum() > budget
         scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)

@@ -1,4 +1,4 @@
-"""The scalar that is optimised: sum over trained tokens of weight * importance * loss."""
+"""The scalar that is optimised: sum over trained tokens of weight * (importance * loss + sum(coefficient * term))."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from torch import Tensor
 from winnow.records import MicroBatch, PolicyOutput
 
 Record = TypeVar("Record", MicroBatch, PolicyOutput)
+Loss = Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand beside the loss."""
+
+    name: str
+    coefficient: float
+    function: Callable[[PolicyOutput, MicroBatch], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +36,18 @@ class Value:
 class Objective:
     """What `policy.backward` gets: `objective(out, mb).total`."""
 
-    loss: Callable[[PolicyOutput, MicroBatch], tuple[Tensor, dict[str, Tensor]]]
+    loss: Loss
+    terms: tuple[Term, ...] = ()
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
         out, mb = _trained_only(out, mb.mask), _trained_only(mb, mb.mask)
         loss, diagnostics = self.loss(out, mb)
-        return Value((mb.weights * mb.importance * loss).sum(), diagnostics)
+        per_token = mb.importance * loss
+        for term in self.terms:
+            value = term.function(out, mb)
+            per_token = per_token + term.coefficient * value
+            diagnostics = {**diagnostics, term.name: value.detach()}
+        return Value((mb.weights * per_token).sum(), diagnostics)
 
 
 def _trained_only(record: Record, mask: Tensor) -> Record:

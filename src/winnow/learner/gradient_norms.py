@@ -3,8 +3,8 @@
 log P is the sum over the completion's trained tokens, at the sampling temperature, without length normalisation. The
 gradient is the one with respect to a single [V, H] matrix, and for one rollout that is a sum of outer products a b':
 
-    output head      d_t h_t'       d_t = (onehot(y_t) - p_t) / temperature, h_t the hidden state that predicts y_t
-    input embedding  onehot(x_s) g_s'     g_s = the gradient at the embedded token x_s
+    output head      d_t h_t'            d_t = (onehot(y_t) - p_t) / temperature, h_t the hidden state that predicts y_t
+    input embedding  onehot(x_s) g_s'    g_s = the gradient at the embedded token x_s
 
 The squared norm of such a sum is sum_ij (a_i . a_j) (b_i . b_j), so the matrix itself is never made. Where the model
 ties the two, the gradient is that of the shared matrix, and the sum runs over the outer products of both roles.
@@ -57,16 +57,16 @@ def prompt_gradient_norms(policy: Policy, groups: Sequence[Group], *, of: Matrix
 
 @torch.no_grad()
 def output_head_norms(decoder: nn.Module, head: nn.Module, fed: Fed, *, temperature: float) -> list[float]:
-    """[R] with respect to the output head's weight alone, tied or not. Forward only; holds one [T, V]."""
+    """[R] with respect to the output head's weight alone, tied or not. Forward only; [T, V] exists at once."""
     hidden = _predictors(decoder(input_ids=fed.tokens, use_cache=False), fed)
     slopes = _slopes(head(hidden), fed, temperature)
-    rollouts = zip(slopes.split(fed.lengths), hidden.to(slopes.dtype).split(fed.lengths), strict=True)
-    return _roots(_squared(d @ d.T, h) for d, h in rollouts)
+    per_rollout = zip(torch.split(slopes, fed.lengths), torch.split(hidden.to(slopes), fed.lengths), strict=True)
+    return _roots(_squared(d @ d.T, h) for d, h in per_rollout)
 
 
 @torch.enable_grad()
 def embedding_norms(decoder: nn.Module, head: nn.Module, fed: Fed, *, temperature: float) -> list[float]:
-    """[R] with respect to the input embedding, in both its roles where the head is tied to it. Holds one [T, V].
+    """[R] with respect to the input embedding, in both its roles where the head is tied to it. [T, V] exists at once.
 
     One backward for all rollouts: what they are fed with is kept apart, so each finds its own gradient there, and no
     parameter gets one. Raises ConfigError where the embedding is more than a table.
@@ -81,9 +81,9 @@ def embedding_norms(decoder: nn.Module, head: nn.Module, fed: Fed, *, temperatur
     squared = _tied_squared if head.weight is embedding.weight else _input_squared
     per_rollout = zip(
         fed.tokens,
-        inputs.to(slopes.dtype),
-        slopes.split(fed.lengths),
-        hidden.detach().to(slopes.dtype).split(fed.lengths),
+        inputs.to(slopes),
+        torch.split(slopes, fed.lengths),
+        torch.split(hidden.detach().to(slopes), fed.lengths),
         strict=True,
     )
     return _roots(squared(*rollout) for rollout in per_rollout)
@@ -109,7 +109,7 @@ def _slopes(logits: Tensor, fed: Fed, temperature: float) -> Tensor:
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     slopes = (logits / temperature).softmax(dim=-1).neg_()
     slopes[torch.arange(len(slopes), device=slopes.device), fed.targets] += 1
-    return slopes.mul_((fed.mask / temperature).unsqueeze(-1))
+    return slopes.mul_(fed.mask.to(slopes).div_(temperature).unsqueeze(-1))
 
 
 def _tied_squared(tokens: Tensor, inputs: Tensor, slopes: Tensor, hidden: Tensor) -> Tensor:

@@ -8,21 +8,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from winnow.algos.estimators import truncated_importance
 from winnow.records import BoolArray, FloatArray, MicroBatch, Row
 
 
 def micro_batches(
-    batch_rows: Sequence[Row], *, tokens: int, device: torch.device, dtype: torch.dtype = torch.float32
+    batch_rows: Sequence[Row],
+    *,
+    tokens: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    max_importance: float = 0.0,
 ) -> list[MicroBatch]:
     """Rows bucketed by length and cut so that rows x longest <= `tokens`, prompt, completion and padding counted.
 
     A row longer than `tokens` gets a micro-batch of its own. Floats come as `dtype`. No rows, no micro-batches.
+    With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
     """
     rows = sorted(batch_rows, key=_length, reverse=True)  # stable: equal lengths keep their order
     parts = []
     while rows:
         fitting = max(1, tokens // _length(rows[0]))
-        parts.append(_flatten(rows[:fitting], device, dtype))
+        parts.append(_flatten(rows[:fitting], device, dtype, max_importance))
         rows = rows[fitting:]
     return parts
 
@@ -31,7 +38,7 @@ def _length(row: Row) -> int:
     return len(row.prompt.tokens) + len(row.rollout.tokens)
 
 
-def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> MicroBatch:
+def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype, max_importance: float) -> MicroBatch:
     lengths = np.array([len(row.rollout.tokens) for row in rows])
     sequence = np.repeat(np.arange(len(rows)), lengths)
 
@@ -49,7 +56,7 @@ def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> M
         mask=torch.from_numpy(np.concatenate([_mask(row) for row in rows])).to(device),
         advantages=floats(_advantages(row) for row in rows),
         weights=floats([weights]),
-        importance=torch.ones(len(sequence), device=device, dtype=dtype),
+        importance=floats(_importance(row, max_importance) for row in rows),
         behaviour_logprobs=floats(row.rollout.logprobs for row in rows),
         old_logprobs=floats_if_filled("old_logprobs"),
         ref_logprobs=floats_if_filled("ref_logprobs"),
@@ -59,6 +66,12 @@ def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> M
 def _mask(row: Row) -> BoolArray:
     mask = row.rollout.trainable
     return np.ones(len(row.rollout.tokens), dtype=np.bool_) if mask is None else mask
+
+
+def _importance(row: Row, most: float) -> FloatArray:
+    if most == 0.0 or row.old_logprobs is None:  # the latter while the old log-probs themselves are computed
+        return np.ones(len(row.rollout.tokens))
+    return truncated_importance(row.old_logprobs, row.rollout.logprobs, most=most)
 
 
 def _advantages(row: Row) -> FloatArray:

@@ -79,6 +79,10 @@ class Optimizer:
         """The update of an empty batch: only the schedule advances."""
         return self._advance(0.0, skipped=True)
 
+    def reset(self) -> None:
+        """Forget the moments; the schedule goes on."""
+        self._adamw.state.clear()
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors by name for safetensors, and the rest for JSON. The tensors are the live ones: write them now."""
         tensors = {

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from winnow.errors import ConfigError
 
 
-def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+Halves = tuple[nn.Module, nn.Module]  # decoder, head
+
+
+def decoder_and_head(model: nn.Module) -> Halves:
     """The two halves of a transformers model, wrapped by peft or not, such that logits = head(decoder(tokens)).
 
     Raises ConfigError for a model that does more than that (a soft cap, a final scale): its log-probs would be wrong.

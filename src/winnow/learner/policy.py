@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
-from winnow.learner.gradient_norms import NORMS, Fed, Matrix
+from winnow.learner.gradient_norms import NORMS, Fed, Matrix, prompt_gradient_norms
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.parts import causal_model, decoder_and_head
-from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput, Row
+from winnow.learner.parts import Halves, causal_model, decoder_and_head
+from winnow.learner.reference import Reference
+from winnow.records import Batch, FloatArray, Group, MicroBatch, PolicyOutput, Row
 
 
 class Policy:
@@ -40,13 +41,17 @@ class Policy:
         tokens_per_micro_batch: int,
         chunk_tokens: int = 4096,
         gradient_checkpointing: bool = False,
+        max_importance: float = 0.0,
+        reference: Reference | None = None,
     ) -> None:
         self.model = model.eval()
-        self._decoder, self._head = decoder_and_head(model)
+        self._halves = decoder_and_head(model)
         self._temperature = temperature
         self._pad_token = pad_token
         self._tokens_per_micro_batch = tokens_per_micro_batch
         self._chunk_tokens = chunk_tokens
+        self._max_importance = max_importance
+        self.reference = reference
         self._checkpointed = _checkpoint_layers(model) if gradient_checkpointing else []
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         causal_model(model).get_input_embeddings().padding_idx = None
@@ -75,37 +80,40 @@ class Policy:
 
     def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:
         """Log-probs [T] of the completion tokens given what stands before them; the entropy [T] if in `needs`."""
-        tokens, predicting, targets = (part.to(self.device) for part in _layout(mb.rows, self._pad_token))
         with self._checkpointing():
-            hidden = self._decoder(input_ids=tokens, use_cache=False).last_hidden_state
-        logprobs, entropy = token_logprobs(
-            hidden.flatten(0, 1).index_select(0, predicting),
-            self._head,
-            targets,
-            temperature=self._temperature,
-            chunk=self._chunk_tokens,
-            with_entropy="entropy" in needs,
-        )
-        return PolicyOutput(logprobs=logprobs, entropy=entropy)
+            return self._read(mb.rows, self._halves, with_entropy="entropy" in needs)
 
     def backward(self, scalar: Tensor) -> None:
         """Add the scalar's gradient to that of the batch's earlier micro-batches."""
         scalar.backward()  # type: ignore[no-untyped-call]
 
     def annotate(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
-        """The batches with `old_logprobs` filled, if in `needs`. Call it before the first update.
+        """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first update.
 
         Each distinct rollout is passed once; the batches of later epochs share the answer.
         """
-        if "old_logprobs" not in needs:
-            return list(batches)
-        distinct = {row.key: row for batch in batches for row in batch.rows}
-        found = self._logprobs(list(distinct.values()))
-        return [_fill(batch, "old_logprobs", found) for batch in batches]
+        rows = list({row.key: row for batch in batches for row in batch.rows}.values())
+        annotated = list(batches)
+        if "old_logprobs" in needs:
+            annotated = _fill(annotated, "old_logprobs", self._logprobs(rows, self._halves))
+        if "ref_logprobs" in needs and self.reference is not None:
+            with self.reference.active() as halves:
+                annotated = _fill(annotated, "ref_logprobs", self._logprobs(rows, halves))
+        return annotated
+
+    def reset_reference(self) -> None:
+        """Measure distances from the policy as it is now."""
+        if self.reference is not None:
+            self.reference.reset()
+
+    def prompt_gradient_norms(self, groups: Sequence[Group], *, of: Matrix) -> FloatArray:
+        """[G] G_i of GVM: the mean gradient norm over each prompt's correct rollouts; see gradient_norms.py."""
+        return prompt_gradient_norms(self, groups, of=of)
 
     def gradient_norms(self, rows: Sequence[Row], *, of: Matrix) -> FloatArray:
-        """[rows] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights, log P summed over the trained
-        tokens; see gradient_norms.py. No parameter's `grad` changes. Raises ConfigError for an embedding it cannot do.
+        """[rows] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py.
+
+        No parameter's own gradient changes. Raises ConfigError where the embedding is more than a table.
         """
         tokens = min(self._tokens_per_micro_batch, self._chunk_tokens)  # a micro-batch's whole [T, V] exists at once
         found: dict[tuple[int, int], float] = {}
@@ -114,22 +122,43 @@ class Policy:
             lengths = [len(row.rollout.tokens) for row in mb.rows]
             inputs = Fed(tokens=fed, predicting=predicting, targets=targets, mask=mb.mask, lengths=lengths)
             with self._checkpointing():
-                norms = NORMS[of](self._decoder, self._head, inputs, temperature=self._temperature)
+                norms = NORMS[of](*self._halves, inputs, temperature=self._temperature)
             found.update(zip((row.key for row in mb.rows), norms, strict=True))
         return np.array([found[row.key] for row in rows], dtype=np.float64)
 
     @torch.no_grad()
-    def _logprobs(self, rows: Sequence[Row]) -> dict[tuple[int, int], FloatArray]:
-        """[L] per row, by its key, under the present weights."""
+    def _logprobs(self, rows: Sequence[Row], halves: Halves) -> dict[tuple[int, int], FloatArray]:
+        """[L] per row, by its key, as a model has them now."""
         found = {}
         for mb in self._cut(rows):
             lengths = [len(row.rollout.tokens) for row in mb.rows]
-            pieces = torch.split(self.forward(mb).logprobs.cpu().double(), lengths)
+            pieces = torch.split(self._read(mb.rows, halves).logprobs.cpu().double(), lengths)
             found.update({row.key: piece.numpy() for row, piece in zip(mb.rows, pieces, strict=True)})
         return found
 
+    def _read(self, rows: Sequence[Row], halves: Halves, *, with_entropy: bool = False) -> PolicyOutput:
+        """What a model says of the rows' completion tokens, row after row."""
+        decoder, head = halves
+        tokens, predicting, targets = (part.to(self.device) for part in _layout(rows, self._pad_token))
+        hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        logprobs, entropy = token_logprobs(
+            hidden.flatten(0, 1).index_select(0, predicting),
+            head,
+            targets,
+            temperature=self._temperature,
+            chunk=self._chunk_tokens,
+            with_entropy=with_entropy,
+        )
+        return PolicyOutput(logprobs=logprobs, entropy=entropy)
+
     def _cut(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        return micro_batches(rows, tokens=self._tokens_per_micro_batch, device=self.device, dtype=self.dtype)
+        return micro_batches(
+            rows,
+            tokens=self._tokens_per_micro_batch,
+            device=self.device,
+            dtype=self.dtype,
+            max_importance=self._max_importance,
+        )
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
@@ -164,8 +193,11 @@ def _layout(rows: Sequence[Row], pad_token: int) -> tuple[Tensor, Tensor, Tensor
     return torch.from_numpy(tokens), torch.from_numpy(np.concatenate(predicting)), torch.from_numpy(targets)
 
 
-def _fill(batch: Batch, name: str, found: Mapping[tuple[int, int], FloatArray]) -> Batch:
-    return dataclasses.replace(batch, rows=tuple(row.fill(**{name: found[row.key]}) for row in batch.rows))
+def _fill(batches: Sequence[Batch], name: str, found: Mapping[tuple[int, int], FloatArray]) -> list[Batch]:
+    return [
+        dataclasses.replace(batch, rows=tuple(row.fill(**{name: found[row.key]}) for row in batch.rows))
+        for batch in batches
+    ]
 
 
 def _checkpoint_layers(model: nn.Module) -> list[nn.Module]:

@@ -22,6 +22,7 @@ REGISTERED_BY: Mapping[str, str] = MappingProxyType(
         "advantage": "winnow.algos.advantage",
         "weighting": "winnow.algos.weighting",
         "loss": "winnow.algos.loss",
+        "term": "winnow.algos.terms",
         "engine": "winnow.engines",
     }
 )

@@ -15,15 +15,13 @@ import torch
 import transformers
 
 from winnow.algos.estimators import pass_at_k
-from winnow.build import engine_context, load_model, resolve_members, training_sampling
+from winnow.build import engine_context, held_out_prompts, load_model, resolve_members, training_sampling
 from winnow.config import Config
 from winnow.errors import DataError
 from winnow.evaluate import Evaluation, evaluate
 from winnow.learner.device import resolve_device
-from winnow.models.load import load_tokenizer
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.report.text import accuracies, duration, percent, quoted, safe
-from winnow.tasks.templates import render
 from winnow.verify import Verifiers
 
 EXAMPLES = 5
@@ -42,8 +40,7 @@ def evaluate_model(config: Config, base: Path) -> Evaluation:
     """
     members = resolve_members(config, base)
     torch.set_num_threads(config.threads or torch.get_num_threads())
-    problems = members.task(config.evaluate.split)[: config.evaluate.problems]
-    prompts = render(problems, load_tokenizer(config.model.path), **config.prompt.model_dump(), base=base).prompts
+    prompts = held_out_prompts(members).prompts
     transformers.utils.logging.disable_progress_bar()  # the report is the output, not the loading
     loaded = load_model(config, resolve_device(config.device), None)
     with Verifiers(members.reward, **config.verify.model_dump(), base=base) as verifiers:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from winnow.config import Config, _set, dump, load, validate
+from winnow.config import Config, dump, load, override, validate
 from winnow.errors import DataError
 
 MANIFEST = "manifest.json"
@@ -30,7 +30,7 @@ def settings_for(model: str, config: Path | None, sets: Sequence[str]) -> tuple[
     manifest = Path(model).expanduser().resolve().parent.parent / MANIFEST
     data = _trained_with(manifest)
     for assignment in own:
-        _set(data, assignment)
+        override(data, assignment)
     source = str(manifest) if manifest.is_file() else "the command line"
     return _without_adapter(validate(data, source=source)), Path.cwd()
 

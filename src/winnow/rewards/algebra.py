@@ -14,9 +14,10 @@ from typing import Any
 from winnow.errors import ConfigError
 
 _BOMBS = re.compile(
-    r"\^\s*\{?[^{}^]*\^|\^\s*\{?\s*-?\s*\d{5,}|\d{5,}\s*\)?\s*!|!\s*!|\\(?:sum|prod|int|lim|binom\s*\{\d{5,})(?![a-zA-Z])"
+    r"[\d)}]\s*\^\s*(?:\{[^{}^]*\d\s*\}?|\d)\s*\^|\^\s*\{?\s*-?\s*\d{5,}|\d{5,}\s*\)?\s*!|!\s*!|\\(?:sum|prod|int|lim|binom\s*\{\d{5,})(?![a-zA-Z])"
 )
 _MACRO = re.compile(r"\\[a-zA-Z]+")
+_WARMING = (r"\frac{\sqrt{2}}{3} \sin x", r"e^{-2 t} + \ln 5", r"2 x \le 7!")
 _DIGITS = 50
 _POINTS = (1237, 2749)
 
@@ -30,6 +31,12 @@ def require() -> None:
     """Raise ConfigError where math-verify is not installed."""
     if not available():
         raise ConfigError("grader 'math' needs the package math-verify: pip install 'winnow-rl[math]'")
+
+
+def warm() -> None:
+    """Import math-verify and have it parse something, so that the processes forked from this one need not."""
+    for text in _WARMING:
+        equal(text, text)
 
 
 def equal(answer: str, gold: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -10,9 +11,16 @@ from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning, answer_tag, has_box, hashes, last_boxed, last_number
-from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict
+from winnow.rewards.graders import GRADERS, check_grader, unparsable, verdict, warm_grader
 from winnow.rewards.numbers import to_fraction
 from winnow.rewards.tags import thinking_open
+from winnow.rewards.tolerance import stated_error, tolerant, with_unit
+
+
+def _check_boxed(options: Mapping[str, Any]) -> None:
+    check_grader(options)
+    if not 0 <= options["absolute_tolerance"] < math.inf:
+        raise ConfigError(f"absolute_tolerance is {options['absolute_tolerance']!r}: it must be a number, at least 0")
 
 
 def _check_tolerance(options: Mapping[str, Any]) -> None:
@@ -21,7 +29,7 @@ def _check_tolerance(options: Mapping[str, Any]) -> None:
         raise ConfigError(f"relative_tolerance is {tolerance!r}: it must be a share, at least 0 and below 1")
 
 
-@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", check=check_grader)
+@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", check=check_grader, warm=warm_grader)
 def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
     r"""1 for a right answer in the r1_zero format, else 0; the format is logged, never paid for by itself.
 
@@ -38,17 +46,23 @@ def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outc
     return verdict(answer, prompt.answer, GRADERS[grader], format=1.0)
 
 
-@register("reward", example=lambda gold: rf"so \boxed{{{gold}}}", check=check_grader)
+@register("reward", example=lambda gold: rf"so \boxed{{{gold}}}", check=check_grader, warm=warm_grader)
 def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
     """1 when the last box anywhere in the completion is right; for prompts that are the question and nothing else."""
     answer = last_boxed(rollout.text)
     return verdict(answer, prompt.answer, GRADERS[grader], format=float(answer is not None))
 
 
-@register("reward", example=lambda gold: rf"so</think> \boxed{{{gold}}}", check=check_grader)
-def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome:
-    """1 when the last box after the reasoning is right; a box inside reasoning that never ended is no answer."""
-    return verdict(last_boxed(_conclusion(prompt, rollout)), prompt.answer, GRADERS[grader])
+@register("reward", example=lambda gold: rf"so</think> \boxed{{{gold}}}", check=_check_boxed, warm=warm_grader)
+def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
+    """1 when the last box after the reasoning is right; a box inside reasoning that never ended is no answer.
+
+    Numbers may be `absolute_tolerance` away, or what the problem's own field `error` says; its field `unit` counts as
+    written after a gold that names none (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError for an
+    `error` that is no number.
+    """
+    equal = tolerant(GRADERS[grader], stated_error(prompt.meta, absolute_tolerance))
+    return verdict(last_boxed(_conclusion(prompt, rollout)), with_unit(prompt.answer, prompt.meta), equal)
 
 
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")

@@ -17,6 +17,7 @@ Decide = Callable[[str, str], Verdict]
 
 _BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
+_IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
 _NAME = re.compile(r"\\?[a-zA-Z]+(?:_\w)?(?:\([a-z](?:,[a-z])*\))?'?")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
@@ -35,7 +36,7 @@ def compare(answer: str, gold: str, single: Decide) -> Verdict:
     verdict = _equations(without_units(answer), without_units(gold), single)
     if verdict is not None:
         return verdict
-    mine, theirs = _value(answer), _value(gold)
+    mine, theirs = value(answer), value(gold)
     if spelling(mine) == spelling(theirs):
         return bool(spelling(theirs))
     for part in (_matrices, _parts, _not_values, _relations, _identity):
@@ -68,9 +69,9 @@ def bases(answer: str, gold: str) -> Verdict:
     return None if mine == theirs else False
 
 
-def _value(text: str) -> str:
-    r"""Without units, `2e5` as a product, and without the name on the left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
-    text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", without_units(text))
+def value(text: str) -> str:
+    r"""Without units, `2e5` as a product, `2I` as `2i`, and without the name on the left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
+    text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _IMAGINARY.sub("i", without_units(text)))
     left, equals, right = text.partition("=")
     if not equals:
         left, equals, right = text.partition(r"\in ")

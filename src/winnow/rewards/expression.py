@@ -34,6 +34,7 @@ _TOLERANCE = Decimal("1e-950")
 # To 85 digits. Both sides see the same number, so it acts like a letter that happens to have this value.
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
 _GREEK = "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi psi omega"
+_APPLIED = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]\s*\(\s*[-+]?\d+(?:\.\d*)?\s*\)")  # I(0) is not I times 0
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?|\.\d+)|(?P<word>\\[a-zA-Z]+|sqrt|pi(?![a-zA-Z]))|(?P<letter>[a-zA-Z])"
     r"|(?P<sign>[-+*/^(){}\[\]]))",
@@ -65,6 +66,8 @@ class Node:
 
 def read(text: str) -> Node:
     """The expression a text spells. Raises Unreadable."""
+    if _APPLIED.search(text):
+        raise Unreadable("a function of a number, or a product with it")
     reader = _Reader(list(_tokens(text)))
     node = reader.sum(0)
     if reader.here:
@@ -84,6 +87,17 @@ def same(a: Node, b: Node) -> bool | None:
                 return False
             verdict = True
     return verdict
+
+
+def number(text: str) -> Fraction | None:
+    """The number a text spells, to 1,000 digits; None for another text, one with letters or one without a value."""
+    try:
+        node = read(text)
+        with decimal.localcontext(_CONTEXT):
+            value = None if node.letters() else _at(node, 0)
+    except Unreadable:
+        return None
+    return None if value is None else Fraction(value)
 
 
 def proportional(a: Node, b: Node) -> bool | None:

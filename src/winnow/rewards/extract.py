@@ -62,8 +62,8 @@ def last_number(text: str) -> str | None:
 
 
 def after_reasoning(text: str) -> str:
-    """What follows the last `</think>`; the whole text where no reasoning was closed."""
-    return text.rpartition("</think>")[2]
+    """What follows the last `</think>`, up to a `<think>` that never ends; the whole text where there is neither."""
+    return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def _unwrap(content: str) -> str:

@@ -25,6 +25,12 @@ def check_grader(options: Mapping[str, Any]) -> None:
         algebra.require()
 
 
+def warm_grader(options: Mapping[str, Any]) -> None:
+    """What a worker needs before its first verdict: computer algebra, where `grader` is "math"."""
+    if options.get("grader") == "math":
+        algebra.warm()
+
+
 def golds(answer: Any) -> list[str]:
     """The accepted answers as text: a number or a text is one, a list is several; boxed ones are unwrapped."""
     several = answer if isinstance(answer, (list, tuple)) else [answer]

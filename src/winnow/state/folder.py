@@ -61,6 +61,8 @@ class RunFolder:
         (versions, threads, platform). On resume, "config" may differ in `MAY_CHANGE` only; every other difference
         between the manifests becomes a notice.
 
+        A launch that ended before it wrote a row leaves a folder that is still new.
+
         Raises RunFolderError for a folder that is not a winnow run, is in use, is already used (without `resume`),
         holds no run or one with another configuration (with `resume`), or cannot be written.
         """
@@ -128,7 +130,7 @@ def _claim(path: Path, resume: bool, manifest: Mapping[str, Any]) -> tuple[str, 
     before = _read_manifest(path)
     after = json.loads(json.dumps({"winnow_run": FORMAT, "changes": [], **manifest}))
     notices: tuple[str, ...] = ()
-    if before is not None:
+    if before is not None and (resume or _begun(path)):
         if not resume:
             raise RunFolderError(
                 f"{path} already holds a run ({_contents(path)}); continue it with --resume, "
@@ -196,6 +198,12 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return data if isinstance(data, dict) and "winnow_run" in data else None
+
+
+def _begun(path: Path) -> bool:
+    """False for what a launch leaves that ended before its first row: nothing that a new one could overwrite."""
+    ours = {LOCK, MANIFEST, draft_of(path / MANIFEST).name}
+    return any(entry.name not in ours for entry in path.iterdir())
 
 
 def _contents(path: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +19,26 @@ from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The totals of one prompt over all steps so far."""
+    """What one prompt has shown. Each visit fades by `decay` at the next, so that an old policy's answers count for less."""
 
-    generated: int = 0  # rollouts
-    verified: int = 0  # of these, with a verdict
-    correct: int = 0  # of these, correct
+    verified: float = 0.0  # rollouts with a verdict
+    correct: float = 0.0  # of these, correct
+    gradient_norm: float | None = None  # at the last visit with a correct rollout; None where it was never measured
     last_step: int = -1
 
     @property
     def pass_rate(self) -> float:
         return self.correct / self.verified if self.verified else math.nan
+
+    def then(self, group: Group, gradient_norm: float, step: int, decay: float) -> Seen:
+        """After one more visit."""
+        measured = not math.isnan(gradient_norm) and bool(group.correct.any())
+        return Seen(
+            verified=decay * self.verified + int(group.valid.sum()),
+            correct=decay * self.correct + int(group.correct.sum()),
+            gradient_norm=float(gradient_norm) if measured else self.gradient_norm,
+            last_step=step,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +50,44 @@ class Planned:
 
 
 class History:
-    """Per-prompt totals and the current plan; both survive a resume through `state_dict`."""
+    """What every prompt has shown and the current plan; both survive a resume through `state_dict`.
 
-    def __init__(self) -> None:
+    A probe's findings are kept apart from those of training: they were measured at once, under the same weights, for all
+    prompts of a plan, and are replaced by the next probe's.
+    """
+
+    def __init__(self, *, decay: float = 1.0) -> None:
+        self._decay = decay
         self._seen: dict[str, Seen] = {}
+        self._probed: dict[str, Seen] = {}
         self._plan: dict[str, Planned] = {}
 
     def stats(self, prompts: Sequence[Prompt]) -> PromptStats:
-        """What is known about G prompts; one never verified has pass rate NaN and 0 trials. Gradient norms are NaN."""
-        seen = [self._seen.get(prompt.id, Seen()) for prompt in prompts]
-        return PromptStats(
-            ids=tuple(prompt.id for prompt in prompts),
-            pass_rate=np.array([s.pass_rate for s in seen], dtype=np.float64),
-            gradient_norm=np.full(len(seen), np.nan),
-            trials=np.array([s.verified for s in seen], dtype=np.float64),
-            correct=np.array([s.correct for s in seen], dtype=np.float64),
-        )
+        """What training has shown of G prompts: NaN and 0 trials for one never verified."""
+        return _stats(prompts, self._seen)
+
+    def probed(self, prompts: Sequence[Prompt]) -> PromptStats:
+        """What the last probe has shown of G prompts."""
+        return _stats(prompts, self._probed)
+
+    def observe(self, groups: Sequence[Group], step: int, gradient_norms: FloatArray | None = None) -> None:
+        """Add the verdicts of a step, failed ones left out, and [G] gradient norms where they were measured."""
+        self._seen |= self._after(self._seen, groups, step, gradient_norms, self._decay)
+
+    def record_probe(self, groups: Sequence[Group], step: int, gradient_norms: FloatArray | None = None) -> None:
+        """Replace the last probe's findings."""
+        self._probed = self._after({}, groups, step, gradient_norms, 1.0)
+
+    @staticmethod
+    def _after(
+        before: Mapping[str, Seen], groups: Sequence[Group], step: int, norms: FloatArray | None, decay: float
+    ) -> dict[str, Seen]:
+        measured = np.full(len(groups), np.nan) if norms is None else norms
+        return {
+            group.prompt.id: before.get(group.prompt.id, Seen()).then(group, norm, step, decay)
+            for group, norm in zip(groups, measured.tolist(), strict=True)
+            if group.rollouts
+        }
 
     def record_plan(self, prompts: Sequence[Prompt], counts: IntArray, pass_rates: FloatArray) -> None:
         """Replace the plan: [G] rollouts per prompt and the [G] pass rates (NaN: unknown) they were made from.
@@ -78,32 +110,23 @@ class History:
         """[G] rollouts to generate for the prompts of a step. Raises ValueError for a prompt outside the plan."""
         return np.array([self._planned(prompt, step).count for prompt in prompts], dtype=np.int64)
 
-    def planned_pass_rates(self, prompts: Sequence[Prompt], step: int) -> FloatArray:
-        """[G] the pass rates the plan was made from, NaN where none was known."""
-        rates = [self._planned(prompt, step).pass_rate for prompt in prompts]
-        return np.array([math.nan if rate is None else rate for rate in rates], dtype=np.float64)
-
-    def observe(self, groups: Iterable[Group], step: int) -> None:
-        """Add the verdicts of a step; failed ones count as generated only."""
-        for group in groups:
-            before = self._seen.get(group.prompt.id, Seen())
-            self._seen[group.prompt.id] = Seen(
-                generated=before.generated + len(group.rollouts),
-                verified=before.verified + int(group.valid.sum()),
-                correct=before.correct + int(group.correct.sum()),
-                last_step=step,
-            )
+    def planned_pass_rates(self, prompts: Sequence[Prompt]) -> FloatArray:
+        """[G] the pass rates the plan was made from, NaN where none was known or nothing was planned (a refill)."""
+        planned = [self._plan.get(prompt.id) for prompt in prompts]
+        return np.array([math.nan if p is None or p.pass_rate is None else p.pass_rate for p in planned])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as JSON."""
         return {
             "seen": {name: dataclasses.asdict(seen) for name, seen in self._seen.items()},
+            "probed": {name: dataclasses.asdict(seen) for name, seen in self._probed.items()},
             "plan": {name: dataclasses.asdict(planned) for name, planned in self._plan.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Become what `state_dict` described."""
         self._seen = {name: Seen(**seen) for name, seen in state["seen"].items()}
+        self._probed = {name: Seen(**seen) for name, seen in state["probed"].items()}
         self._plan = {name: Planned(**planned) for name, planned in state["plan"].items()}
 
     def _planned(self, prompt: Prompt, step: int) -> Planned:
@@ -111,3 +134,15 @@ class History:
             return self._plan[prompt.id]
         except KeyError:
             raise ValueError(f"step {step}: prompt {prompt.id!r} has no planned count; record a plan first") from None
+
+
+def _stats(prompts: Sequence[Prompt], known: Mapping[str, Seen]) -> PromptStats:
+    seen = [known.get(prompt.id, Seen()) for prompt in prompts]
+    norms = [math.nan if s.gradient_norm is None else s.gradient_norm for s in seen]
+    return PromptStats(
+        ids=tuple(prompt.id for prompt in prompts),
+        pass_rate=np.array([s.pass_rate for s in seen], dtype=np.float64),
+        gradient_norm=np.array(norms, dtype=np.float64),
+        trials=np.array([s.verified for s in seen], dtype=np.float64),
+        correct=np.array([s.correct for s in seen], dtype=np.float64),
+    )

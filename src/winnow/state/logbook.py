@@ -54,8 +54,8 @@ class Logbook:
         _append(self._metrics, row)
         return StepReport(step=step, metrics=dict(metrics))
 
-    def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log an evaluation of the weights before `step`; readers merge it with that step's row. Raises as `write`."""
+    def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log what was measured before `step`: an evaluation, a probe. Readers merge it with the step's row. Raises as `write`."""
         _append(self._metrics, metrics_line(step, metrics))
 
     def truncate_from(self, step: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from winnow.errors import ConfigError
 from winnow.records import Prompt
 from winnow.seeds import Part, generator
@@ -25,9 +27,20 @@ class PromptStream:
         self._per_step = per_step
         self._seed = seed
 
-    def take(self, step: int) -> list[Prompt]:
-        """[G] the prompts of a step, all different."""
-        steps_per_epoch = len(self.prompts) // self._per_step
-        epoch, place = divmod(step, steps_per_epoch)
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.prompts) // self._per_step
+
+    def take(self, step: int, refill: int = 0) -> list[Prompt]:
+        """[G] the prompts of a step, all different; or of its `refill`-th refill, different from all before in the step.
+
+        A refill comes up short, in the end empty, when the task has no further prompts.
+        """
+        epoch, place = divmod(step, self.steps_per_epoch)
         order = generator(*self._seed, "epoch", epoch).permutation(len(self.prompts))
-        return [self.prompts[i] for i in order[place * self._per_step : (place + 1) * self._per_step]]
+        chosen = order[place * self._per_step : (place + 1) * self._per_step]
+        if refill > 0:
+            others = np.setdiff1d(order, chosen)
+            generator(*self._seed, "refill", step).shuffle(others)
+            chosen = others[(refill - 1) * self._per_step : refill * self._per_step]
+        return [self.prompts[i] for i in chosen]

@@ -3,7 +3,7 @@
     python -m winnow.verify.zygote <socket> <settings>
 
 It is a fresh interpreter, never a fork of the trainer: no CUDA context, no threads and no torch get into a worker,
-and a fork costs about a millisecond. It alone watches the clock, so that a busy trainer cannot delay a kill. Tasks come
+and a fork costs about a millisecond, its imports included. It alone watches the clock, so that a busy trainer cannot delay a kill. Tasks come
 in and verdicts go out as lines (see `wire`); a verdict is passed on unread.
 
     trainer  --tasks-->   zygote  --tasks-->   worker, one at a time
@@ -28,7 +28,7 @@ from typing import NoReturn
 
 from winnow.errors import WinnowError
 from winnow.records import Cause
-from winnow.rewards.compose import Score, make_reward
+from winnow.rewards.compose import Score, make_reward, warm
 from winnow.rewards.outcomes import failure
 from winnow.verify.codec import encode_outcome
 from winnow.verify.settings import Settings
@@ -212,6 +212,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     settings = Settings.from_json(arguments[1])
     try:
         reward = make_reward(settings.reward, base=Path(settings.base))
+        warm(settings.reward)
     except WinnowError as error:
         trainer.send(b"error " + json.dumps(str(error)).encode("ascii"))
         trainer.flush()

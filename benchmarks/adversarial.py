@@ -1,0 +1,224 @@
+r"""Answers written to hang, crash or fool a verifier, a thousand of them per setting.
+
+    python benchmarks/adversarial.py
+
+Settings: submitted from the main thread and from another, with gmpy2 and without it (SYMPY_GROUND_TYPES and
+MPMATH_NOGMPY switch it off). The limit is 0.2 s. Counted: answers that took longer than the limit plus 50 ms, answers
+that were paid, whether the pool still judges right and wrong, and the largest process's memory. The ten payloads each
+try to write a file. Writes benchmarks/results/<date>_adversarial.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import resource
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import dated
+import numpy as np
+
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.verify import Verifiers
+
+GOLD = r"\ln 5"  # no exact rule decides on it, so computer algebra is asked
+LIMIT_SECONDS, MARGIN_SECONDS, MEMORY_MB = 0.2, 0.05, 2048
+GROUND_TYPES = {"with gmpy2": {}, "without gmpy2": {"SYMPY_GROUND_TYPES": "python", "MPMATH_NOGMPY": "1"}}
+
+
+def _boxed(answer: str) -> str:
+    return rf"so \boxed{{{answer}}}"
+
+
+def _sum_of_letters(count: int) -> str:
+    return "+".join(f"x_{{{i}}}" for i in range(count))
+
+
+_MATRIX_12 = r" \\ ".join(" & ".join(f"a_{{{i}{j}}}" for j in range(12)) for i in range(12))
+
+_BOXED: dict[str, str] = {
+    # towers and powers
+    "tower": "9^{9^{9^{9}}}", "tower without braces": "9^9^9^9", "tower in parentheses": "((9^9)^9)^{(9^9)^9}",
+    "tower of e": "e^{e^{e^{e^{10}}}}", "tower of letters": "x^{y^{z^{x^{y^{z}}}}}", "negative tower": "2^{-9^{9^9}}",
+    "tower with stars": "9**9**9**9", "power of ten": "10^{10000000}", "power without braces": "7^1234567",
+    "split power": r"10^{2000}^{2000}", "product of powers": "*".join(["9^{9999}"] * 60),
+    "power of a sum": "(x+y+z+w+1)^{60}", "power of a sum, expanded": "(a+b+c+d+e+f)^{400}-1",
+    "power of a product": "(7^{999})^{999}", "root of a power": r"\sqrt[999]{7^{99999}}", "modulus": r"3^{10^{18}} \mod 7",
+    "exp of exp": r"\exp(\exp(\exp(\exp(9))))", "tiny exponent": "0.5^{99999999}", "scientific": "1e999999999",
+    # factorials and binomials
+    "factorial": "1000000000!", "factorials of factorials": "9!!!!!!!!!!", "factorial of a sum": "(99999+99999)!",
+    "factorial quotient": r"\frac{99999!}{99998!}", "gamma": r"\Gamma(99999999)", "nested factorial": "((5!)!)!",
+    "binomial": r"\binom{10000000}{5000000}", "nested binomial": r"\binom{\binom{999}{400}}{300}",
+    # operators
+    "sum": r"\sum_{n=1}^{1000000000} n", "product": r"\prod_{k=1}^{10^8} k", "integral": r"\int_0^1 \frac{\sin x}{x^x} dx",
+    "limit": r"\lim_{x \to 0} \frac{\sin(\sin(\sin x))}{x}", "derivative": r"\frac{d}{dx} x^{x^{x^{x}}}",
+    "logarithm": r"\log_{2}(\log_{3}(\log_{5}(10^{9999})))", "sines": r"\sin(" * 30 + "1" + ")" * 30,
+    "sine of a large number": r"\sin(10^{9999})", "inverse sines": r"\arcsin(" * 20 + "x" + ")" * 20,
+    # nesting
+    "braces": "{" * 2000 + "1" + "}" * 2000, "parentheses": "(" * 1000 + "1" + ")" * 1000, "open": "(" * 3000,
+    "roots": r"\sqrt{" * 39 + "2" + "}" * 39, "fractions": r"\frac{1}{1+" * 39 + "x" + "}" * 39,
+    "absolute values": "|" * 60 + "x" + "|" * 60, "minus signs": "-" * 3000 + "1", "left": r"\left(" * 300 + "1",
+    "brackets to the bound": "(" * 39 + "x+1" + ")^{2}" * 39, "open fractions": r"\frac{" * 900,
+    # long
+    "digits": "9" * 1_000_000, "digits to the bound": "9" * 400 + "." + "9" * 400, "letters": "a" * 1_000_000,
+    "spaces": "1" + " " * 1_000_000 + "1", "sum of letters": _sum_of_letters(3000),
+    "sum to the bound": _sum_of_letters(440), "set": r"\{" + ",".join(map(str, range(3000))) + r"\}",
+    "spread list": ",".join(map(str, range(1000))), "list to the bound": ",".join(rf"\ln {i}" for i in range(50)),
+    "tuple of lists": "(" + ",".join(["(1,2)"] * 500) + ")", "matrix": rf"\begin{{pmatrix}} {_MATRIX_12} \end{{pmatrix}}",
+    "pairs of signs": r"\pm 1" * 40, "union": r"\cup".join(f"[{i},{i + 1}]" for i in range(400)),
+    "decimals": "0." + "3" * 390, "quotients": "1" + "/2" * 500, "backslashes": "\\" * 100_000, "dollars": "$" * 100_000,
+    # characters
+    "nul": "\0", "nul inside": "ln\0 5", "lone surrogates": "\ud800\udfff", "surrogate inside": "\\ln \udcff5",
+    "line separators": "5\u2028\u2029\x85", "right to left": "\u202e5 nl\\", "combining": "e" + "\u0301" * 3000,
+    "full-width digits": "９" * 3000, "arabic digits": "\u0665" * 500, "emoji": "\U0001f600" * 900, "bells": "\x07\x1b[2J" * 99,
+    # what is no number
+    "nan": "nan", "infinity": "inf", "zoo": "zoo", "zero division": r"\frac{1}{0}", "zero to zero": "0^0",
+    "true": r"\text{True}", "relation": "1=1", "empty set": r"\emptyset", "everything": r"\mathbb{R}", "units": "m" * 900,
+}  # fmt: skip
+
+COMPLETIONS: dict[str, str] = {
+    **{name: _boxed(answer) for name, answer in _BOXED.items()},
+    "many boxes": r"\boxed{1}" * 100_000,
+    "spray of boxes": "".join(_boxed(str(i)) for i in range(1000)),
+    "boxes in boxes": r"\boxed{" * 2000 + "1" + "}" * 2000,
+    "boxes that never close": r"\boxed{" * 100_000,
+    "box after box in reasoning": "<think>" + r"\boxed{\ln 5}" * 10,
+    "megabyte before the box": "x" * 1_000_000 + _boxed("1"),
+    "closing braces": "}" * 1_000_000,
+    "escaped braces": r"\boxed{" + r"\{" * 100_000 + "}",
+}
+
+_WRITE = "__import__('pathlib').Path('MARK').write_text('x')"
+PAYLOADS: tuple[str, ...] = (
+    _WRITE,
+    f"eval({_WRITE!r})",
+    f"exec({_WRITE!r})",
+    "__import__('os').system('touch MARK')",
+    "().__class__.__base__.__subclasses__()[-1].__init__.__globals__['__builtins__']['open']('MARK','w')",
+    "(lambda: open('MARK', 'w'))()",
+    r"\text{" + _WRITE + "}",
+    f"sympify({_WRITE!r})",
+    f"[{_WRITE} for _ in [1]]",
+    r"\input|touch MARK| \write18{touch MARK} x if " + _WRITE + " else y",
+)
+
+
+def room(workers: int = 1) -> Verifiers:
+    reward = {"use": "boxed", "options": {"grader": "math"}}
+    limits = {"timeout_seconds": LIMIT_SECONDS, "memory_mb": MEMORY_MB, "max_failure_share": 1.0}
+    return Verifiers(reward, workers=workers, **limits)
+
+
+def group(completion: str, gold: str = GOLD) -> Group:
+    prompt = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q<think>", answer=gold, task="adversarial")
+    harmless = _rollout(0, _boxed("1"))  # a step of nothing but failures would stop a run, and this
+    return Group(prompt=prompt, rollouts=(harmless, _rollout(1, f"reasoning</think> {completion}")))
+
+
+def _rollout(index: int, text: str) -> Rollout:
+    tokens = np.zeros(1, np.int64)
+    return Rollout(index=index, tokens=tokens, logprobs=np.zeros(1), text=text, finish="stop", version=0)
+
+
+def timed(verifiers: Verifiers, completion: str, gold: str = GOLD) -> tuple[Outcome, float]:
+    """The verdict, and the seconds a caller waited for it."""
+    started = time.perf_counter()
+    (done,) = verifiers.collect([group(completion, gold)])
+    assert done.outcomes is not None
+    return done.outcomes[1], time.perf_counter() - started
+
+
+def alive(verifiers: Verifiers) -> bool:
+    """Right is right and wrong is wrong, with computer algebra and without."""
+    right = all(timed(verifiers, _boxed(answer))[0].correct for answer in (GOLD, r"\frac{\ln 25}{2}"))
+    return right and timed(verifiers, _boxed(r"\ln 6"))[0].kind == "wrong"
+
+
+def injected(verifiers: Verifiers, folder: Path) -> list[str]:
+    """The payloads that ran: each would have left a file."""
+    ran = []
+    for number, payload in enumerate(PAYLOADS):
+        mark = folder / f"mark{number}"
+        timed(verifiers, _boxed(payload.replace("MARK", str(mark))))
+        ran += [payload] if mark.exists() else []
+    return ran
+
+
+def measure(times: int) -> dict[str, Any]:
+    """`times` answers, one after the other, each waited for."""
+    names = list(COMPLETIONS)
+    kinds: Counter[str] = Counter()
+    waits: list[tuple[float, str]] = []
+    with room() as verifiers, tempfile.TemporaryDirectory() as folder:
+        timed(verifiers, _boxed("1"))  # the start of the interpreter is nobody's answer
+        for i in range(times):
+            name = names[i % len(names)]
+            outcome, seconds = timed(verifiers, COMPLETIONS[name])
+            kinds[outcome.cause or outcome.kind] += 1
+            waits.append((seconds, name))
+        still_alive, ran = alive(verifiers), injected(verifiers, Path(folder))
+    over = [wait for wait in waits if wait[0] > LIMIT_SECONDS + MARGIN_SECONDS]
+    return {
+        "answers": times,
+        "outcomes": dict(kinds),
+        "over_the_margin": len(over),
+        "slowest": [[round(seconds, 4), name] for seconds, name in sorted(waits, reverse=True)[:3]],
+        "alive_and_correct_afterwards": still_alive,
+        "payloads_tried": len(PAYLOADS),
+        "payloads_that_ran": len(ran),
+    }
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def with_environment(changes: Mapping[str, str], work: Callable[[], Any]) -> Any:
+    """Workers inherit it."""
+    os.environ.update(changes)
+    try:
+        return work()
+    finally:
+        for name in changes:
+            del os.environ[name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=1000, help="answers per setting")
+    times = parser.parse_args().times
+    found = {}
+    for ground, environment in GROUND_TYPES.items():
+        if ground == "with gmpy2" and importlib.util.find_spec("gmpy2") is None:
+            print("gmpy2 is not installed: that half is left out")
+            continue
+        for thread, run in {"main thread": lambda work: work(), "another thread": in_thread}.items():
+            name = f"{ground}, {thread}"
+            found[name] = with_environment(environment, lambda run=run: run(lambda: measure(times)))
+            print(name, found[name])
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    report = {
+        "different_answers": len(COMPLETIONS),
+        "limit_seconds": LIMIT_SECONDS,
+        "margin_seconds": MARGIN_SECONDS,
+        "memory_limit_mb": MEMORY_MB,
+        "largest_process_mb": round(peak),
+        "settings": found,
+    }
+    print(f"largest process: {peak:.0f} MB of {MEMORY_MB}")
+    print(f"written: {dated.write('adversarial', report, packages=('winnow-rl', 'math-verify', 'sympy', 'gmpy2'))}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The plan: how many rollouts each coming prompt gets. `fit` asks for it between steps; a step only reads it.
+
+An allocator says where its knowledge comes from. "none" and "history" plan one step at a time from what training has seen.
+"probe" plans a window of steps: all its prompts are sampled N' times under the present weights, scored, and their gradient
+norms taken, and the budget of the whole window is allocated at once (GVM, Yao et al. 2025, arXiv 2505.02391, Algorithm 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow.build import Run
+from winnow.measure import Clock, Metrics
+from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
+
+
+def plan(run: Run, step: int) -> None:
+    """Make sure that there is a plan for the prompts of a step."""
+    if run.source != "probe":
+        prompts = run.prompts.take(step)
+        allocate(run, prompts, run.history.stats(prompts), steps=1)
+    elif starts_window(run, step):
+        run.logbook.write_between(step, probe(run, step))
+
+
+def starts_window(run: Run, step: int) -> bool:
+    """A window is `probe.every` steps of one epoch; the last of an epoch may be shorter, so no prompt is in it twice."""
+    return (step % run.prompts.steps_per_epoch) % run.config.probe.every == 0
+
+
+def window(run: Run, step: int) -> range:
+    """The steps that the window starting at `step` plans."""
+    left_in_epoch = run.prompts.steps_per_epoch - step % run.prompts.steps_per_epoch
+    return range(step, step + min(run.config.probe.every, left_in_epoch))
+
+
+def probe(run: Run, step: int) -> Metrics:
+    """Sample, score and measure the window's prompts, and plan them. The probe's rollouts are never trained on."""
+    if step > 0:
+        reset(run)
+    clock = Clock()
+    with clock("probe"):
+        steps = window(run, step)
+        prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
+        counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
+        groups = run.engine.generate(
+            prompts, counts, run.sampling, seed=(run.seed, "probe", step), on_rollout=run.verifiers.submit
+        )
+        groups = run.verifiers.collect(groups)
+        run.history.record_probe(groups, step, gradient_norms(run, groups))
+        planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
+    return {**_describe(groups, planned), "seconds/probe": clock.seconds["probe"]}
+
+
+def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int) -> IntArray:
+    """[G] counts for the prompts of some steps, written into the history."""
+    rollout = run.config.rollout
+    counts = run.allocate(stats, steps * rollout.prompts_per_step * rollout.rollouts_per_prompt)
+    run.history.record_plan(prompts, counts, stats.pass_rate)
+    return counts
+
+
+def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
+    """[G] the mean gradient norm of each group's correct rollouts, where the configuration asks for it."""
+    of = run.config.probe.gradient_norm
+    return None if of == "none" else run.policy.prompt_gradient_norms(groups, of=of)
+
+
+def reset(run: Run) -> None:
+    """What the released GVM scripts do between windows, as far as asked: every iteration restarts the trainer."""
+    what = run.config.probe.outer_reset
+    if what in ("optimizer", "both"):
+        run.optimizer.reset()
+    if what in ("reference", "both"):
+        run.policy.reset_reference()
+
+
+def _describe(groups: Sequence[Group], planned: IntArray) -> Metrics:
+    return {
+        "budget/probe_rollouts": float(sum(len(g.rollouts) for g in groups)),
+        "budget/probe_tokens": float(sum(g.lengths.sum() for g in groups)),
+        "plan/count_min": float(np.min(planned)),
+        "plan/count_max": float(np.max(planned)),
+        "plan/unsolved": float(sum(not g.correct.any() for g in groups)),
+    }

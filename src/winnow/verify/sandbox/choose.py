@@ -1,0 +1,167 @@
+"""Which layers this machine can give: tried at the start, strongest first, and only those that hold are used."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from winnow.errors import VerifierError
+from winnow.verify.sandbox import bwrap, interpreter, landlock, seccomp
+from winnow.verify.sandbox.interpreter import Interpreter
+from winnow.verify.sandbox.launch import Layers, run_all
+from winnow.verify.sandbox.limits import Limits, Program, Run
+
+Preference = Literal["auto", "bubblewrap", "landlock", "unsafe"]
+RUNS_BETWEEN_CANARIES = 500
+
+_PATIENT = Limits(wall_seconds=20.0)
+
+# The canary pair: what every honest program may do, and what none may. Each ends well only if the sandbox is right.
+_HONEST = Program(
+    stdin=b"20 22\n",
+    code=b"""
+import threading
+total = []
+thread = threading.Thread(target=lambda: total.append(sum(map(int, input().split()))))
+thread.start(); thread.join()
+print(total[0])
+""",
+)
+_INTRUDER = Program(
+    code=b"""
+import os, socket
+def forked():
+    if os.fork() == 0: os._exit(0)
+attempts = {
+    "read a file": lambda: open("/etc/passwd").close(),
+    "listed the root folder": lambda: os.listdir("/proc"),
+    "wrote a file": lambda: open("/tmp/winnow-canary", "w").close(),
+    "opened a socket": lambda: socket.socket().close(),
+    "started a process": forked,
+    "signalled a process": lambda: os.kill(os.getppid() or 1, 0),
+}
+for name, attempt in attempts.items():
+    try: attempt()
+    except OSError: pass
+    else: print(name)
+"""
+)
+
+
+class SandboxError(VerifierError):
+    """No sandbox holds on this machine, or the one in use has stopped holding."""
+
+
+@dataclass(eq=False)
+class Sandbox:
+    """Runs programs behind the chosen layers; tests itself again every 500 runs."""
+
+    layers: Layers
+    _runs: int = 0
+
+    def run_all(self, programs: Iterable[Program], limits: Limits, *, at_once: int) -> Iterator[tuple[int, Run]]:
+        """Each program's place and how it went, as they end. A run that the sandbox itself failed is tried once more.
+
+        Closing the iterator ends what is still running. Raises SandboxError when the canaries say that it is broken.
+        """
+        programs = tuple(programs)
+        for place, run in run_all(self.layers, programs, limits, at_once=at_once):
+            self._count()
+            if run.ending == "sandbox_error":
+                ((_, run),) = run_all(self.layers, [programs[place]], limits, at_once=1)
+            yield place, run
+
+    def run(self, program: Program, limits: Limits) -> Run:
+        """One program."""
+        ((_, run),) = self.run_all([program], limits, at_once=1)
+        return run
+
+    def _count(self) -> None:
+        self._runs += 1
+        if self._runs % RUNS_BETWEEN_CANARIES == 0 and self.layers.seccomp:
+            complaint = complaint_about(self.layers)
+            if complaint:
+                raise SandboxError(f"the sandbox ({self.layers}) has stopped working: {complaint}")
+
+
+@functools.cache
+def choose(preference: Preference = "auto") -> Sandbox:
+    """The strongest sandbox that works here; raises SandboxError with every reason where none does.
+
+    auto: bubblewrap over landlock and seccomp, else landlock and seccomp alone, else bubblewrap and seccomp.
+    unsafe: limits alone. A program can then read, write, connect and kill whatever this user can.
+    """
+    reasons = []
+    for name, candidate in _candidates(preference):
+        complaint = candidate if isinstance(candidate, str) else complaint_about(candidate)
+        if not complaint:
+            assert isinstance(candidate, Layers)
+            return Sandbox(candidate)
+        reasons.append(f"  {name}: {complaint}")
+    raise SandboxError(
+        f"no sandbox works here for sandbox = {preference!r}, so programs written by a model are not run:\n"
+        + "\n".join(reasons)
+        + "\nInstall bubblewrap, or use Linux 5.13 or later with landlock; on a machine that holds nothing worth "
+        "protecting, sandbox = 'unsafe' runs them with limits alone"
+    )
+
+
+def complaint_about(layers: Layers) -> str:
+    """The canary pair's complaint, empty when both ended as they must."""
+    (_, honest), = run_all(layers, [_HONEST], _PATIENT, at_once=1)  # fmt: skip
+    if honest.ending != "finished" or honest.stdout != b"42\n":
+        return f"an honest program ended in {honest.ending}: {honest.detail}"
+    if not layers.seccomp:
+        return ""  # unsafe: nobody claimed that it holds
+    (_, intruder), = run_all(layers, [_INTRUDER], _PATIENT, at_once=1)  # fmt: skip
+    if intruder.ending != "finished" or intruder.stdout:
+        return f"an intruder {intruder.stdout.decode()!r} ended in {intruder.ending}: {intruder.detail}"
+    return ""
+
+
+def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
+    """Layers to test, or why they cannot be had, strongest first."""
+    root = os.name == "posix" and os.geteuid() == 0
+    if preference == "unsafe":
+        yield (
+            "unsafe",
+            Layers(interpreter=interpreter.own(), bubblewrap=None, landlock=0, seccomp=False, own_user=False),
+        )
+        return
+    if seccomp.machine() is None:
+        yield "seccomp", "there is a system call filter for Linux on x86_64 and aarch64 only"
+        return
+    try:
+        python = _python(root)
+    except OSError as error:
+        yield "python", f"no interpreter that an unprivileged user could start: {error}"
+        return
+    for name, wrapped, locked in _ORDER:
+        if preference in ("auto", name):
+            yield name, _layers(python, root, wrapped=wrapped, locked=locked)
+
+
+_ORDER = (("bubblewrap", True, True), ("landlock", False, True), ("bubblewrap", True, False))
+
+
+def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> Layers | str:
+    path, version = bwrap.available(), landlock.version()
+    if wrapped and path is None:
+        return "bubblewrap (bwrap) is not installed"
+    if locked and version == 0:
+        return "the kernel, or this container, offers no landlock"
+    return Layers(
+        interpreter=python,
+        bubblewrap=path if wrapped else None,
+        landlock=version if locked else 0,
+        seccomp=True,
+        own_user=root,
+    )
+
+
+def _python(root: bool) -> Interpreter:
+    own = interpreter.own()
+    return interpreter.copied() if root and not interpreter.reachable_by_others(own) else own

@@ -1,0 +1,95 @@
+"""Which Python runs the programs, and the paths it has to be able to read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
+_LEFT_OUT = (
+    *("site-packages", "test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
+    *("config-*", "*.a", "*.opt-?.pyc"),
+)
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    executable: str
+    readable: tuple[str, ...]  # existing paths, the executable's own included
+    environment: tuple[tuple[str, str], ...]  # all that a program finds in its own
+
+
+def own() -> Interpreter:
+    """The one that runs winnow, without its virtual environment."""
+    return _interpreter(Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable))), Path(sys.base_prefix))
+
+
+def reachable_by_others(interpreter: Interpreter) -> bool:
+    """True when a user who owns nothing can start it: not below /root, say."""
+    library = Path(os.path.realpath(os.__file__))
+    paths = [Path(interpreter.executable), library]
+    return all(path.stat().st_mode & 0o5 for path in paths) and all(
+        folder.stat().st_mode & 0o1 for path in paths for folder in path.parents
+    )
+
+
+def copied() -> Interpreter:
+    """A copy that other users can start: executable and standard library, once per machine, in the temporary folder.
+
+    Raises OSError where it cannot be made, or where somebody else has put something in its place.
+    """
+    source = own()
+    mark = hashlib.sha256(f"{source.executable} {sys.version}".encode()).hexdigest()[:12]
+    home = Path(tempfile.gettempdir()) / f"winnow-{_VERSION}-{os.geteuid()}-{mark}"
+    if not home.exists():
+        _copy(source, home)
+    found = home.lstat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o22 or not home.is_dir():
+        raise PermissionError(f"{home} is not this user's own; remove it")
+    return _interpreter(home / "bin" / Path(source.executable).name, home)
+
+
+def _interpreter(executable: Path, prefix: Path) -> Interpreter:
+    libraries = [str(prefix / name) for name in ("lib", "lib64")]
+    readable = dict.fromkeys([str(executable), *libraries, *SYSTEM])
+    return Interpreter(
+        executable=str(executable),
+        readable=tuple(path for path in readable if os.path.exists(path)),
+        # Sets in one order: a verdict repeats. And the library of this Python, not one that another left in /usr/lib.
+        environment=(("PYTHONHASHSEED", "0"), ("LD_LIBRARY_PATH", libraries[0])),
+    )
+
+
+def _copy(source: Interpreter, home: Path) -> None:
+    """Under another name first, so that nobody sees half of it."""
+    prefix = Path(sys.base_prefix)
+    draft = Path(tempfile.mkdtemp(prefix="winnow-python-"))
+    try:
+        draft.chmod(0o755)
+        (draft / "bin").mkdir(mode=0o755)
+        shutil.copy(source.executable, draft / "bin")
+        library = draft / "lib" / _VERSION
+        shutil.copytree(os.path.realpath(os.path.dirname(os.__file__)), library, ignore=_ignored)
+        for shared in (prefix / "lib").glob("libpython*.so*"):
+            shutil.copy(shared, draft / "lib", follow_symlinks=False)
+        _open_to_all(draft)
+        if not home.exists():  # another process may have been faster
+            draft.rename(home)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _ignored(folder: str, names: list[str]) -> Collection[str]:
+    return shutil.ignore_patterns(*_LEFT_OUT)(folder, names)
+
+
+def _open_to_all(folder: Path) -> None:
+    for path in (path for path in folder.rglob("*") if not path.is_symlink()):
+        path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

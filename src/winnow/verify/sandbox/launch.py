@@ -1,0 +1,284 @@
+"""From a program to a `Run`: a fresh interpreter per program, locked in, watched, and ended.
+
+One thread, one loop over pipes: no thread of the harness is forked, nothing waits for a program that says nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from winnow.verify.sandbox import bwrap, landlock, seccomp
+from winnow.verify.sandbox.interpreter import Interpreter
+from winnow.verify.sandbox.limits import Ending, Limits, Program, Run
+
+_FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
+_USERS = range(61184, 65520)  # nobody's: the range that systemd hands out to one service each
+_PIECE = 1 << 16
+_LOOK_AGAIN_SECONDS = 0.002  # at a program that has closed its pipes but not ended
+_SHOWN = 2000  # characters of stderr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layers:
+    """What stands between a program and the machine. Limits always do."""
+
+    interpreter: Interpreter
+    bubblewrap: str | None  # its path
+    landlock: int  # version, 0: without
+    seccomp: bool
+    own_user: bool  # one for each run; needs root
+
+    def __str__(self) -> str:
+        used = {"bubblewrap": self.bubblewrap, "landlock": self.landlock, "seccomp": self.seccomp}
+        names = [*(name for name, there in used.items() if there), "limits"]
+        return " + ".join(names) + (", each run as a user of its own" if self.own_user else "")
+
+
+def run_all(layers: Layers, programs: Iterable[Program], limits: Limits, *, at_once: int) -> Iterator[tuple[int, Run]]:
+    """Each program's place and how it went, as they end; at most `at_once` run at a time, the next start as asked for.
+
+    Closing the iterator ends what is still running.
+    """
+    waiting = enumerate(programs)
+    running: dict[int, _Process] = {}
+    try:
+        while True:
+            for place, program in _take(waiting, at_once - len(running)):
+                running[place] = _Process(layers, program, limits)
+            if not running:
+                return
+            _wait(running.values())
+            for place, process in tuple(running.items()):
+                run = process.advance()
+                if run is not None:
+                    del running[place]
+                    yield place, run
+    finally:
+        for process in running.values():
+            process.end()
+
+
+def _take(waiting: Iterator[tuple[int, Program]], count: int) -> Iterator[tuple[int, Program]]:
+    for _ in range(count):
+        item = next(waiting, None)
+        if item is None:
+            return
+        yield item
+
+
+def _wait(running: Iterable[_Process]) -> None:
+    """Until any of them has said or ended something, or its time is up."""
+    poll, patience = select.poll(), 60.0
+    for process in running:
+        patience = min(patience, process.patience())
+        for pipe, events in process.pipes():
+            poll.register(pipe, events)
+    poll.poll(max(0.0, patience) * 1000)
+
+
+class _Process:
+    """One program on its way."""
+
+    def __init__(self, layers: Layers, program: Program, limits: Limits) -> None:
+        self._limits = limits
+        self._nonce = secrets.token_hex(8).encode()
+        self._started = time.monotonic()
+        self._killed: Ending | None = None
+        self._pipes, theirs = _pipes()
+        self._message = memoryview(_message(layers, program, limits, theirs.report, self._nonce))
+        self._heard = {pipe: bytearray() for pipe in self._pipes[1:]}
+        self._open = set(self._heard)
+        self._process, self._failure = _start(layers, theirs)
+        for pipe in theirs:
+            os.close(pipe)
+
+    def pipes(self) -> Iterator[tuple[int, int]]:
+        """What `advance` has work with: file descriptors and events to poll for."""
+        if self._message:
+            yield self._pipes.stdin, select.POLLOUT
+        for pipe in self._open:
+            yield pipe, select.POLLIN
+
+    def patience(self) -> float:
+        """Seconds until `advance` has work whatever the pipes do."""
+        left = self._started + self._limits.wall_seconds - time.monotonic()
+        return left if self._open else min(left, _LOOK_AGAIN_SECONDS)
+
+    def advance(self) -> Run | None:
+        """Feed it, hear it, end it when it is over a limit; the run once it is over."""
+        if self._process is None:
+            self.end()
+            return Run(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
+        self._feed()
+        for pipe in _readable(self._open):
+            self._hear(pipe)
+        if self._killed is None and time.monotonic() - self._started >= self._limits.wall_seconds:
+            self._kill(self._process, "time_limit")
+        if self._open:
+            return None
+        pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+        if pid == 0:
+            return None
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.end()
+        return self._run(self._process.returncode, usage.ru_utime + usage.ru_stime)
+
+    def end(self) -> None:
+        """Leave nothing: no process, no pipe."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        for pipe in self._pipes:
+            os.close(pipe)
+
+    def _feed(self) -> None:
+        """Its end of input is ours to close, so stdin is replaced by the null device once all is said."""
+        try:
+            while self._message:
+                self._message = self._message[os.write(self._pipes.stdin, self._message[:_PIECE]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it reads no further
+            self._message = self._message[:0]
+        _silence(self._pipes.stdin)
+
+    def _hear(self, pipe: int) -> None:
+        piece = os.read(pipe, _PIECE)
+        self._heard[pipe] += piece
+        if not piece:
+            self._open.remove(pipe)
+        elif len(self._heard[pipe]) > self._limits.output_bytes and self._process is not None:
+            self._kill(self._process, "output_limit")
+
+    def _kill(self, process: subprocess.Popen[bytes], why: Ending) -> None:
+        """And listen no more: a descendant, where there can be one, must not hold up the harness."""
+        self._killed = self._killed or why
+        process.kill()
+        self._open.clear()
+
+    def _run(self, code: int, cpu_seconds: float) -> Run:
+        stdout, stderr, report = (bytes(data) for data in self._heard.values())
+        seconds = time.monotonic() - self._started
+        said = report.splitlines() or [b""]
+        shown = stderr[-_SHOWN:].decode("utf-8", "replace").strip()
+        if said[0] != self._nonce + b" ready":
+            return Run(ending="sandbox_error", detail=f"it ended before the program began: {shown}", seconds=seconds)
+        ending = self._killed or _ending(code, said[-1], cpu_seconds, self._limits)
+        head = self._nonce + b" value "
+        value = said[-1].removeprefix(head) if said[-1].startswith(head) else None
+        return Run(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds)
+
+
+class _Pipes(NamedTuple):
+    """One side's ends of the four pipes."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    report: int
+
+
+def _pipes() -> tuple[_Pipes, _Pipes]:
+    """Ours and theirs."""
+    (stdin, feed), *others = (os.pipe() for _ in range(4))
+    os.set_blocking(feed, False)
+    ours, theirs = zip(*others, strict=True)
+    return _Pipes(feed, *ours), _Pipes(stdin, *theirs)
+
+
+def _silence(pipe: int) -> None:
+    """Close what the number stands for, and keep the number."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, pipe, inheritable=False)
+    os.close(null)
+
+
+def _ending(code: int, last_word: bytes, cpu_seconds: float, limits: Limits) -> Ending:
+    """Of a program that ended by itself. Bubblewrap answers 128 + signal, which a program can answer too."""
+    if code == 0:
+        return "finished"
+    if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) or cpu_seconds >= limits.cpu_seconds:
+        return "time_limit"
+    if code == -signal.SIGKILL:
+        return "sandbox_error"  # no program can do that to itself: the machine is out of memory, or somebody did
+    if code == 128 + signal.SIGKILL or last_word == b"memory_limit":
+        return "memory_limit"
+    return "compile_error" if last_word == b"compile_error" else "runtime_error"
+
+
+def _readable(pipes: Iterable[int]) -> list[int]:
+    poll = select.poll()
+    for pipe in pipes:
+        poll.register(pipe, select.POLLIN)
+    return [pipe for pipe, _ in poll.poll(0)]
+
+
+def _start(layers: Layers, pipes: _Pipes) -> tuple[subprocess.Popen[bytes] | None, str]:
+    """The process, or why there is none. It stays in the harness's process group: who kills that, kills this."""
+    python = layers.interpreter
+    before = bwrap.command(layers.bubblewrap, python) if layers.bubblewrap else []
+    user = secrets.choice(_USERS) if layers.own_user else None
+    try:
+        process = subprocess.Popen(
+            [*before, python.executable, *_FLAGS, "-c", _shim()],
+            stdin=pipes.stdin,
+            stdout=pipes.stdout,
+            stderr=pipes.stderr,
+            pass_fds=(pipes.report,),
+            env=dict(python.environment),
+            cwd="/",
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, str(error)
+    return process, ""
+
+
+@functools.cache
+def _shim() -> str:
+    return files("winnow.verify.sandbox").joinpath("shim.py").read_text(encoding="utf-8")
+
+
+def _message(layers: Layers, program: Program, limits: Limits, report: int, nonce: bytes) -> bytes:
+    rules = landlock.ruleset(layers.landlock)
+    allowed = "\n".join(f"{landlock.rights(path)} {path}" for path in layers.interpreter.readable)
+    numbers = (
+        *(report, os.getpid(), limits.memory_mb << 20, limits.cpu_seconds, _threads(layers, limits), limits.open_files),
+        *(rules.files, rules.network, rules.scope),
+    )
+    frames = (
+        *(" ".join(map(str, numbers)).encode(), allowed.encode(), _filter() if layers.seccomp else b"", nonce),
+        *(program.function.encode(), program.arguments.encode(), program.code),
+    )
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames) + program.stdin
+
+
+@functools.cache
+def _filter() -> bytes:
+    machine = seccomp.machine()
+    assert machine is not None, "the layers were chosen for this machine"
+    return seccomp.assemble(machine)
+
+
+def _threads(layers: Layers, limits: Limits) -> int:
+    """The kernel counts those of a user, within a user namespace: where neither is the run's own, the trainer's count
+    too, and all that this machine runs is a bound for them."""
+    if layers.own_user or layers.bubblewrap:
+        return limits.threads
+    try:
+        return limits.threads + int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    except OSError:
+        return 2**16

@@ -1,0 +1,297 @@
+"""What a person gets wrong: one message with the place and the remedy, exit code 2, no model read, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_resume import write_config
+from typer.testing import CliRunner
+
+import winnow
+from winnow.cli import app
+from winnow.errors import ConfigError, VerifierError
+from winnow.state.folder import RunFolder
+from winnow.state.logbook import read_metrics, read_rollouts
+
+
+@pytest.fixture
+def refused(smallest, tmp_path, monkeypatch) -> Callable[..., str]:
+    """`winnow train` on the smallest configuration with some keys replaced: what it says before any weight is read."""
+
+    def launch(*arguments: str, toml: str | None = None, task: dict | None = None, **changes: Any) -> str:
+        monkeypatch.setattr("winnow.build.load", lambda *a, **k: pytest.fail("a model was loaded"))
+        config = smallest(**changes)
+        file = write_config(tmp_path / "run.toml", config | ({"task": task} if task else {}))
+        if toml is not None:
+            file.write_text(toml)
+        result = CliRunner().invoke(app, ["train", str(file), *arguments])
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        return result.stderr
+
+    return launch
+
+
+@pytest.fixture
+def file(tmp_path) -> Callable[..., str]:
+    """A file in tmp_path, by its path: file("a.jsonl", line, line ...); what is not text is written as JSON."""
+
+    def write(name: str, *lines: Any) -> str:
+        path = tmp_path / name
+        path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+def assert_says(message: str, *words: str) -> None:
+    """All of it, and nothing but the message: no traceback, no warning, no progress bar."""
+    for word in words:
+        assert word in message
+    assert "Traceback" not in message
+    assert "Error" not in message, "the name of an exception means nothing to a person"
+
+
+# Keys and values ------------------------------------------------------------------------------------------------------
+
+KEYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "a misspelt key": (
+        {"rollout": {"promts_per_step": 4}},
+        ("run.toml, line ", "unknown key 'rollout.promts_per_step'; did you mean 'prompts_per_step'?"),
+    ),
+    "a misspelt option": (
+        {"select": {"keep_per_promt": 2}},
+        ("select.keep_per_promt: the selector 'max_variance' has no such option; did you mean 'keep_per_prompt'?",),
+    ),
+    "a wrong type": (
+        {"steps": "ten"},
+        ("run.toml, line 1: 'steps' is 'ten': input should be a valid integer",),
+    ),
+    "an option of a wrong type": (
+        {"select": {"keep_per_prompt": "four"}},
+        ("select.keep_per_prompt is 'four': ",),
+    ),
+    "more kept than sampled": (
+        {"select": {"keep_per_prompt": 5}},
+        ("select.keep_per_prompt = 5 is above rollout.rollouts_per_prompt = 4", "lower it to at most 4"),
+    ),
+    "a loss that presumes another advantage": (
+        {"loss": "no_baseline", "advantage": "grpo"},
+        ("loss = 'no_baseline' presumes advantage = 'raw', but advantage is 'grpo'; set advantage = 'raw'",),
+    ),
+    "a cut distribution": (
+        {"rollout": {"top_p": 0.9}},
+        ("rollout.top_p, top_k and min_p must stay off while training", "use them in evaluation"),
+    ),
+    "more prompts than there are": (
+        {"rollout": {"prompts_per_step": 17}},
+        ("rollout.prompts_per_step = 17, but the task has only 16 prompts", "lower it to at most 16"),
+    ),
+    "no problems": (
+        {"task": {"use": "arithmetic", "size": 0}},
+        ("task.size is 0: a task needs at least 1 problem",),
+    ),
+    "more than the context holds": (
+        {"rollout": {"max_new_tokens": 1537}},
+        ("prompt.max_prompt_tokens (512) + rollout.max_new_tokens (1537) = 2049", "holds 2048", "lower one of them"),
+    ),
+    "every prompt too long": (
+        {"prompt": {"max_prompt_tokens": 2}},
+        ("prompts are longer than prompt.max_prompt_tokens = 2; the shortest has ", "raise prompt.max_prompt_tokens"),
+    ),
+    "no such model": (
+        {"model": {"path": "./no/such/folder"}},
+        ("model.path: there is no folder './no/such/folder'", "a model folder, or a hub id"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), KEYS.values(), ids=KEYS)
+def test_a_key_that_cannot_be(refused, changes, words):
+    assert_says(refused(**changes), *words)
+
+
+SETS = {
+    "unknown": ("rollout.promts=4", ("--set rollout.promts=4", "unknown key 'rollout.promts'; known: ")),
+    "a wrong type over a good line": ("steps=ten", ("--set steps=ten: 'steps' is 'ten': input should be",)),
+    "no value": ("steps", ("--set 'steps': write it as key=value",)),
+}
+
+
+@pytest.mark.parametrize(("assignment", "words"), SETS.values(), ids=SETS)
+def test_a_set_that_cannot_be(refused, assignment, words):
+    message = refused("--set", assignment)
+    assert_says(message, *words)
+    assert "line" not in message, "the file is not where the mistake is"
+
+
+def test_toml_that_is_not(refused):
+    assert_says(refused(toml="steps = 3\nseed = \n"), "run.toml: not valid TOML: ", "line 2")
+
+
+# Members --------------------------------------------------------------------------------------------------------------
+
+MEMBERS = {
+    "task": ("task", "split"),
+    "reward": ("reward", "prompt, rollout"),
+    "allocate": ("allocator", "stats, budget"),
+    "select": ("selector", "group, rng"),
+    "advantage": ("advantage", "groups"),
+    "weighting": ("weighting", "shape"),
+    "loss": ("loss", "out, mb"),
+    "rollout.engine": ("engine", "context"),
+}
+WRONG = "def wrong(one, two, three):\n    return 0.0\n"
+
+
+def named(key: str, use: Any) -> dict[str, Any]:
+    """The change that puts a member under a dotted key, without the options of the one before."""
+    *table, last = key.split(".")
+    return {table[0]: {last: use}} if table else {key: use}
+
+
+@pytest.mark.parametrize(("key", "family"), [(key, family) for key, (family, _) in MEMBERS.items()])
+def test_a_name_that_nobody_has(refused, key, family):
+    assert_says(refused(**named(key, "nobody")), key, f"no {family} is called 'nobody'; known: ")
+
+
+@pytest.mark.parametrize(("key", "family", "arguments"), [(key, *more) for key, more in MEMBERS.items()])
+def test_a_file_whose_function_takes_the_wrong_arguments(refused, file, key, family, arguments):
+    use = file("wrong.py", WRONG) + ":wrong"
+    message = refused(**named(key, use))
+    assert_says(message, key, f"{use!r}: wrong(one, two, three) does not fit the family {family}: ")
+    assert_says(message, f"it must take exactly ({arguments}) by position")
+
+
+@pytest.mark.parametrize(("key", "arguments"), [(key, arguments) for key, (_, arguments) in MEMBERS.items()])
+def test_an_object_that_takes_the_wrong_arguments(smallest, monkeypatch, key, arguments):
+    monkeypatch.setattr("winnow.build.load", lambda *a, **k: pytest.fail("a model was loaded"))
+    for wrong in (lambda one, two, three: 0.0, lambda *anything: 0.0, max):
+        with pytest.raises(ConfigError) as error:
+            winnow.train(**smallest(**named(key, wrong)), watch=lambda event: None)
+        assert_says(str(error.value), key, "does not fit the family", f"exactly ({arguments}) by position")
+
+
+def test_a_term_goes_through_the_same_checks(refused, file):
+    message = refused("--set", 'terms = [{use = "nobody", coefficient = 0.1}]')
+    assert_says(message, "terms: no term is called 'nobody'; known: ")
+    use = file("wrong.py", WRONG) + ":wrong"
+    message = refused("--set", f'terms = [{{use = "{use}", coefficient = 0.1}}]')
+    assert_says(message, f"terms: {use!r}: wrong(one, two, three) does not fit", "exactly (out, mb) by position")
+
+
+def test_a_file_that_is_not_there(refused):
+    assert_says(refused(loss="no/such.py:fn"), "loss: 'no/such.py:fn': there is no file ")
+
+
+# Problems -------------------------------------------------------------------------------------------------------------
+
+GOOD = {"question": "1 + 1?", "answer": "2"}
+LINES = {
+    "corrupt": ((GOOD, '{"question": "2 + ', GOOD), ("train.jsonl:2: this line is not JSON", "mend or remove it")),
+    "no gold": ((GOOD, GOOD, {"question": "2 + 2?"}), ("train.jsonl:3: the field 'answer' is missing",)),
+    "an empty gold": (({"question": "2 + 2?", "answer": " "},), ("train.jsonl:1: the field 'answer' is empty",)),
+    "nothing": ((), ("there are no train problems in ", "train.jsonl")),
+}
+
+
+@pytest.mark.parametrize(("lines", "words"), LINES.values(), ids=LINES)
+def test_problems_that_cannot_be_used(refused, file, lines, words):
+    files = {
+        "train": file("train.jsonl", *lines),
+        "validation": file("validation.jsonl", GOOD | {"question": "held out?"}),
+    }
+    assert_says(refused(task={"use": "jsonl", **files}), *words)
+
+
+# Models ---------------------------------------------------------------------------------------------------------------
+
+
+TOKENIZERS = {
+    "no pad": ({"pad_token": None}, ("has no pad token", 'set "pad_token" in ', "tokenizer_config.json")),
+    "no eos": ({"eos_token": None}, ("has no eos token", 'set "eos_token" in ', "tokenizer_config.json")),
+    "pad is eos": ({"pad_token": "<|eos|>"}, ("pads with its eos token", 'set "pad_token" in ', "not the eos token")),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_tokenizer_that_cannot_end_or_pad(refused, tiny_folder, tmp_path, changes, words):
+    folder = Path(shutil.copytree(tiny_folder("qwen2"), tmp_path / "model"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert settings["eos_token"] != settings["pad_token"]
+    changes = {name: value and settings["eos_token"] for name, value in changes.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, **changes}))
+    assert_says(refused(model={"path": str(folder)}), str(folder), *words)
+
+
+# Run folders ----------------------------------------------------------------------------------------------------------
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_folder_of_another_run(refused, smallest, tmp_path):
+    winnow.train(**smallest(steps=1), watch=lambda event: None)
+    before = listing(tmp_path / "run")
+    assert_says(refused(seed=1), f"{tmp_path / 'run'} already holds a run", "step-000001", "--resume", "--set output=")
+    assert_says(refused("--resume", seed=1), "cannot resume", "seed was 0 and is now 1", "put the old values back")
+    assert listing(tmp_path / "run") == before
+
+
+def test_a_folder_that_is_no_run(refused, file, tmp_path):
+    (tmp_path / "run").mkdir()
+    file("run/thesis.txt", "years of work")
+    assert_says(refused(), f"{tmp_path / 'run'} is not empty and not a winnow run (thesis.txt)", "--set output=")
+    assert listing(tmp_path / "run") == {"thesis.txt": b"years of work\n"}
+
+
+def test_a_second_launch_while_the_first_runs(smallest, tmp_path):
+    config = write_config(tmp_path / "run.toml", smallest())
+    with RunFolder.open(tmp_path / "run", resume=False, manifest={"config": {}}):
+        before = listing(tmp_path / "run")
+        second = subprocess.run(
+            [sys.executable, "-m", "winnow", "train", config], capture_output=True, text=True, timeout=120
+        )
+        assert (second.returncode, second.stdout) == (2, "")
+        assert_says(second.stderr, f"{tmp_path / 'run'} is in use by process {os.getpid()} ", "wait for it to end")
+        assert second.stderr.count("\n") == 1
+        assert listing(tmp_path / "run") == before
+
+
+def test_a_refused_launch_leaves_the_folder_to_the_next(refused, smallest, tmp_path, monkeypatch):
+    """The folder is taken before the problems are read; a mistake in them must not use it up."""
+    refused(task={"use": "arithmetic", "size": 0})
+    monkeypatch.undo()
+    result = winnow.train(**smallest(steps=1), watch=lambda event: None)
+    assert result.steps == 1
+
+
+# Rewards --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 3e38, "1.0", [1.0]], ids=str)
+def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
+    """Failed, not wrong: every other verdict, so that the rule of the share decides, and not that of the whole step."""
+
+    def peculiar(prompt, rollout):
+        return value if rollout.index % 2 else float(len(rollout.text) % 3)
+
+    config = smallest(steps=9, reward=peculiar, evaluate={"greedy": False})
+    with pytest.raises(VerifierError, match=r"the reward 'peculiar' failed on 26 of its last 52 verdicts") as error:
+        winnow.train(**config, watch=lambda event: None)
+    assert "26 malformed" in str(error.value)
+    assert f"the reward 'peculiar' returned {value!r}: " in str(error.value)
+    folder = Path(config["output"])
+    assert [row["outcome/failed/malformed"] for row in read_metrics(folder)] == [8, 8], "finished steps are kept"
+    outcomes = [o for entry in read_rollouts(folder) for o in entry.group.outcomes]
+    assert {o.cause for o in outcomes[1::2]} == {"malformed"}

@@ -1,0 +1,176 @@
+"""Law 9: on a policy small enough to enumerate, the expected gradient of the pipeline is the exact one, or its bias is known.
+
+A policy over 3 tokens writes 3 of them: 27 rollouts, each with a known probability. The logits (one row per prefix, 13
+in all) are the parameters. A group of N is one of 27^N; the expectation over all of them is a sum, not an estimate.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
+from winnow.algos.selection import max_variance
+from winnow.algos.weighting import constant, token, unbiased
+from winnow.records import Shape
+from winnow.seeds import Rng
+from winnow.testing import group_of
+
+ROLLOUTS = list(itertools.product(range(3), repeat=3))
+PREFIXES = [p for n in range(3) for p in itertools.product(range(3), repeat=n)]
+LOGITS = np.random.default_rng(7).normal(size=(len(PREFIXES), 3))
+CORRECT = np.array([sum(r) == 3 for r in ROLLOUTS])  # 7 of 27
+REWARDS = CORRECT.astype(float)
+
+
+def softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def score(rollout):
+    """d log P(rollout) / d logits, flat [39], and P."""
+    gradient, probability = np.zeros_like(LOGITS), 1.0
+    for t, tok in enumerate(rollout):
+        row = PREFIXES.index(rollout[:t])
+        p = softmax(LOGITS[row])
+        probability *= p[tok]
+        gradient[row] -= p
+        gradient[row, tok] += 1
+    return gradient.ravel(), probability
+
+
+SCORES, P = map(np.array, zip(*map(score, ROLLOUTS), strict=True))
+EXACT = (P * REWARDS) @ SCORES  # d E[reward]
+PASS_RATE = float(P @ REWARDS)
+
+
+def weights_of(weighting, kept, members, pass_rate=np.nan):
+    shape = Shape(
+        lengths=np.full(kept.sum(), 3),
+        group=np.zeros(kept.sum(), dtype=int),
+        correct=CORRECT[list(members)][kept],
+        generated=np.array([len(members)]),
+        valid=np.array([len(members)]),
+        accepted=np.array([CORRECT[list(members)].sum()]),
+        pass_rate=np.array([pass_rate]),
+        max_new_tokens=3,
+    )
+    return weighting(shape)
+
+
+def pipeline_gradient(members, advantage, weighting, *, keep=None, pass_rate=np.nan):
+    """What selection, credit and weighting make of one group: minus the gradient of the loss, flat [39]."""
+    group = group_of(REWARDS[list(members)], lengths=[3] * len(members))
+    kept = np.ones(len(members), bool) if keep is None else max_variance(group, Rng(("x",)), keep_per_prompt=keep)
+    (credit,) = advantage([group.fill(keep=kept)])
+    weights = np.zeros(len(members))
+    weights[kept] = weights_of(weighting, kept, members, pass_rate)
+    return (weights * credit) @ SCORES[list(members)]
+
+
+def expectation(n, advantage, weighting, **options):
+    """Over all 27^n groups, in every order: a selector's ties are broken by who a rollout is."""
+    total = np.zeros(SCORES.shape[1])
+    for members in itertools.product(range(27), repeat=n):
+        total += np.prod(P[list(members)]) * pipeline_gradient(members, advantage, weighting, **options)
+    return total
+
+
+def ratio_and_angle(gradient):
+    """Its length along the exact gradient, and the sine of the angle to it."""
+    along = gradient @ EXACT / (EXACT @ EXACT)
+    return along, float(np.linalg.norm(gradient - along * EXACT) / np.linalg.norm(gradient))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_raw_with_constant_weights_is_exact(n):
+    """Every rollout weighs 1 / (N * 3) and has 3 tokens' scores summed: a third of the gradient of E[reward]."""
+    assert expectation(n, raw, constant) == pytest.approx(EXACT / 3, rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_raft_with_unbiased_weights_and_the_exact_pass_rate_is_exact(n):
+    """1 / (n p) sum over accepted is the gradient of log P(correct), for every n: whatever GVM allocates."""
+    expected = expectation(n, raft, unbiased, pass_rate=PASS_RATE)
+    assert expected == pytest.approx(EXACT / PASS_RATE, rel=1e-10, abs=1e-14)
+
+
+def test_under_gvm_counts_every_prompt_keeps_its_share():
+    """Two prompts with 2 and 3 rollouts: the expectation does not depend on who got how many."""
+    few, many = (expectation(n, raft, unbiased, pass_rate=PASS_RATE) for n in (2, 3))
+    assert few == pytest.approx(many, rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_rloo_with_constant_weights_is_exact(n):
+    assert expectation(n, rloo, constant) == pytest.approx(EXACT / 3, rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize(("n", "shrink"), [(2, 1 / 2), (3, 2 / 3)])
+def test_dr_grpo_is_exact_up_to_a_known_factor(n, shrink):
+    """A baseline that contains the rollout itself shrinks the gradient by (N - 1) / N, and turns it by nothing."""
+    assert expectation(n, dr_grpo, constant) == pytest.approx(shrink * EXACT / 3, rel=1e-10, abs=1e-14)
+
+
+# (method, options) -> length along the exact gradient of E[reward] / 3, sine of the angle. With binary rewards the others are
+# functions of the number of correct rollouts alone, so they change lengths, never directions, within one prompt.
+BIASED = [
+    ("group std, N = 2", 2, grpo, {}),
+    ("group std, N = 3", 3, grpo, {}),
+    ("PODS 3 -> 2", 3, grpo, {"keep": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "n", "advantage", "options"), BIASED, ids=[b[0] for b in BIASED])
+def test_the_bias_of_the_others_is_what_the_docs_say(name, n, advantage, options):
+    along, sine = ratio_and_angle(3 * expectation(n, advantage, constant, **options))
+    assert sine < 1e-10
+    assert along == pytest.approx(DOCUMENTED[name], rel=1e-6)
+
+
+def closed_form(n, credit_gap, kept):
+    """Length of E over the number c of correct ones, for credits that differ by `credit_gap(c)` between correct and wrong.
+
+    E[sum of credits * scores] = sum over c of Pr(c) * a(c) * (mean score of correct - mean score of wrong), and the mean
+    score of a correct rollout is EXACT / p, of a wrong one -EXACT / (1 - p).
+    """
+    p, total = PASS_RATE, 0.0
+    for c in range(1, n):
+        chance = np.prod([n - i for i in range(c)]) / np.prod(range(1, c + 1)) * p**c * (1 - p) ** (n - c)
+        up, down, right, wrong = credit_gap(c)
+        total += chance * (right * up / p - wrong * down / (1 - p)) / kept
+    return total
+
+
+def std_credit(c, n):
+    r = np.array([1.0] * c + [0.0] * (n - c))
+    s = r.std(ddof=1) + 1e-4
+    return (1 - r.mean()) / s, -r.mean() / s, c, n - c
+
+
+DOCUMENTED = {
+    "group std, N = 2": closed_form(2, lambda c: std_credit(c, 2), 2),
+    "group std, N = 3": closed_form(3, lambda c: std_credit(c, 3), 3),
+    "PODS 3 -> 2": closed_form(3, lambda c: std_credit(1, 2), 2),
+}
+
+
+def test_a_token_mean_is_the_constant_one_when_lengths_are_equal():
+    members = (3, 11, 20)
+    mean = pipeline_gradient(members, raw, token)
+    assert mean == pytest.approx(pipeline_gradient(members, raw, constant))
+
+
+@pytest.mark.parametrize(("trials", "p", "ratio"), [(8, 0.1, 0.38), (8, 0.5, 1.18)])
+def test_a_probed_pass_rate_biases_the_unbiased_weight_as_published(trials, p, ratio):
+    """E[1 / p_hat; p_hat > 0] * p for a binomial p_hat, the prompt being dropped at 0."""
+    assert probed_ratio(trials, p) == pytest.approx(ratio, abs=0.005)
+
+
+def probed_ratio(trials, p):
+    from math import comb
+
+    return sum(comb(trials, c) * p**c * (1 - p) ** (trials - c) * p * trials / c for c in range(1, trials + 1))
