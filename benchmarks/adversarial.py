@@ -137,8 +137,14 @@ def timed(verifiers: Verifiers, completion: str, gold: str = GOLD) -> tuple[Outc
 
 def alive(verifiers: Verifiers) -> bool:
     """Right is right and wrong is wrong, with computer algebra and without."""
-    right = all(timed(verifiers, _boxed(answer))[0].correct for answer in (GOLD, r"\frac{\ln 25}{2}"))
-    return right and timed(verifiers, _boxed(r"\ln 6"))[0].kind == "wrong"
+    verdicts = [_verdict(verifiers, answer) for answer in (GOLD, r"\ln(5)", r"\ln 6")]
+    return verdicts == ["correct", "correct", "wrong"]
+
+
+def _verdict(verifiers: Verifiers, answer: str) -> str:
+    """Of an honest answer: a busy machine may run into the short limit, but not five times."""
+    kinds = (timed(verifiers, _boxed(answer))[0].kind for _ in range(5))
+    return next((kind for kind in kinds if kind != "failed"), "failed")
 
 
 def injected(verifiers: Verifiers, folder: Path) -> list[str]:

@@ -31,6 +31,7 @@ from winnow.registry import register
 from winnow.seeds import Rng
 
 if TYPE_CHECKING:
+    from winnow.build import Critic
     from winnow.fit import Result, Watch
 
 __all__ = [
@@ -58,12 +59,13 @@ __all__ = [
 ]
 
 
-def train(*, resume: bool = False, watch: Watch | None = None, **config: Any) -> Result:
+def train(*, resume: bool = False, watch: Watch | None = None, critic: Critic | None = None, **config: Any) -> Result:
     """Train a policy; `winnow train` from Python.
 
     `config` holds the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
-    `watch` hears of every step (see `winnow.fit.Event`); by default progress is printed.
+    `watch` hears of every step (see `winnow.fit.Event`); by default progress is printed. `critic` gives each group's values
+    per token to an advantage that wants them.
 
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
@@ -72,7 +74,7 @@ def train(*, resume: bool = False, watch: Watch | None = None, **config: Any) ->
     from winnow.report.progress import progress
     from winnow.fit import fit
 
-    members = resolve_members(validate(config), base=Path.cwd())
+    members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
     if watch is not None:
         return fit(members, resume=resume, watch=watch)
     with progress() as display:

@@ -43,22 +43,24 @@ def equal(answer: str, gold: str) -> bool:
     """True when math-verify finds the two equal and no doubt remains. Raises MemoryError."""
     if _BOMBS.search(answer) or _BOMBS.search(gold) or _differ_in_case(answer, gold):
         return False
+    try:
+        return _verified(answer, gold)
+    except MemoryError:
+        raise  # a limit of the worker, not a verdict
+    except Exception:
+        return False
+
+
+def _verified(answer: str, gold: str) -> bool:
     import math_verify  # slow to import, and needed by few answers
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that time-outs are off; they are on purpose
     mine, theirs = _parsed(answer), _parsed(gold)
     if mine is None or theirs is None or not (_says_something(mine) and _says_something(theirs)):
         return False
-    if not (_covers(mine, answer) and _covers(theirs, gold)):
-        return False
-    try:
-        if not math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True):
-            return False
-        return _agree(mine, theirs)
-    except MemoryError:
-        raise  # a limit of the worker, not a verdict
-    except Exception:
-        return False
+    if not (_covers(mine, answer) and _covers(theirs, gold) and _agree(mine, theirs)):
+        return False  # the doubts come first: simplifying what differs is slow
+    return bool(math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True))
 
 
 def _differ_in_case(answer: str, gold: str) -> bool:
@@ -88,14 +90,9 @@ def _parsed(text: str) -> Any:
     import math_verify
 
     config = math_verify.LatexExtractionConfig(boxed_match_priority=0)
-    try:
-        found = math_verify.parse(
-            rf"\boxed{{{text}}}", [config], fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True
-        )
-    except MemoryError:
-        raise
-    except Exception:
-        return None
+    found = math_verify.parse(
+        rf"\boxed{{{text}}}", [config], fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True
+    )
     return found[0] if found else None
 
 

@@ -98,7 +98,8 @@ class _Process:
         self._pipes, theirs = _pipes()
         self._message = memoryview(_message(layers, program, limits, theirs.report, self._nonce))
         self._heard = {pipe: bytearray() for pipe in self._pipes[1:]}
-        self._open = set(self._heard)
+        self._open = set(self._heard)  # pipes that may still say something
+        self._held = set(self._pipes)  # ours to close
         self._process, self._failure = _start(layers, theirs)
         for pipe in theirs:
             os.close(pipe)
@@ -139,11 +140,10 @@ class _Process:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             self._process.wait()
-        for pipe in self._pipes:
-            os.close(pipe)
+        for pipe in tuple(self._held):
+            self._close(pipe)
 
     def _feed(self) -> None:
-        """Its end of input is ours to close, so stdin is replaced by the null device once all is said."""
         try:
             while self._message:
                 self._message = self._message[os.write(self._pipes.stdin, self._message[:_PIECE]) :]
@@ -151,13 +151,18 @@ class _Process:
             return
         except BrokenPipeError:  # it reads no further
             self._message = self._message[:0]
-        _silence(self._pipes.stdin)
+        self._close(self._pipes.stdin)
+
+    def _close(self, pipe: int) -> None:
+        if pipe in self._held:
+            self._held.remove(pipe)
+            os.close(pipe)
 
     def _hear(self, pipe: int) -> None:
         piece = os.read(pipe, _PIECE)
         self._heard[pipe] += piece
         if not piece:
-            self._open.remove(pipe)
+            self._open.discard(pipe)
         elif len(self._heard[pipe]) > self._limits.output_bytes and self._process is not None:
             self._kill(self._process, "output_limit")
 
@@ -195,13 +200,6 @@ def _pipes() -> tuple[_Pipes, _Pipes]:
     os.set_blocking(feed, False)
     ours, theirs = zip(*others, strict=True)
     return _Pipes(feed, *ours), _Pipes(stdin, *theirs)
-
-
-def _silence(pipe: int) -> None:
-    """Close what the number stands for, and keep the number."""
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(null, pipe, inheritable=False)
-    os.close(null)
 
 
 def _ending(code: int, last_word: bytes, cpu_seconds: float, limits: Limits) -> Ending:

@@ -1,0 +1,146 @@
+"""Parts that meet only in a whole run: a reference and its resets, a refill, an engine's correction, a critic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import winnow
+from winnow.state.logbook import read_metrics, read_rollouts
+
+
+def run(config, **more):
+    return winnow.train(**config, watch=lambda event: None, **more)
+
+
+KL = {"use": "kl", "coefficient": 0.1}
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_the_reference_is_the_policy_at_the_start(lora, smallest):
+    """Before the first update the distance is 0; after it, it is not; and it is measured on every kept rollout."""
+    model = {} if lora is None else {"lora": lora}
+    result = run(smallest(steps=3, terms=[KL], model=model, optimizer={"learning_rate": 1e-2}))
+    rows = [row for row in read_metrics(result.folder) if "loss/kl" in row]
+    assert rows[0]["loss/kl"] == pytest.approx(0.0, abs=1e-9)
+    assert rows[2]["loss/kl"] > 1e-5
+    assert rows[0]["select/trained"] == rows[0]["select/kept"] == 8
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_a_reset_reference_survives_a_resume(lora, smallest, tmp_path):
+    model = {} if lora is None else {"lora": lora}
+    config = smallest(
+        steps=4,
+        terms=[KL],
+        model=model,
+        allocate="gvm",
+        probe={"every": 2, "rollouts_per_prompt": 2, "outer_reset": "both"},
+        checkpoint={"every": 3},
+        optimizer={"learning_rate": 1e-2},
+    )
+    whole = run({**config, "output": str(tmp_path / "whole")})
+    half = {**config, "output": str(tmp_path / "half")}
+    run({**half, "steps": 3})
+    resumed = run(half, resume=True)
+    for name in ("trainer.safetensors", "model.safetensors"):
+        assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes(), name
+    distances = [row["loss/kl"] for row in read_metrics(whole.folder) if "loss/kl" in row]
+    assert distances[2] == pytest.approx(0.0, abs=1e-9)  # reset at the second window
+    assert distances[3] > 1e-6
+
+
+def test_a_refill_draws_further_prompts_and_always_returns(smallest, tmp_path):
+    """Half of the prompts can never be told apart; two refills bring more, and flat groups are not kept."""
+    (tmp_path / "half.py").write_text(
+        "def half(prompt, rollout):\n"
+        "    return float(rollout.index) if int(prompt.id[-1], 16) % 2 else 0.0\n"
+    )
+    config = smallest(
+        steps=1,
+        reward={"use": f"{tmp_path}/half.py:half"},
+        rollout={"refill_rounds": 2},
+        task={"size": 40, "levels": [2]},
+    )
+    result = run(config)
+    (row, _) = read_metrics(result.folder)
+    groups = [entry.group for entry in read_rollouts(result.folder)]
+    assert row["refill/groups"] == len(groups) - 4 > 0
+    assert row["refill/rounds"] in (1, 2)
+    assert len({g.prompt.id for g in groups}) == len(groups)
+    for group in groups:
+        assert group.keep.any() == (np.ptp(group.rewards) > 0)
+    assert row["budget/tokens_generated"] == sum(g.lengths.sum() for g in groups)
+
+
+def test_a_refill_ends_with_the_task(smallest, tmp_path):
+    (tmp_path / "never.py").write_text("def never(prompt, rollout):\n    return 0.0\n")
+    config = smallest(
+        steps=1,
+        reward={"use": f"{tmp_path}/never.py:never"},
+        rollout={"refill_rounds": 100},
+        task={"size": 10, "levels": [2]},
+    )
+    (row, _) = read_metrics(run(config).folder)
+    assert row["group/count"] == 10
+    assert row["budget/updates"] == 0
+
+
+def test_the_correction_for_the_engine_reaches_the_loss(smallest, tmp_path):
+    """An engine that reports log-probs of half the probability: every token counts min(p_old / p_engine, 1.5) = 1.5 times."""
+    (tmp_path / "lying.py").write_text(
+        "import dataclasses\n\nfrom winnow.engines.native import Native\n\n\n"
+        "def lying(context):\n    return Lying(context)\n\n\n"
+        "class Lying(Native):\n"
+        "    def generate(self, *args, **kwargs):\n"
+        "        return [\n"
+        "            dataclasses.replace(g, rollouts=tuple(\n"
+        "                dataclasses.replace(r, logprobs=r.logprobs - 0.6931) for r in g.rollouts))\n"
+        "            for g in super().generate(*args, **kwargs)\n"
+        "        ]\n"
+    )
+    config = smallest(steps=1, rollout={"engine": f"{tmp_path}/lying.py:lying"}, optimizer={"max_grad_norm": 1e9})
+    plain = run(config)
+    corrected = run({**config, "output": f"{config['output']}-corrected", "update": {"max_importance": 1.5}})
+    norms = [read_metrics(r.folder)[0]["policy/grad_norm"] for r in (plain, corrected)]
+    assert norms[1] == pytest.approx(1.5 * norms[0], rel=1e-4)
+    assert read_metrics(plain.folder)[0]["policy/logprob_gap_mean"] == pytest.approx(0.6931, abs=1e-3)
+
+
+def test_a_critic_gives_values_that_an_advantage_reads(smallest):
+    """A constant critic of 0.5: A = r - 0.5, one number per token."""
+
+    def constant(groups):
+        return [[np.full(len(r.tokens), 0.5) for r in g.rollouts] for g in groups]
+
+    def against_values(groups):
+        return [
+            tuple(k * (reward - v) for reward, v, k in zip(g.rewards, g.values, g.keep, strict=True)) for g in groups
+        ]
+
+    result = run(smallest(steps=1, advantage=against_values), critic=constant)
+    for entry in read_rollouts(result.folder):
+        for rollout, reward, keep, credit in zip(
+            entry.group.rollouts, entry.group.rewards, entry.group.keep, entry.group.advantages, strict=True
+        ):
+            assert credit == pytest.approx(np.full(len(rollout.tokens), keep * (reward - 0.5)))
+
+
+def test_an_advantage_that_needs_values_needs_a_critic(smallest):
+    from winnow.registry import register
+
+    @register("advantage", "needs_a_critic", baseline="values", needs=("values",))
+    def needs_a_critic(groups):
+        return [np.zeros(len(g.rollouts)) for g in groups]
+
+    with pytest.raises(winnow.ConfigError, match="needs values, and there is no critic"):
+        run(smallest(advantage="needs_a_critic"))
+
+
+def test_an_entropy_term_keeps_the_policy_from_sharpening(smallest):
+    config = smallest(steps=10, optimizer={"learning_rate": 3e-2})
+    sharp = run(config)
+    config["output"] += "-broad"
+    broad = run({**config, "terms": [{"use": "entropy", "coefficient": 1.0}]})
+    last = [read_metrics(r.folder)[9]["policy/entropy"] for r in (sharp, broad)]
+    assert last[1] > last[0]
