@@ -25,6 +25,7 @@ def command(bwrap: str, interpreter: Interpreter) -> list[str]:
     return [
         *(bwrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--unshare-cgroup-try", "--disable-userns", "--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        "--as-pid-1",  # with an init of its own, bubblewrap leaves a zombie of it per run
         *("--clearenv", *(word for name, value in interpreter.environment for word in ("--setenv", name, value))),
         *(word for path in shown for word in ("--ro-bind", path, path)),
         *(word for path in _DEVICES if os.path.exists(path) for word in ("--dev-bind", path, path)),

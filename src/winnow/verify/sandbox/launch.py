@@ -5,6 +5,7 @@ One thread, one loop over pipes: no thread of the harness is forked, nothing wai
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -92,6 +93,7 @@ class _Process:
 
     def __init__(self, layers: Layers, program: Program, limits: Limits) -> None:
         self._limits = limits
+        self._wrapped = layers.bubblewrap is not None
         self._nonce = secrets.token_hex(8).encode()
         self._started = time.monotonic()
         self._killed: Ending | None = None
@@ -125,7 +127,7 @@ class _Process:
         for pipe in _readable(self._open):
             self._hear(pipe)
         if self._killed is None and time.monotonic() - self._started >= self._limits.wall_seconds:
-            self._kill(self._process, "time_limit")
+            self._stop(self._process, "time_limit")
         if self._open:
             return None
         pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
@@ -138,7 +140,7 @@ class _Process:
     def end(self) -> None:
         """Leave nothing: no process, no pipe."""
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+            _kill(self._process, wrapped=self._wrapped)
             self._process.wait()
         for pipe in tuple(self._held):
             self._close(pipe)
@@ -164,12 +166,12 @@ class _Process:
         if not piece:
             self._open.discard(pipe)
         elif len(self._heard[pipe]) > self._limits.output_bytes and self._process is not None:
-            self._kill(self._process, "output_limit")
+            self._stop(self._process, "output_limit")
 
-    def _kill(self, process: subprocess.Popen[bytes], why: Ending) -> None:
+    def _stop(self, process: subprocess.Popen[bytes], why: Ending) -> None:
         """And listen no more: a descendant, where there can be one, must not hold up the harness."""
         self._killed = self._killed or why
-        process.kill()
+        _kill(process, wrapped=self._wrapped)
         self._open.clear()
 
     def _run(self, code: int, cpu_seconds: float) -> Run:
@@ -200,6 +202,18 @@ def _pipes() -> tuple[_Pipes, _Pipes]:
     os.set_blocking(feed, False)
     ours, theirs = zip(*others, strict=True)
     return _Pipes(feed, *ours), _Pipes(stdin, *theirs)
+
+
+def _kill(process: subprocess.Popen[bytes], *, wrapped: bool) -> None:
+    """Of bubblewrap the child, which it then buries: a zombie would be left to a PID 1 that may not care."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        victims = [int(pid) for pid in children.read_text().split()] if wrapped else []
+    except OSError:
+        victims = []
+    for pid in victims or [process.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _ending(code: int, last_word: bytes, cpu_seconds: float, limits: Limits) -> Ending:

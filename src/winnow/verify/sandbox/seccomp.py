@@ -87,7 +87,7 @@ def assemble(machine: Machine) -> bytes:
         "ioctl": _test(1, _EQUAL, _READING_IOCTLS, _ALLOW),
         # Solutions like to raise their stack limit. They are told that they did; lowering one would forge a kill.
         "setrlimit": [(_RETURN, 0, 0, _PRETEND)],
-        "prlimit64": [*_is_null(2, _ALLOW), (_RETURN, 0, 0, _PRETEND)],
+        "prlimit64": [*_unless_zero(0, 1, _EPERM), *_unless_zero(2, 2, _PRETEND), (_RETURN, 0, 0, _ALLOW)],
     }
     code = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.audit), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER)]
     for name, number in machine.numbers.items():
@@ -109,10 +109,9 @@ def _test(argument: int, jump: int, constants: Iterable[int], verdict: int) -> l
     return lines
 
 
-def _is_null(argument: int, verdict: int) -> list[_Line]:
-    """Return `verdict` if both words of a pointer are 0; else go on."""
-    low = _argument(argument)
-    return [
-        *((_LOAD, 0, 0, low), (_EQUAL, 0, 3, 0)),
-        *((_LOAD, 0, 0, low + 4), (_EQUAL, 0, 1, 0), (_RETURN, 0, 0, verdict)),
-    ]
+def _unless_zero(argument: int, words: int, verdict: int) -> list[_Line]:
+    """Return `verdict` if any of the argument's words is not 0; else go on."""
+    lines: list[_Line] = []
+    for word in range(words):
+        lines += [(_LOAD, 0, 0, _argument(argument) + 4 * word), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, verdict)]
+    return lines
