@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from winnow.algos.loss import cispo, clip, raft_plus_plus, reinforce
+from winnow.algos.loss import cispo, clip, gspo, raft_plus_plus, reinforce
 from winnow.algos.objective import Objective
 from winnow.records import MicroBatch, PolicyOutput
 
@@ -110,6 +111,27 @@ def test_cispo(ratio, advantage, slope):
     assert values.item() == pytest.approx(slope * math.log(ratio))
     assert seen["clip_fraction"].item() == (ratio > 5)
     assert gradient(cispo, out, mb) == pytest.approx([slope])
+
+
+def test_gspo_has_one_ratio_per_rollout():
+    """Two rollouts of 2 tokens: ratios 2 and 1/2 make 1, ratios 2 and 2 make 2; the second is clipped at 1.5."""
+    out = output([math.log(2), math.log(0.5), math.log(2), math.log(2)])
+    mb = dataclasses.replace(micro_batch([1.0, 1.0, 3.0, 3.0], old=[0.0] * 4), sequence=torch.tensor([0, 0, 1, 1]))
+    values, seen = gspo(out, mb, low=0.5, high=0.5)
+    assert seen["ratio"].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.0])
+    assert values.tolist() == pytest.approx([-1.0, -1.0, -4.5, -4.5])
+    assert seen["clip_fraction"].tolist() == [False, False, True, True]
+    assert gradient(lambda o, m: gspo(o, m, low=0.5, high=0.5), out, mb) == pytest.approx([-1.0, -1.0, 0.0, 0.0])
+
+
+def test_gspo_follows_the_gradient_of_its_sequence_form():
+    """-s A per rollout, s = exp(mean log ratio), against the token form averaged over the rollout's 3 tokens."""
+    logprobs = torch.tensor([-0.1, -0.9, -0.4], dtype=torch.float64, requires_grad=True)
+    old = torch.tensor([-0.3, -0.5, -0.6], dtype=torch.float64)
+    (expected,) = torch.autograd.grad(-2.0 * (logprobs - old).mean().exp(), logprobs)
+    mb = dataclasses.replace(micro_batch([2.0] * 3, old=old.tolist()), sequence=torch.zeros(3, dtype=torch.int64))
+    found = gradient(lambda o, m: gspo(o, m, low=1.0, high=9.0), PolicyOutput(logprobs=logprobs), mb)
+    assert [g / 3 for g in found] == pytest.approx(expected.tolist())
 
 
 def test_the_objective_weighs_and_corrects():

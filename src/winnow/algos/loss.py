@@ -63,6 +63,22 @@ def cispo(out: PolicyOutput, mb: MicroBatch, *, low: float = 1.0, high: float = 
     return -weight * mb.advantages * out.logprobs, {"ratio": ratio, "clip_fraction": weight != ratio}
 
 
+@register("loss", policy_gradient=True)
+def gspo(out: PolicyOutput, mb: MicroBatch, *, low: float = 3e-4, high: float = 4e-4) -> Loss:
+    """-min(s A, clamp(s, 1 - low, 1 + high) A) with one ratio per rollout: s = exp(mean_t log(p / p_old)).
+
+    GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form (eq. 5) when
+    the advantage is the same at every token. Use it with the `sequence` weighting.
+    """
+    ratio = probability_ratio(out, mb)
+    tokens = torch.bincount(mb.sequence).to(ratio.dtype)
+    sums = torch.zeros_like(tokens).index_add(0, mb.sequence, ratio.detach().log())
+    sequence_ratio = (sums / tokens).exp()[mb.sequence] * ratio / ratio.detach()
+    free = sequence_ratio * mb.advantages
+    gain = torch.minimum(free, sequence_ratio.clamp(1.0 - low, 1.0 + high) * mb.advantages)
+    return -gain, {"ratio": sequence_ratio.detach(), "clip_fraction": (gain != free).detach()}
+
+
 def probability_ratio(out: PolicyOutput, mb: MicroBatch) -> Tensor:
     """[T] p_now / p_old; exactly 1, with a gradient, in a step of one update."""
     old = out.logprobs.detach() if mb.old_logprobs is None else mb.old_logprobs
