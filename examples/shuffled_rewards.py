@@ -22,7 +22,8 @@ def shuffled(groups: Sequence[Group]) -> list[FloatArray]:
 
 
 def _shuffle(group: Group) -> Group:
-    assert group.outcomes is not None and group.keep is not None
+    assert group.outcomes is not None
+    assert group.keep is not None
     # The texts are the seed: another step's group of the same prompt is dealt differently, a resumed run the same.
     kept = group.keep.nonzero()[0]
     order = generator("shuffled", group.prompt.id, *(rollout.text for rollout in group.rollouts)).permutation(kept)

@@ -64,15 +64,15 @@ def train(*, resume: bool = False, watch: Watch | None = None, critic: Critic | 
 
     `config` holds the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
-    `watch` hears of every step (see `winnow.fit.Event`); by default progress is printed. `critic` gives each group's values
-    per token to an advantage that wants them.
+    `watch` hears of every step (see `winnow.fit.Event`); by default progress is printed. `critic` gives each group's
+    values per token to an advantage that wants them.
 
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
     from winnow.build import resolve_members
     from winnow.config import validate
-    from winnow.report.progress import progress
     from winnow.fit import fit
+    from winnow.report.progress import progress
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
     if watch is not None:

@@ -1,7 +1,8 @@
 """The only place where names become objects: a `Config` into `Members`, and those into a `Run`.
 
 `resolve_members` looks every name up and binds every option; a mistake ends there, before data, model or device are
-touched. `build` then loads in the order in which things are cheap to refuse: problems, tokenizer, prompts, model, engine.
+touched. `build` then loads in the order in which things are cheap to refuse: problems, tokenizer, prompts, model,
+engine.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from typing import Any, Literal
 
 import torch
 
-from winnow import engines, rewards, tasks  # noqa: F401  importing them registers their members
-from winnow.algos import advantage, allocation, loss, selection, terms, weighting  # noqa: F401
+import winnow.algos.advantage  # importing a family's module registers its members
+import winnow.algos.allocation
+import winnow.algos.loss
+import winnow.algos.terms
+import winnow.algos.weighting
+import winnow.engines
+import winnow.rewards
+import winnow.tasks  # noqa: F401
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import Selector, chain
 from winnow.config import Config, Member, Update
@@ -209,7 +216,8 @@ def restore(run: Run, saved: Checkpoint) -> None:
 def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -> Loaded:
     """The policy's module, with its adapter where one is trained: at its beginning, or as it was saved.
 
-    A full model is resumed from its checkpoint, which is a model folder; an adapter on top of the base it was trained on.
+    A full model is resumed from its checkpoint, which is a model folder; an adapter on top of the base it was trained
+    on.
     """
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
@@ -339,8 +347,8 @@ def _check_keep(config: Config) -> None:
         keep = member.options.get("keep_per_prompt")
         if isinstance(keep, int) and keep > rollouts:
             raise ConfigError(
-                f"select.keep_per_prompt = {keep} is above rollout.rollouts_per_prompt = {rollouts}: nothing would ever be "
-                f"dropped; lower it to at most {rollouts}, or sample more"
+                f"select.keep_per_prompt = {keep} is above rollout.rollouts_per_prompt = {rollouts}: nothing would "
+                f"ever be dropped; lower it to at most {rollouts}, or sample more"
             )
 
 
@@ -348,4 +356,6 @@ def _dropped(rendered: Rendered, purpose: str) -> list[str]:
     if not rendered.dropped:
         return []
     total = rendered.dropped + len(rendered.prompts)
-    return [f"{rendered.dropped} of {total} {purpose} prompts are longer than prompt.max_prompt_tokens and were dropped"]
+    return [
+        f"{rendered.dropped} of {total} {purpose} prompts are longer than prompt.max_prompt_tokens and were dropped"
+    ]

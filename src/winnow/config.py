@@ -180,8 +180,8 @@ class Config(Section):
         rollout = self.rollout
         if rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0:
             raise ValueError(
-                "rollout.top_p, top_k and min_p must stay off while training: the policy's log-probs are over the whole "
-                "vocabulary, so every ratio would be biased by the mass that was cut; use them in evaluation"
+                "rollout.top_p, top_k and min_p must stay off while training: the policy's log-probs are over the "
+                "whole vocabulary, so every ratio would be biased by the mass that was cut; use them in evaluation"
             )
         if (self.reward.use is None) == (not self.reward.parts):
             raise ValueError("reward needs either `use` or `parts`, not both and not neither")
@@ -266,7 +266,9 @@ def override(data: dict[str, Any], assignment: str) -> None:
     """Apply one `a.b=c` to nested data, the value read as TOML, a bare word as text. Raises ConfigError."""
     key, equals, raw = assignment.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {assignment!r}: write it as key=value, for example --set optimizer.learning_rate=1e-4")
+        raise ConfigError(
+            f"--set {assignment!r}: write it as key=value, for example --set optimizer.learning_rate=1e-4"
+        )
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
     except tomllib.TOMLDecodeError:

@@ -165,9 +165,10 @@ def _warn_about_silence(report: StepReport, watch: Watch) -> None:
     flat, right, wrong = (int(m[f"group/{name}"]) for name in ("flat", "all_correct", "all_wrong"))
     watch(
         Notice(
-            f"step {report.step}: nothing to learn from, no update was taken: {flat} of {int(m['group/count'])} groups are flat "
-            f"({right} all correct, {wrong} all wrong; {int(m['outcome/unparsable'])} rollouts without a readable answer, "
-            f"{m.get('rollout/truncated', 0.0):.0%} cut off at max_new_tokens, {int(m['outcome/failed'])} verifier failures)"
+            f"step {report.step}: nothing to learn from, no update was taken: {flat} of {int(m['group/count'])} groups "
+            f"are flat ({right} all correct, {wrong} all wrong; {int(m['outcome/unparsable'])} rollouts without a "
+            f"readable answer, {m.get('rollout/truncated', 0.0):.0%} cut off at max_new_tokens, "
+            f"{int(m['outcome/failed'])} verifier failures)"
         )
     )
 

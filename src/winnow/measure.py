@@ -108,7 +108,9 @@ class Tally:
 
 
 def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
-    """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no refill."""
+    """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no
+    refill.
+    """
     return {
         **_rewards(groups),
         **_outcomes(groups),

@@ -1,8 +1,9 @@
 """The plan: how many rollouts each coming prompt gets. `fit` asks for it between steps; a step only reads it.
 
-An allocator says where its knowledge comes from. "none" and "history" plan one step at a time from what training has seen.
-"probe" plans a window of steps: all its prompts are sampled N' times under the present weights, scored, and their gradient
-norms taken, and the budget of the whole window is allocated at once (GVM, Yao et al. 2025, arXiv 2505.02391, Algorithm 2).
+An allocator says where its knowledge comes from. "none" and "history" plan one step at a time from what training has
+seen. "probe" plans a window of steps: all its prompts are sampled N' times under the present weights, scored, and their
+gradient norms taken, and the budget of the whole window is allocated at once (GVM, Yao et al. 2025, arXiv 2505.02391,
+Algorithm 2).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def plan(run: Run, step: int) -> None:
 
 
 def starts_window(run: Run, step: int) -> bool:
-    """A window is `probe.every` steps of one epoch; the last of an epoch may be shorter, so no prompt is in it twice."""
+    """A window is `probe.every` steps of one epoch; the last of an epoch may be shorter, so no prompt is in it
+    twice.
+    """
     return (step % run.prompts.steps_per_epoch) % run.config.probe.every == 0
 
 

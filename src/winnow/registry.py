@@ -148,7 +148,8 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
         raise ConfigError(f"{path!r}: there is no file {file}")
     module_name = "winnow_user_" + re.sub(r"\W", "_", str(file.resolve()))
     spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None and spec.loader is not None, "a .py file always has a loader"
+    assert spec is not None, "a .py file always has a loader"
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -172,9 +173,9 @@ def _checked(entry: Entry, name: str, value: Any, *, key: str) -> Any:
     try:
         return TypeAdapter(hint, config=_OPTION_TYPES).validate_python(value)
     except pydantic.ValidationError as error:
-        complaint = error.errors()[0]["msg"]
+        said = error.errors()[0]["msg"]
         raise ConfigError(
-            f"{key} is {value!r}: {complaint[:1].lower()}{complaint[1:]} (an option of the {entry.family} {entry.name!r})"
+            f"{key} is {value!r}: {said[:1].lower()}{said[1:]} (an option of the {entry.family} {entry.name!r})"
         ) from error
 
 

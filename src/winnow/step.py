@@ -1,6 +1,6 @@
 """One training step of RLVR: a single walk down the corridor. Each line fills one field; nothing is visited twice.
 
-    prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
+prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clo
 def refill(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
     """More groups while fewer than `prompts_per_step` carry a signal, for at most `refill_rounds` rounds.
 
-    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that carries
-    a signal is trained on, also above the number asked for, and nothing is kept for later.
+    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that
+    carries a signal is trained on, also above the number asked for, and nothing is kept for later.
     """
     rollout, added = run.config.rollout, list[Group]()
     for number in range(1, rollout.refill_rounds + 1):

@@ -53,8 +53,7 @@ def test_a_reset_reference_survives_a_resume(lora, smallest, tmp_path):
 def test_a_refill_draws_further_prompts_and_always_returns(smallest, tmp_path):
     """Half of the prompts can never be told apart; two refills bring more, and flat groups are not kept."""
     (tmp_path / "half.py").write_text(
-        "def half(prompt, rollout):\n"
-        "    return float(rollout.index) if int(prompt.id[-1], 16) % 2 else 0.0\n"
+        "def half(prompt, rollout):\n    return float(rollout.index) if int(prompt.id[-1], 16) % 2 else 0.0\n"
     )
     config = smallest(
         steps=1,
@@ -87,7 +86,9 @@ def test_a_refill_ends_with_the_task(smallest, tmp_path):
 
 
 def test_the_correction_for_the_engine_reaches_the_loss(smallest, tmp_path):
-    """An engine that reports log-probs of half the probability: every token counts min(p_old / p_engine, 1.5) = 1.5 times."""
+    """An engine that reports log-probs of half the probability: every token counts min(p_old / p_engine, 1.5) = 1.5
+    times.
+    """
     (tmp_path / "lying.py").write_text(
         "import dataclasses\n\nfrom winnow.engines.native import Native\n\n\n"
         "def lying(context):\n    return Lying(context)\n\n\n"

@@ -1,4 +1,5 @@
-"""Law 9: on a policy small enough to enumerate, the expected gradient of the pipeline is the exact one, or its bias is known.
+"""Law 9: on a policy small enough to enumerate, the expected gradient of the pipeline is the exact one, or its bias is
+known.
 
 A policy over 3 tokens writes 3 of them: 27 rollouts, each with a known probability. The logits (one row per prefix, 13
 in all) are the parameters. A group of N is one of 27^N; the expectation over all of them is a sum, not an estimate.
@@ -115,8 +116,9 @@ def test_dr_grpo_is_exact_up_to_a_known_factor(n, shrink):
     assert expectation(n, dr_grpo, constant) == pytest.approx(shrink * EXACT / 3, rel=1e-10, abs=1e-14)
 
 
-# (method, options) -> length along the exact gradient of E[reward] / 3, sine of the angle. With binary rewards the others are
-# functions of the number of correct rollouts alone, so they change lengths, never directions, within one prompt.
+# (method, options) -> length along the exact gradient of E[reward] / 3, sine of the angle. With binary rewards the
+# others are functions of the number of correct rollouts alone, so they change lengths, never directions, within one
+# prompt.
 BIASED = [
     ("group std, N = 2", 2, grpo, {}),
     ("group std, N = 3", 3, grpo, {}),
@@ -132,7 +134,8 @@ def test_the_bias_of_the_others_is_what_the_docs_say(name, n, advantage, options
 
 
 def closed_form(n, credit_gap, kept):
-    """Length of E over the number c of correct ones, for credits that differ by `credit_gap(c)` between correct and wrong.
+    """Length of E over the number c of correct ones, for credits that differ by `credit_gap(c)` between correct and
+    wrong.
 
     E[sum of credits * scores] = sum over c of Pr(c) * a(c) * (mean score of correct - mean score of wrong), and the mean
     score of a correct rollout is EXACT / p, of a wrong one -EXACT / (1 - p).

@@ -90,7 +90,13 @@ def test_dual_clip_bounds_the_loss_of_a_bad_token():
 
 
 # ratio, advantage, loss, gradient: only good tokens count, up to 1.28
-RAFT_PLUS_PLUS = [(1.0, 1.0, -1.0, -1.0), (1.25, 1.0, -1.25, -1.25), (1.5, 1.0, -1.28, 0.0), (0.5, 1.0, -0.5, -0.5), (0.5, -1.0, 0, 0)]
+RAFT_PLUS_PLUS = [
+    (1.0, 1.0, -1.0, -1.0),
+    (1.25, 1.0, -1.25, -1.25),
+    (1.5, 1.0, -1.28, 0.0),
+    (0.5, 1.0, -0.5, -0.5),
+    (0.5, -1.0, 0, 0),
+]
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "loss", "slope"), RAFT_PLUS_PLUS)

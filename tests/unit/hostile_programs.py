@@ -1,8 +1,8 @@
 """Programs that attack. Each prints `breach` for what it got, so a sandbox that holds makes every one of them silent.
 
-A program finds in `world` where its witnesses are (see hostile_world). `attempt` is refused by an OSError and by nothing
-else: a slip of the pen ends in runtime_error, which is not what the list expects. `unguarded` marks those that must
-breach without a sandbox, harmlessly; that is how the list proves that it has teeth.
+A program finds in `world` where its witnesses are (see hostile_world). `attempt` is refused by an OSError and by
+nothing else: a slip of the pen ends in runtime_error, which is not what the list expects. `unguarded` marks those that
+must breach without a sandbox, harmlessly; that is how the list proves that it has teeth.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ for number in (425, 323, 298, 321, 250, 282, 241):
     attempt(lambda: call(libc.syscall, number, 1, memory, 0, -1, 0))
 """),
     Hostile("kernel settings", """
-for file in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper", "/dev/mem", "/dev/kmsg"):
+for file in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/kernel/uevent_helper", "/dev/kmsg"):
     attempt(lambda: os.open(file, os.O_WRONLY))
 """),
     Hostile("become root", """

@@ -18,7 +18,9 @@ def write(tmp_path, text):
 
 def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
     path = write(tmp_path, "steps = 3\n\n[optimizer]\nlearing_rate = 1e-4\n")
-    with pytest.raises(ConfigError, match=r"run\.toml, line 4: unknown key 'optimizer\.learing_rate'; did you mean 'learning_rate'"):
+    with pytest.raises(
+        ConfigError, match=r"run\.toml, line 4: unknown key 'optimizer\.learing_rate'; did you mean 'learning_rate'"
+    ):
         load(path)
 
 
@@ -46,7 +48,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_set_overrides_the_file(tmp_path):
-    config = load(write(tmp_path, "steps = 3\n"), ["steps=5", "optimizer.learning_rate=3e-4", "loss.use=clip", "loss.high=0.28"])
+    config = load(
+        write(tmp_path, "steps = 3\n"), ["steps=5", "optimizer.learning_rate=3e-4", "loss.use=clip", "loss.high=0.28"]
+    )
     assert config.steps == 5
     assert config.optimizer.learning_rate == 3e-4
     assert config.loss.options == {"high": 0.28}
@@ -62,7 +66,9 @@ def test_shorthands():
     def mine(prompt, rollout):
         return 1.0
 
-    config = validate({"model": "some/folder", "loss": "reinforce", "reward": mine, "select": "all", "rollout": {"engine": "hf"}})
+    config = validate(
+        {"model": "some/folder", "loss": "reinforce", "reward": mine, "select": "all", "rollout": {"engine": "hf"}}
+    )
     assert config.model.path == "some/folder"
     assert config.reward.use is mine
     assert [m.use for m in config.select] == ["all"]

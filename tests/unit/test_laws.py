@@ -49,7 +49,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 def test_a_file_imports_only_from_lower_floors_or_its_own_room(path):
     own = place(path)
     for name in imports(path):
-        if name == own or own in DOOR | CORRIDOR and floor_of(name) <= floor_of(own):
+        if name == own or (own in DOOR | CORRIDOR and floor_of(name) <= floor_of(own)):
             continue
         assert floor_of(name) < floor_of(own) or {name, own} <= WORDS, f"{own} (floor {floor_of(own)}) imports {name}"
 

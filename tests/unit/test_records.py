@@ -11,9 +11,7 @@ PROMPT = Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="tes
 
 
 def rollout(index: int, length: int = 2) -> Rollout:
-    return Rollout(
-        index=index, tokens=np.arange(length), logprobs=np.zeros(length), text="", finish="stop", version=0
-    )
+    return Rollout(index=index, tokens=np.arange(length), logprobs=np.zeros(length), text="", finish="stop", version=0)
 
 
 def group(n: int = 3) -> Group:

@@ -46,7 +46,9 @@ def test_an_option_without_default_must_be_given():
 
 
 def test_a_function_from_a_file(tmp_path):
-    (tmp_path / "mine.py").write_text("def double(groups, *, by: float = 2.0):\n    return [g.rewards * by for g in groups]\n")
+    (tmp_path / "mine.py").write_text(
+        "def double(groups, *, by: float = 2.0):\n    return [g.rewards * by for g in groups]\n"
+    )
     entry = resolve("advantage", "mine.py:double", base=tmp_path)
     assert list(entry.options) == ["by"]
     assert bind(entry, {"by": 3.0}, key="advantage")([]) == []

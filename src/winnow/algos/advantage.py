@@ -1,7 +1,7 @@
 """Credit: how much better than its baseline a rollout was.
 
-An advantage takes all groups of a step, with rewards and keep filled and failed rollouts hidden, and answers one array per
-group: [N], or one array [L] per rollout for credit per token. Rollouts not kept get 0.
+An advantage takes all groups of a step, with rewards and keep filled and failed rollouts hidden, and answers one array
+per group: [N], or one array [L] per rollout for credit per token. Rollouts not kept get 0.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _FLAT = 1e-9
 def grpo(groups: Sequence[Group], *, statistics: Statistics = "kept", eps: float = 1e-4) -> list[FloatArray]:
     """A_i = (r_i - mean) / (std + eps), std with ddof 1.
 
-    Shao et al. 2024 (arXiv 2402.03300), section 4.1. `statistics = "kept"` takes mean and std over the kept rollouts, after
-    selection, as the code of PODS does (arXiv 2504.13818); "group" takes them over all. Flat or single: 0.
+    Shao et al. 2024 (arXiv 2402.03300), section 4.1. `statistics = "kept"` takes mean and std over the kept rollouts,
+    after selection, as the code of PODS does (arXiv 2504.13818); "group" takes them over all. Flat or single: 0.
     """
     return per_group(lambda r, over: _centred(r, over) / (_std(over) + eps), groups, statistics)
 
@@ -43,8 +43,8 @@ def dr_grpo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list
 def rloo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[FloatArray]:
     """A_i = r_i - mean of the others: an unbiased baseline.
 
-    Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740), section 3.2. It is N / (N - 1) times `dr_grpo` where N counts the
-    rollouts of the statistics. Flat or single: 0.
+    Kool et al. 2019; Ahmadian et al. 2024 (arXiv 2402.14740), section 3.2. It is N / (N - 1) times `dr_grpo` where N
+    counts the rollouts of the statistics. Flat or single: 0.
     """
     return per_group(lambda r, over: _centred(r, over) * len(over) / (len(over) - 1), groups, statistics)
 
@@ -53,8 +53,8 @@ def rloo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[Fl
 def batch(groups: Sequence[Group], *, eps: float = 1e-4) -> list[FloatArray]:
     """A_i = (r_i - mean) / (std + eps) over the kept rollouts of all groups of the step, std with ddof 1.
 
-    The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that is always
-    solved is credited for being easy. All rewards equal, or one rollout: 0.
+    The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that
+    is always solved is credited for being easy. All rewards equal, or one rollout: 0.
     """
     over = np.concatenate([group.rewards[_kept(group)] for group in groups] or [np.zeros(0)])
     if flat(over):
@@ -67,8 +67,8 @@ def batch(groups: Sequence[Group], *, eps: float = 1e-4) -> list[FloatArray]:
 def raft(groups: Sequence[Group]) -> list[FloatArray]:
     """1 for a correct rollout, 0 for any other: rejection sampling as credit.
 
-    RAFT (Dong et al. 2023, arXiv 2304.06767), as GVM's released code scores it (arXiv 2505.02391): wrong rollouts add nothing
-    to the gradient, but their tokens stay in the denominator of a token mean.
+    RAFT (Dong et al. 2023, arXiv 2304.06767), as GVM's released code scores it (arXiv 2505.02391): wrong rollouts add
+    nothing to the gradient, but their tokens stay in the denominator of a token mean.
     """
     return [(_kept(group) & group.correct).astype(np.float64) for group in groups]
 
@@ -95,9 +95,7 @@ def flat(rewards: FloatArray) -> bool:
     return len(rewards) < 2 or bool(np.ptp(rewards) <= _FLAT * max(1.0, float(np.max(np.abs(rewards)))))
 
 
-def _lift(
-    credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics
-) -> FloatArray:
+def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
     keep = _kept(group)
     over = group.rewards[keep] if statistics == "kept" else group.rewards
     if flat(over):

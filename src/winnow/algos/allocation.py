@@ -40,14 +40,17 @@ def gvm(
 ) -> IntArray:
     """Rollouts in proportion to G_i / sqrt(p_i + alpha p_i^(1 - beta)): the least variance of the gradient per rollout.
 
-    GVM (Yao et al. 2025, arXiv 2505.02391), Proposition 1, with the filters and the rounding of the released code. `stats` are a
-    probe's. No pass rate, no weight: such a prompt gets `exploration` rollouts (ours, so that it is revisited); every other
-    prompt that gets any gets at least `minimum` and, if not 0, at most `maximum`. `filter_threshold` drops prompts that pass
-    more often; `filter_insufficient` those that can expect fewer correct rollouts. Nothing left to weigh: uniform.
+    GVM (Yao et al. 2025, arXiv 2505.02391), Proposition 1, with the filters and the rounding of the released code.
+    `stats` are a probe's. No pass rate, no weight: such a prompt gets `exploration` rollouts (ours, so that it is
+    revisited); every other prompt that gets any gets at least `minimum` and, if not 0, at most `maximum`.
+    `filter_threshold` drops prompts that pass more often; `filter_insufficient` those that can expect fewer correct
+    rollouts. Nothing left to weigh: uniform.
     """
     weights = gvm_weights(stats.pass_rate, stats.gradient_norm, alpha=alpha, beta=beta)
     kept = _filtered(weights, stats.pass_rate, budget, filter_threshold, filter_insufficient)
-    return apportion(kept, budget, minimum=minimum, maximum=maximum, floor=_explored(kept, weights == 0, exploration, budget))
+    return apportion(
+        kept, budget, minimum=minimum, maximum=maximum, floor=_explored(kept, weights == 0, exploration, budget)
+    )
 
 
 @register("allocator", source="history")
@@ -64,8 +67,8 @@ def gvm_online(
 ) -> IntArray:
     """GVM's allocation without a probe: p_i and G_i come from earlier visits of the same prompts. Ours.
 
-    The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt never seen gets the weight of the
-    average seen one, so a step of unseen prompts is uniform; one that was never solved gets `exploration` rollouts.
+    The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt never seen gets the weight of
+    the average seen one, so a step of unseen prompts is uniform; one that was never solved gets `exploration` rollouts.
     """
     seen = stats.trials > 0
     rate = np.where(seen, (stats.correct + prior) / (stats.trials + 2 * prior), np.nan)
@@ -92,9 +95,9 @@ def apportion(
 ) -> IntArray:
     """[G] integers in proportion to `weights` that add up to `budget`, or to G x maximum if that is less.
 
-    First everyone gets its `floor`. Of the rest, those whose share rounds to at least 1 get at least `minimum`, the heaviest
-    first while the budget lasts. Shares are rounded half to even and the difference goes, one by one, to the largest remainders.
-    The sum comes first: where it cannot be met otherwise, one count stays below `minimum`.
+    First everyone gets its `floor`. Of the rest, those whose share rounds to at least 1 get at least `minimum`, the
+    heaviest first while the budget lasts. Shares are rounded half to even and the difference goes, one by one, to the
+    largest remainders. The sum comes first: where it cannot be met otherwise, one count stays below `minimum`.
     """
     base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
     top = maximum or budget
@@ -107,7 +110,9 @@ def apportion(
 
 
 def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
-    """Who gets anything: the heaviest whose share rounds to 1, no more than `minimum` allows, no fewer than `top` demands."""
+    """Who gets anything: the heaviest whose share rounds to 1, no more than `minimum` allows, no fewer than `top`
+    demands.
+    """
     heaviest = np.argsort(-weights, kind="stable")
     rounded = int(np.count_nonzero(np.rint(weights / weights.sum() * budget) >= 1))
     affordable = budget // minimum if minimum else len(weights)
@@ -118,7 +123,9 @@ def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArr
 
 
 def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntArray) -> FloatArray:
-    """Shares of `budget` in proportion to `weights`, each within [low, high]: what one bound takes, the others share."""
+    """Shares of `budget` in proportion to `weights`, each within [low, high]: what one bound takes, the others
+    share.
+    """
     positive = np.where((weights > 0) & (high > 0), weights, 0.0)
     if budget <= 0 or not positive.any():
         return low.astype(np.float64)
@@ -159,7 +166,9 @@ def _filtered(
 
 
 def _explored(weights: FloatArray, unsolved: BoolArray, exploration: int, budget: int) -> IntArray:
-    """[G] rollouts set aside for prompts without a weight: never more than a uniform share, and none if all are without."""
+    """[G] rollouts set aside for prompts without a weight: never more than a uniform share, and none if all are
+    without.
+    """
     if not np.any(weights > 0):
         return np.zeros(len(weights), dtype=np.int64)
     return np.where(unsolved, min(exploration, budget // len(weights)), 0).astype(np.int64)

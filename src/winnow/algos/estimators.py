@@ -25,8 +25,8 @@ def standard_error(values: FloatArray) -> float:
 def truncated_importance(old_logprobs: FloatArray, behaviour_logprobs: FloatArray, *, most: float) -> FloatArray:
     """[L] min(p_old / p_behaviour, most): corrects for an engine that samples from slightly other probabilities.
 
-    Truncated importance sampling (Ionides 2008), per token as in Yao et al. 2025, "Your efficient RL framework secretly brings you
-    off-policy RL training". The bound trades a little bias for a bounded variance.
+    Truncated importance sampling (Ionides 2008), per token as in Yao et al. 2025, "Your efficient RL framework secretly
+    brings you off-policy RL training". The bound trades a little bias for a bounded variance.
     """
     return np.minimum(np.exp(old_logprobs - behaviour_logprobs), most)
 

@@ -1,4 +1,5 @@
-"""Per-token policy losses: (what the policy says, what the rollouts were) -> [T], and per-token diagnostics {name: [T]}.
+"""Per-token policy losses: (what the policy says, what the rollouts were) -> [T], and per-token diagnostics {name:
+[T]}.
 
 A loss never divides, never masks and never sees a masked token: weights come from `weighting.py`, and `objective.py`
 hands over only tokens that are trained. Where `mb.old_logprobs` is missing, the step has one update and the ratio is 1.
@@ -24,14 +25,12 @@ def reinforce(out: PolicyOutput, mb: MicroBatch) -> Loss:
 
 
 @register("loss", policy_gradient=True, aliases={"grpo_clip": {}})
-def clip(
-    out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None
-) -> Loss:
+def clip(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None) -> Loss:
     """-min(ratio A, clamp(ratio, 1 - low, 1 + high) A), ratio = p / p_old.
 
-    PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7) with separate bounds (clip-higher: DAPO, Yu et al.
-    2025, arXiv 2503.14476, section 3.1). With `dual`, the loss of a negative advantage stops growing at ratio `dual` (dual
-    clip: Ye et al. 2020, arXiv 1912.09729, eq. 5; 3 there).
+    PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7) with separate bounds (clip-higher: DAPO, Yu
+    et al. 2025, arXiv 2503.14476, section 3.1). With `dual`, the loss of a negative advantage stops growing at ratio
+    `dual` (dual clip: Ye et al. 2020, arXiv 1912.09729, eq. 5; 3 there).
     """
     ratio = probability_ratio(out, mb)
     free = ratio * mb.advantages
@@ -45,8 +44,9 @@ def clip(
 def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.28) -> Loss:
     """-min(ratio, clamp(ratio, 1 - low, 1 + high)) A where A > 0, else 0: importance sampling and clipping for RAFT.
 
-    RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as written in GVM (arXiv 2505.02391, eq. 8) with the indicator of a correct
-    rollout in place of A: use it with the advantage `raft`. The scripts released with GVM never pass clip-higher on.
+    RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as written in GVM (arXiv 2505.02391, eq. 8) with the indicator of a
+    correct rollout in place of A: use it with the advantage `raft`. The scripts released with GVM never pass
+    clip-higher on.
     """
     positive = dataclasses.replace(mb, advantages=mb.advantages.clamp(min=0.0))
     return clip(out, positive, low=low, high=high)
@@ -67,8 +67,8 @@ def cispo(out: PolicyOutput, mb: MicroBatch, *, low: float = 1.0, high: float = 
 def gspo(out: PolicyOutput, mb: MicroBatch, *, low: float = 3e-4, high: float = 4e-4) -> Loss:
     """-min(s A, clamp(s, 1 - low, 1 + high) A) with one ratio per rollout: s = exp(mean_t log(p / p_old)).
 
-    GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form (eq. 5) when
-    the advantage is the same at every token. Use it with the `sequence` weighting.
+    GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form
+    (eq. 5) when the advantage is the same at every token. Use it with the `sequence` weighting.
     """
     ratio = probability_ratio(out, mb)
     tokens = torch.bincount(mb.sequence).to(ratio.dtype)

@@ -1,7 +1,8 @@
 """Which rollouts of a group are trained on.
 
 A selector takes a group whose verdicts are all valid (the corridor hides failed rollouts) and answers [N] bool. It sees
-one prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the rollout's id (`rng`), never by position.
+one prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the rollout's id (`rng`), never by
+position.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ Share = Annotated[float, Field(gt=0.0, le=1.0, strict=True)]
 Keep = Count | Share
 Selector = Callable[[Group, Rng], BoolArray]
 
-# Variances closer than this, relative to the spread of the rewards, are one variance: the scan must not choose by rounding.
+# Variances closer than this, relative to the spread of the rewards, are one variance: the scan must not choose by
+# rounding.
 _SAME = 1e-12
 
 
@@ -36,10 +38,10 @@ def keep_all(group: Group, rng: Rng) -> BoolArray:
 def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
     """The m rollouts whose rewards have the largest variance: PODS.
 
-    Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k highest
-    rewards for some k (their Lemma 3.1), so one sort and one scan over k with prefix sums find it in O(N log N). Ours
-    centres the rewards first (cancellation) and of equal variances takes the smallest k, where their code goes through
-    k = m, 0, 1, ...; both are optimal. m >= N keeps all; a flat group keeps any m.
+    Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
+    highest rewards for some k (their Lemma 3.1), so one sort and one scan over k with prefix sums find it in O(N log
+    N). Ours centres the rewards first (cancellation) and of equal variances takes the smallest k, where their code goes
+    through k = m, 0, 1, ...; both are optimal. m >= N keeps all; a flat group keeps any m.
     """
     rewards = group.rewards
     size = kept_size(keep_per_prompt, len(rewards))

@@ -1,7 +1,7 @@
 """What is added to the policy loss, each with a coefficient: (what the policy says, what the rollouts were) -> [T].
 
-A term is minimised. It is never multiplied by the importance correction, and it teaches from every kept rollout, the ones
-with advantage zero included.
+A term is minimised. It is never multiplied by the importance correction, and it teaches from every kept rollout, the
+ones with advantage zero included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from winnow.registry import register
 def kl(out: PolicyOutput, mb: MicroBatch, *, estimator: Literal["k1", "k2", "k3"] = "k3") -> Tensor:
     """An estimate of KL(policy || reference) from the sampled tokens, d = log p_ref - log p.
 
-    k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1 (Schulman 2020, "Approximating KL Divergence"; k3 is GRPO's, arXiv 2402.03300, eq. 4).
+    k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1 (Schulman 2020, "Approximating KL Divergence"; k3 is GRPO's, arXiv
+    2402.03300, eq. 4).
     k1 and k3 estimate the value without bias; as losses, k2 has the exact gradient on fresh rollouts, k1 only noise.
     """
     assert mb.ref_logprobs is not None, "annotate fills it: the term declares the need"
@@ -35,6 +36,8 @@ def kl(out: PolicyOutput, mb: MicroBatch, *, estimator: Literal["k1", "k2", "k3"
 
 @register("term", needs=("entropy",))
 def entropy(out: PolicyOutput, mb: MicroBatch) -> Tensor:
-    """Minus the entropy of the next token over the whole vocabulary: a positive coefficient keeps the policy exploring."""
+    """Minus the entropy of the next token over the whole vocabulary: a positive coefficient keeps the policy
+    exploring.
+    """
     assert out.entropy is not None, "forward computes it: the term declares the need"
     return -out.entropy

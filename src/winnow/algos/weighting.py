@@ -43,9 +43,9 @@ def constant(shape: Shape, *, tokens: int | None = None) -> FloatArray:
 def unbiased(shape: Shape) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 
-    Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over G prompts instead of their sum. n_i counts verified rollouts; p_i is the
-    plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i is estimated
-    from these rollouts and the weight becomes that of `accepted`: biased, but finite.
+    Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over G prompts instead of their sum. n_i counts verified
+    rollouts; p_i is the plan's pass rate, measured before these rollouts and independent of them. Where the plan knows
+    none, or 0, p_i is estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
     """
     known = np.nan_to_num(shape.pass_rate) > 0
     accepted_rollouts = np.where(known, shape.valid * shape.pass_rate, np.maximum(shape.accepted, 1))

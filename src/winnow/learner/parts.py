@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from winnow.errors import ConfigError
 
-
 Halves = tuple[nn.Module, nn.Module]  # decoder, head
 
 

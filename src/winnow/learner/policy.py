@@ -88,7 +88,8 @@ class Policy:
         scalar.backward()  # type: ignore[no-untyped-call]
 
     def annotate(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
-        """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first update.
+        """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first
+        update.
 
         Each distinct rollout is passed once; the batches of later epochs share the answer.
         """

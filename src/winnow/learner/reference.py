@@ -1,4 +1,6 @@
-"""The reference policy that a KL term measures the distance to: the policy as it was when training (or a window) began."""
+"""The reference policy that a KL term measures the distance to: the policy as it was when training (or a window)
+began.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class FrozenCopy:
 
 
 class StartingAdapter:
-    """For a policy that trains an adapter: its base with the adapter switched off, or, once reset, with a frozen second one."""
+    """For a policy that trains an adapter: its base with the adapter switched off, or, once reset, with a frozen
+    second one.
+    """
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy

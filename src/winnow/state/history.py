@@ -19,7 +19,9 @@ from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one prompt has shown. Each visit fades by `decay` at the next, so that an old policy's answers count for less."""
+    """What one prompt has shown. Each visit fades by `decay` at the next, so that an old policy's answers count for
+    less.
+    """
 
     verified: float = 0.0  # rollouts with a verdict
     correct: float = 0.0  # of these, correct
@@ -52,8 +54,8 @@ class Planned:
 class History:
     """What every prompt has shown and the current plan; both survive a resume through `state_dict`.
 
-    A probe's findings are kept apart from those of training: they were measured at once, under the same weights, for all
-    prompts of a plan, and are replaced by the next probe's.
+    A probe's findings are kept apart from those of training: they were measured at once, under the same weights, for
+    all prompts of a plan, and are replaced by the next probe's.
     """
 
     def __init__(self, *, decay: float = 1.0) -> None:

@@ -55,7 +55,9 @@ class Logbook:
         return StepReport(step=step, metrics=dict(metrics))
 
     def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log what was measured before `step`: an evaluation, a probe. Readers merge it with the step's row. Raises as `write`."""
+        """Log what was measured before `step`: an evaluation, a probe. Readers merge it with the step's row. Raises as
+        `write`.
+        """
         _append(self._metrics, metrics_line(step, metrics))
 
     def truncate_from(self, step: int) -> None:

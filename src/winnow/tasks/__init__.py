@@ -1,5 +1,5 @@
 """Tasks: where problems come from, and how templates render them into prompts. Importing this registers the tasks."""
 
-from winnow.tasks import arithmetic, gsm8k, jsonl, math, reasoning_gym
+from winnow.tasks import arithmetic, code, gsm8k, jsonl, math, reasoning_gym
 
-__all__ = ["arithmetic", "gsm8k", "jsonl", "math", "reasoning_gym"]
+__all__ = ["arithmetic", "code", "gsm8k", "jsonl", "math", "reasoning_gym"]

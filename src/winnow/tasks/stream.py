@@ -32,7 +32,8 @@ class PromptStream:
         return len(self.prompts) // self._per_step
 
     def take(self, step: int, refill: int = 0) -> list[Prompt]:
-        """[G] the prompts of a step, all different; or of its `refill`-th refill, different from all before in the step.
+        """[G] the prompts of a step, all different; or of its `refill`-th refill, different from all before in the
+        step.
 
         A refill comes up short, in the end empty, when the task has no further prompts.
         """

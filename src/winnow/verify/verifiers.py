@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from winnow.records import Group, Prompt, Rollout
+from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.rewards.compose import make_reward
 from winnow.verify.inline import Inline
 from winnow.verify.pool import Pool
@@ -79,6 +80,19 @@ class Verifiers:
         outcomes = [outcome for group in judged for outcome in group.outcomes or ()]
         self._window.observe(outcomes, name=self._name, max_failure_share=self._max_failure_share)
         return judged
+
+    def stream(self, tasks: Iterable[tuple[Prompt, Rollout]], *, ahead: int = 512) -> Iterator[Outcome]:
+        """The outcomes in order, whatever they are: for re-scoring, where no run is to be stopped.
+
+        At most `ahead` tasks are read before their verdicts, so `tasks` may be longer than memory.
+        """
+        tickets: deque[int] = deque()
+        for prompt, rollout in tasks:
+            tickets.append(self._runner.submit(prompt, rollout))
+            if len(tickets) >= ahead:
+                yield self._runner.result(tickets.popleft())
+        while tickets:
+            yield self._runner.result(tickets.popleft())
 
     def state_dict(self) -> dict[str, Any]:
         """JSON: the failures among the last 1,000 verdicts, so that a resumed run stops where the first would have."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,16 +64,17 @@ class Sandbox:
     layers: Layers
     _runs: int = 0
 
-    def run_all(self, programs: Iterable[Program], limits: Limits, *, at_once: int) -> Iterator[tuple[int, Run]]:
-        """Each program's place and how it went, as they end. A run that the sandbox itself failed is tried once more.
+    def run_all(
+        self, programs: Sequence[Program], limits: Limits, *, at_once: int, until: float = math.inf
+    ) -> Iterator[tuple[int, Run]]:
+        """`launch.run_all`, where a run that the sandbox itself failed is tried once more.
 
-        Closing the iterator ends what is still running. Raises SandboxError when the canaries say that it is broken.
+        Raises SandboxError when the canaries say that it is broken.
         """
-        programs = tuple(programs)
-        for place, run in run_all(self.layers, programs, limits, at_once=at_once):
+        for place, run in run_all(self.layers, programs, limits, at_once=at_once, until=until):
             self._count()
-            if run.ending == "sandbox_error":
-                ((_, run),) = run_all(self.layers, [programs[place]], limits, at_once=1)
+            if run.ending == "sandbox_error" and time.monotonic() < until:
+                ((_, run),) = run_all(self.layers, [programs[place]], limits, at_once=1, until=until)
             yield place, run
 
     def run(self, program: Program, limits: Limits) -> Run:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 import os
 import secrets
 import select
@@ -46,17 +48,21 @@ class Layers:
         return " + ".join(names) + (", each run as a user of its own" if self.own_user else "")
 
 
-def run_all(layers: Layers, programs: Iterable[Program], limits: Limits, *, at_once: int) -> Iterator[tuple[int, Run]]:
-    """Each program's place and how it went, as they end; at most `at_once` run at a time, the next start as asked for.
+def run_all(
+    layers: Layers, programs: Iterable[Program], limits: Limits, *, at_once: int, until: float = math.inf
+) -> Iterator[tuple[int, Run]]:
+    """Each program's place and how it went, as they end; at most `at_once` run at a time, started in order.
 
-    Closing the iterator ends what is still running.
+    At `until` (of time.monotonic) what runs is ended with time_limit, and nothing more starts. Closing the iterator
+    ends what is still running.
     """
     waiting = enumerate(programs)
     running: dict[int, _Process] = {}
     try:
         while True:
-            for place, program in _take(waiting, at_once - len(running)):
-                running[place] = _Process(layers, program, limits)
+            room = at_once - len(running) if time.monotonic() < until else 0
+            for place, program in itertools.islice(waiting, room):
+                running[place] = _Process(layers, program, limits, until)
             if not running:
                 return
             _wait(running.values())
@@ -68,14 +74,6 @@ def run_all(layers: Layers, programs: Iterable[Program], limits: Limits, *, at_o
     finally:
         for process in running.values():
             process.end()
-
-
-def _take(waiting: Iterator[tuple[int, Program]], count: int) -> Iterator[tuple[int, Program]]:
-    for _ in range(count):
-        item = next(waiting, None)
-        if item is None:
-            return
-        yield item
 
 
 def _wait(running: Iterable[_Process]) -> None:
@@ -91,11 +89,12 @@ def _wait(running: Iterable[_Process]) -> None:
 class _Process:
     """One program on its way."""
 
-    def __init__(self, layers: Layers, program: Program, limits: Limits) -> None:
+    def __init__(self, layers: Layers, program: Program, limits: Limits, until: float) -> None:
         self._limits = limits
         self._wrapped = layers.bubblewrap is not None
         self._nonce = secrets.token_hex(8).encode()
         self._started = time.monotonic()
+        self._deadline = min(self._started + limits.wall_seconds, until)
         self._killed: Ending | None = None
         self._pipes, theirs = _pipes()
         self._message = memoryview(_message(layers, program, limits, theirs.report, self._nonce))
@@ -115,7 +114,7 @@ class _Process:
 
     def patience(self) -> float:
         """Seconds until `advance` has work whatever the pipes do."""
-        left = self._started + self._limits.wall_seconds - time.monotonic()
+        left = self._deadline - time.monotonic()
         return left if self._open else min(left, _LOOK_AGAIN_SECONDS)
 
     def advance(self) -> Run | None:
@@ -126,7 +125,7 @@ class _Process:
         self._feed()
         for pipe in _readable(self._open):
             self._hear(pipe)
-        if self._killed is None and time.monotonic() - self._started >= self._limits.wall_seconds:
+        if self._killed is None and time.monotonic() >= self._deadline:
             self._stop(self._process, "time_limit")
         if self._open:
             return None

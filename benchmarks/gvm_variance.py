@@ -1,0 +1,244 @@
+"""How much less does the gradient scatter under GVM's allocation than under a uniform one, at equal rollouts?
+
+    python benchmarks/gvm_variance.py
+
+The bundled policy, prompts that it solves at least once in 64 rollouts, credit `raft`, weighting `unbiased`. Pass rates p
+and gradient norms G come from those 64 rollouts; the gradients from further rollouts, the pool. Every accepted rollout of
+the pool gives its exact gradient of log P with respect to all parameters, kept as inner products with its neighbours.
+
+An allocation n draws n_i rollouts of prompt i from the pool, with replacement. Draws are independent, so the trace of the
+covariance of the gradient estimate sum_ij a_ij g_ij / (G n_i p_i) over all such resamplings has a closed form, which is used in
+place of simulating it: sum_i (E |a g|^2 - |E a g|^2) / (G p_i)^2 / n_i. Intervals: bootstrap over prompts and, within each, over the
+pool; the allocation is made anew for every resample.
+
+A prompt that an allocation leaves out costs no variance but bends the gradient, so beside the variance stands the mean squared
+error towards the gradient that uniform allocation estimates without bias. With a probe of N' = 8 rollouts (drawn from the 64) the
+same is reported twice: with its counts alone, and with its pass rates in the weights as well. Writes
+benchmarks/results/<date>_gvm_variance.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dated
+import numpy as np
+import torch
+
+from winnow.algos.allocation import gvm
+from winnow.build import Run, build, resolve_members
+from winnow.config import load
+from winnow.learner.policy import Policy
+from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, Row
+from winnow.seeds import generator
+
+CONFIG = Path(__file__).parents[1] / "configs" / "gvm_raft_plus_plus.toml"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """K prompts."""
+
+    correct: list[FloatArray]  # K x [64] 0 or 1
+    norms: list[FloatArray]  # K x [64] gradient norms, 0 where not correct
+    grams: list[FloatArray]  # K x [A, A] inner products of the gradients of the pool's accepted rollouts
+    means: FloatArray  # [K, K] inner products of the prompts' mean gradients E[a g] over the pool
+    pool: int  # rollouts per prompt in the pool
+
+    @property
+    def stats(self) -> PromptStats:
+        return stats_of(np.stack(self.correct), np.stack(self.norms))
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="winnow-variance-") as folder:
+        sets = [f"seed={options.seed}", "verify.workers=0"]
+        run = build(resolve_members(load(CONFIG, sets), CONFIG.parent), folder=Path(folder), device=torch.device("cpu"))
+        measured = measure(run, options)
+    report = {
+        "settings": vars(options),
+        "gradients": "exact, all parameters, per rollout",
+        "parameters": sum(p.numel() for p in run.policy.parameters.values()),
+        "prompts": len(measured.grams),
+        "pass_rate": quartiles(measured.stats.pass_rate),
+        "gradient_norm": quartiles(measured.stats.gradient_norm),
+        "measured": {n: compare(measured, n, options) for n in options.rollouts},
+        "probed": {n: probed(measured, n, options) for n in options.rollouts},
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+    print(json.dumps({key: report[key] for key in ("prompts", "measured", "probed", "seconds")}, indent=1))
+    print(f"written: {dated.write('gvm_variance', report, packages=('winnow-rl', 'torch', 'transformers'))}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, nargs="+", default=[4, 8, 16], metavar="N", help="per prompt on average")
+    defaults = {"prompts": 64, "measure": 64, "pool": 96, "probe": 8, "probes": 400, "resamples": 2000}
+    for key, value in {**defaults, "threads": 1, "seed": 0}.items():
+        parser.add_argument(f"--{key}", type=int, default=value)
+    return parser.parse_args()
+
+
+def measure(run: Run, options: argparse.Namespace) -> Measured:
+    """Sample, keep the prompts that were solved, and take every gradient that credit 0/1 lets through."""
+    prompts = run.prompts.prompts[: options.prompts]
+    sizes = {"measure": options.measure, "pool": options.pool}
+    first, pool = (
+        run.verifiers.collect(run.engine.generate(prompts, [size] * len(prompts), run.sampling, seed=(run.seed, name)))
+        for name, size in sizes.items()
+    )
+    kept = [(a, b) for a, b in zip(first, pool, strict=True) if a.correct.any() and b.correct.any()]
+    grams, means = [], []
+    for _, group in kept:
+        gradients = torch.stack([gradient(run.policy, row) for row in accepted(group)])
+        grams.append((gradients @ gradients.T).double().numpy())
+        means.append(gradients.sum(0) / len(group.rollouts))
+    together = torch.stack(means).double()
+    return Measured(
+        correct=[group.correct.astype(np.float64) for group, _ in kept],
+        norms=[norms_of(run.policy, group) for group, _ in kept],
+        grams=grams,
+        means=(together @ together.T).numpy(),
+        pool=options.pool,
+    )
+
+
+def accepted(group: Group) -> list[Row]:
+    return [
+        Row(prompt=group.prompt, rollout=rollout, group=0, advantage=1.0, weight=1.0)
+        for rollout, correct in zip(group.rollouts, group.correct, strict=True)
+        if correct
+    ]
+
+
+def norms_of(policy: Policy, group: Group) -> FloatArray:
+    """[N] as the configuration's probe measures them."""
+    norms = np.zeros(len(group.rollouts))
+    norms[group.correct] = policy.gradient_norms(accepted(group), of="embedding")
+    return norms
+
+
+def gradient(policy: Policy, row: Row) -> torch.Tensor:
+    """[P] of log P(rollout | prompt), summed over its tokens."""
+    (mb,) = policy.micro_batches(Batch(epoch=0, update=0, rows=(row,), sequences=1, tokens=0, prompts=1))
+    parts = torch.autograd.grad(policy.forward(mb).logprobs.sum(), list(policy.parameters.values()))
+    return torch.cat([part.flatten() for part in parts])
+
+
+def stats_of(correct: FloatArray, norms: FloatArray) -> PromptStats:
+    """What [K, n] verdicts and norms say."""
+    solved = correct.sum(axis=1)
+    return PromptStats(
+        ids=tuple(map(str, range(len(correct)))),
+        pass_rate=correct.mean(axis=1),
+        gradient_norm=(norms * correct).sum(axis=1) / np.maximum(solved, 1),
+        trials=np.full(len(correct), float(correct.shape[1])),
+        correct=solved,
+    )
+
+
+def covariances(measured: Measured, copies: Sequence[IntArray] | None = None) -> FloatArray:
+    """[K] or [K, R] trace of the covariance of one rollout's a g, of the pool or of R resamples [R, A] of it."""
+    m = measured.pool
+    found = []
+    for k, gram in enumerate(measured.grams):
+        times = np.ones((1, len(gram))) if copies is None else copies[k]
+        square = times @ np.diag(gram) / m
+        mean = np.einsum("ra,ra->r", times @ gram, times) / m**2
+        found.append((square - mean) * m / (m - 1))
+    return np.array(found).squeeze()
+
+
+def variance(traces: FloatArray, rates: FloatArray, counts: IntArray) -> float:
+    """Of the gradient estimate; prompts without rollouts, or weighed by an unknown pass rate, have no share in it."""
+    used = (counts > 0) & (rates > 0)
+    return float((traces[used] / rates[used] ** 2 / counts[used]).sum() / len(counts) ** 2)
+
+
+def allocate(stats: PromptStats, n: int) -> IntArray:
+    return gvm(stats, n * len(stats.ids))
+
+
+def compare(measured: Measured, n: int, options: argparse.Namespace) -> dict[str, Any]:
+    """GVM over uniform with p and G as measured."""
+    stats, traces = measured.stats, covariances(measured)
+    counts = allocate(stats, n)
+    flat = variance(traces, stats.pass_rate, np.full(len(traces), n))
+    value = variance(traces, stats.pass_rate, counts)
+    lost = bias(measured, (counts > 0) - 1.0)
+    low, high = np.quantile(bootstrap(measured, n, options), [0.025, 0.975])
+    return {
+        "variance_ratio": round(value / flat, 4),
+        "interval_95": [round(float(low), 4), round(float(high), 4)],
+        "below_1": bool(high < 1),
+        "error_ratio": round((value + lost) / flat, 4),
+        "left_out": int((counts == 0).sum()),
+        "counts": quartiles(counts),
+    }
+
+
+def bootstrap(measured: Measured, n: int, options: argparse.Namespace) -> FloatArray:
+    """[R] ratios over resampled prompts, each with a resampled pool."""
+    rng, stats, k = generator("variance", n), measured.stats, len(measured.grams)
+    chance = np.full(measured.pool, 1.0 / measured.pool)
+    copies = [rng.multinomial(measured.pool, chance, size=options.resamples)[:, : len(g)] for g in measured.grams]
+    traces = covariances(measured, copies)
+    ratios = []
+    for r in range(options.resamples):
+        chosen = rng.integers(k, size=k)
+        there = PromptStats(
+            ids=tuple(map(str, range(k))),
+            pass_rate=stats.pass_rate[chosen],
+            gradient_norm=stats.gradient_norm[chosen],
+            trials=stats.trials[chosen],
+            correct=stats.correct[chosen],
+        )
+        of = traces[chosen, r], there.pass_rate
+        ratios.append(variance(*of, allocate(there, n)) / variance(*of, np.full(k, n)))
+    return np.array(ratios)
+
+
+def probed(measured: Measured, n: int, options: argparse.Namespace) -> dict[str, Any]:
+    """GVM by a small probe over uniform with the measured pass rates, averaged over probes."""
+    rng, truth, traces = generator("probe", n), measured.stats, covariances(measured)
+    flat = variance(traces, truth.pass_rate, np.full(len(traces), n))
+    rows = []
+    for _ in range(options.probes):
+        drawn = rng.integers(options.measure, size=(len(traces), options.probe))
+        stats = stats_of(*(np.take_along_axis(np.stack(v), drawn, 1) for v in (measured.correct, measured.norms)))
+        counts, rates = allocate(stats, n), truth.pass_rate
+        scale = np.where(stats.pass_rate > 0, rates / np.where(stats.pass_rate > 0, stats.pass_rate, 1), 0.0)
+        alone, both = variance(traces, rates, counts), variance(traces, stats.pass_rate, counts)
+        bends = [bias(measured, shares * (counts > 0) - 1.0) for shares in (np.ones(len(counts)), scale)]
+        rows.append([alone, alone + bends[0], both, both + bends[1], flat * np.sum(counts == 0)])
+    alone, alone_error, both, both_error, left_out = np.round(np.mean(rows, axis=0) / flat, 4).tolist()
+    return {
+        "counts": {"variance_ratio": alone, "error_ratio": alone_error},
+        "counts_and_weights": {"variance_ratio": both, "error_ratio": both_error},
+        "left_out": left_out,
+    }
+
+
+def bias(measured: Measured, shares: FloatArray) -> float:
+    """|sum_i shares_i E[a g]_i / (G p_i)|^2: what an estimate misses whose prompts count 1 + shares_i."""
+    scaled = shares / measured.stats.pass_rate / len(shares)
+    return float(scaled @ measured.means @ scaled)
+
+
+def quartiles(values: Sequence[float] | FloatArray | IntArray) -> list[float]:
+    """Smallest, quartiles, largest."""
+    return [round(float(v), 4) for v in np.quantile(values, [0, 0.25, 0.5, 0.75, 1])]
+
+
+if __name__ == "__main__":
+    main()

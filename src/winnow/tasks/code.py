@@ -1,0 +1,203 @@
+"""Programming problems: from files in the style of APPS and LiveCodeBench, and procedural ones that need no file.
+
+The gold is what the reward `code_tests` reads: {"tests": [{"stdin", "stdout"}]}, or for a function
+{"function": name, "tests": [{"args": [...], "result": ...}]}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from winnow.errors import ConfigError, DataError
+from winnow.records import Problem
+from winnow.registry import register
+from winnow.seeds import generator
+from winnow.tasks.problems import listed, problem
+from winnow.tasks.source import Record, read_jsonl
+from winnow.tasks.splits import check_split, split_of
+
+Gold = dict[str, Any]
+Shape = Literal["plain", "apps", "livecodebench"]
+_QUESTION: Mapping[Shape, str] = MappingProxyType(
+    {"plain": "question", "apps": "question", "livecodebench": "question_content"}
+)
+
+
+@register("task")
+def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> list[Problem]:
+    """Programming problems with tests, one JSON object per line.
+
+    `path` is a file, dealt to the splits by a hash of the question (80% train, 10% validation, 10% test), or a folder
+    with train.jsonl, validation.jsonl and test.jsonl. Every record says by its fields which form it has: `tests` (with
+    `function` for a function) is ours; `input_output` is APPS (Hendrycks et al., 2021, arXiv 2105.09938);
+    `public_test_cases` is LiveCodeBench (Jain et al., 2024, arXiv 2403.07974), where `tests` chooses whether the
+    private ones count. Starter code follows the question; the other fields that name a problem go into `meta`.
+
+    Raises DataError with file and line for a record without question or tests, and for private tests that are packed
+    with pickle, which is never read.
+    """
+    asked, place = check_split(split), Path(path).expanduser()
+    found = []
+    for record in read_jsonl(place / f"{asked}.jsonl" if place.is_dir() else place):
+        question = record.text(_QUESTION[_shape(record)])
+        if place.is_dir() or split_of(question) == asked:
+            found.append(_problem(record, question, tests))
+    return listed(found, split=split, source=path)
+
+
+@register("task")
+def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: int = 0) -> list[Problem]:
+    """Write a program that prints a simple function of the integer it reads; drawn on demand, no file.
+
+    The split is a hash of the function (80 / 10 / 10). Test inputs are drawn per problem, and no constant is right on
+    all of them. `meta` holds the function and a solution. Raises ConfigError for a size that the functions cannot fill,
+    and for fewer than 2 tests.
+    """
+    asked = check_split(split)
+    if tests_per_problem < 2:
+        raise ConfigError(f"task.tests_per_problem is {tests_per_problem}: one test is passed by a constant; ask for 2")
+    found: dict[str, Problem] = {}
+    for item in range(40 * size):
+        expression, value = _function(generator("programs", seed, split, item))
+        if split_of(expression) == asked and expression not in found:
+            found[expression] = _procedural(expression, value, tests_per_problem, seed)
+        if len(found) == size:
+            return list(found.values())
+    raise ConfigError(f"task.size: there are only about {len(found)} {split} programs, {size} were asked for")
+
+
+def _shape(record: Record) -> Shape:
+    if "tests" in record.fields:
+        return "plain"
+    if "input_output" in record.fields:
+        return "apps"
+    if "public_test_cases" in record.fields:
+        return "livecodebench"
+    raise DataError(f"{record.where}: no tests: one of tests, input_output and public_test_cases must be there")
+
+
+def _problem(record: Record, question: str, tests: str) -> Problem:
+    shape = _shape(record)
+    gold = _GOLDS[shape](record, tests)
+    if not gold["tests"]:
+        raise DataError(f"{record.where}: this problem has no tests; remove it")
+    starter = record.fields.get("starter_code")
+    text = f"{question}\n\nBegin with:\n```python\n{starter}\n```" if starter else question
+    named = ("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source")
+    return problem("code", text, gold, {name: record.fields[name] for name in named if name in record.fields})
+
+
+def _plain(record: Record, tests: str) -> Gold:
+    function = record.fields.get("function")
+    wanted = ("stdin", "stdout") if function is None else ("args", "result")
+    rows = record.value("tests")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and all(w in row for w in wanted) for row in rows):
+        raise DataError(f"{record.where}: the field 'tests' must list objects with {' and '.join(wanted)}")
+    made = [{name: row[name] for name in wanted} for row in rows]
+    return {"tests": made} if function is None else {"function": str(function), "tests": made}
+
+
+def _apps(record: Record, tests: str) -> Gold:
+    cases = _json(record, "input_output")
+    try:
+        pairs = list(zip(cases["inputs"], cases["outputs"], strict=True))
+        function = cases.get("fn_name")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{record.where}: 'input_output' needs inputs and as many outputs ({error})") from error
+    if function is None:
+        return {"tests": [{"stdin": _text(a), "stdout": _text(b)} for a, b in pairs]}
+    # APPS wraps what a function returns in a list of one.
+    results = [b[0] if isinstance(b, list) and len(b) == 1 else b for _, b in pairs]
+    return {
+        "function": function,
+        "tests": [{"args": a, "result": result} for (a, _), result in zip(pairs, results, strict=True)],
+    }
+
+
+def _livecodebench(record: Record, tests: str) -> Gold:
+    cases = _json(record, "public_test_cases")
+    if tests == "all" and record.fields.get("private_test_cases"):
+        cases = cases + _json(record, "private_test_cases", hint=_PICKLED)
+    try:
+        if all(case.get("testtype", "stdin") == "stdin" for case in cases):
+            return {"tests": [{"stdin": case["input"], "stdout": case["output"]} for case in cases]}
+        function = _json(record, "metadata")["func_name"]
+        return {"function": function, "tests": [_call(case) for case in cases]}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{record.where}: its test cases or metadata are not LiveCodeBench's ({error!r})") from error
+
+
+def _call(case: Mapping[str, str]) -> dict[str, Any]:
+    """One argument per line, each as JSON."""
+    return {"args": [json.loads(line) for line in case["input"].splitlines()], "result": json.loads(case["output"])}
+
+
+_GOLDS: Mapping[Shape, Callable[[Record, str], Gold]] = MappingProxyType(
+    {"plain": _plain, "apps": _apps, "livecodebench": _livecodebench}
+)
+_PICKLED = (
+    "; as published they are packed with pickle, which winnow does not read: unpack them into JSON where you trust "
+    "them, or set task.tests = 'public'"
+)
+
+
+def _json(record: Record, field: str, *, hint: str = "") -> Any:
+    """A field that is JSON, or text that holds JSON."""
+    value = record.value(field)
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{record.where}: the field {field!r} is not JSON ({error}){hint}") from error
+
+
+def _text(value: Any) -> str:
+    """APPS has some inputs and outputs as lists of lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+Draw = Callable[[int, int], tuple[str, Callable[[int], int]]]
+
+_FUNCTIONS: tuple[Draw, ...] = (
+    lambda a, b: (f"x + {b}", lambda x: x + b),
+    lambda a, b: (f"{a} * x", lambda x: a * x),
+    lambda a, b: (f"{a} * x + {b}", lambda x: a * x + b),
+    lambda a, b: (f"{a} * x - {b}", lambda x: a * x - b),
+    lambda a, b: (f"x * x + {b}", lambda x: x * x + b),
+    lambda a, b: (f"(x + {b}) * {a}", lambda x: (x + b) * a),
+    lambda a, b: (f"x % {a + 1} + {b}", lambda x: x % (a + 1) + b),
+    lambda a, b: (f"x // {a} - {b}", lambda x: x // a - b),
+)
+
+
+def _function(rng: np.random.Generator) -> tuple[str, Callable[[int], int]]:
+    kind, a, b = int(rng.integers(len(_FUNCTIONS))), int(rng.integers(2, 10)), int(rng.integers(1, 100))
+    return _FUNCTIONS[kind](a, b)
+
+
+def _procedural(expression: str, value: Callable[[int], int], count: int, seed: int) -> Problem:
+    inputs = list(_inputs(generator("programs inputs", seed, expression), value, count))
+    return problem(
+        "programs",
+        f"Write a Python program that reads an integer x and prints {expression}.",
+        {"tests": [{"stdin": f"{x}\n", "stdout": f"{value(x)}\n"} for x in inputs]},
+        {"expression": expression, "solution": f"x = int(input())\nprint({expression})"},
+    )
+
+
+def _inputs(rng: np.random.Generator, value: Callable[[int], int], count: int) -> Iterator[int]:
+    """Numbers up to 99, the second chosen so that one constant cannot answer both it and the first."""
+    first = int(rng.integers(100))
+    yield first
+    for item in range(1, count):
+        x = int(rng.integers(100))
+        while item == 1 and value(x) == value(first):
+            x = int(rng.integers(100))
+        yield x

@@ -1,0 +1,229 @@
+"""The reward for programs: run what the model wrote on a problem's tests, in the sandbox, one process per test."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from winnow.errors import ConfigError, DataError
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import register
+from winnow.rewards.extract import after_reasoning
+from winnow.rewards.outcomes import failure
+from winnow.rewards.tags import thinking_open
+from winnow.verify.compare import same_output, same_value
+from winnow.verify.sandbox import Limits, Program, Run, SandboxError, choose
+from winnow.verify.sandbox.choose import Preference, Sandbox
+
+LONGEST_PROGRAM = 2**18  # bytes; longer ones are not compiled
+_LANGUAGES = ("", "python", "python3", "py")
+_SHOWN = 200  # characters of a program's last words
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """One case: what goes in, and what must come out (which never goes in)."""
+
+    stdin: str
+    arguments: list[Any] | None  # of a function; None: a whole program
+    expected: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    kind: str  # pass, wrong, or a run's ending
+    detail: str
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Options, and the sandbox itself: where none works, a run ends before it begins."""
+    for name in ("seconds", "total_seconds", "memory_mb", "cases_at_once"):
+        if not options[name] > 0:
+            raise ConfigError(f"{name} is {options[name]!r}: it must be more than 0")
+    if not 0 <= options["tolerance"] < 1:
+        raise ConfigError(f"tolerance is {options['tolerance']!r}: it must be at least 0 and below 1")
+    try:
+        _announce(choose(options["sandbox"]))
+    except SandboxError as error:
+        raise ConfigError(str(error)) from error
+
+
+@register("reward", example=lambda program: f"like this:</think>\n```python\n{program}\n```", check=_check)
+def code_tests(
+    prompt: Prompt,
+    rollout: Rollout,
+    *,
+    credit: Literal["all", "share"] = "all",
+    seconds: int = 2,
+    total_seconds: float = 4.5,
+    memory_mb: int = 512,
+    tolerance: float = 1e-6,
+    cases_at_once: int = 2,
+    program: Literal["fence", "text"] = "fence",
+    sandbox: Preference = "auto",
+) -> Outcome:
+    """1 when the program passes every test of the problem, else 0; with credit = "share" the share it passes.
+
+    The program is the last closed ```python fence after the reasoning ("text": all that follows the reasoning). The
+    gold is {"tests": [{"stdin", "stdout"}, ...]} or {"function": name, "tests": [{"args", "result"}, ...]}; a function
+    may also be a method of a class Solution.
+
+    A test may take `seconds` of CPU time, twice that and a half by the clock, and `memory_mb`; all of them together
+    `total_seconds`, which must stay below verify.timeout_seconds. What exceeds them is wrong; only a sandbox that
+    failed twice is failed(sandbox). `tolerance` is for numbers that the gold writes with a point.
+    """
+    code = _program(prompt, rollout.text, program)
+    if code is None:
+        return Outcome(reward=0.0, correct=False, kind="unparsable", detail="no program")
+    function, tests = _tests(prompt)
+    limits = Limits(cpu_seconds=seconds, wall_seconds=2 * seconds + 0.5, memory_mb=memory_mb)
+    run = functools.partial(
+        _judge, choose(sandbox), limits=limits, tolerance=tolerance, at_once=cases_at_once, total_seconds=total_seconds
+    )
+    try:
+        verdicts = run(code, function, tests, to_the_end=credit == "share")
+    except SandboxError as error:
+        return failure("sandbox", str(error))
+    return _outcome(code, verdicts, credit)
+
+
+def _judge(
+    sandbox: Sandbox,
+    code: str,
+    function: str,
+    tests: Sequence[_Test],
+    *,
+    limits: Limits,
+    tolerance: float,
+    at_once: int,
+    total_seconds: float,
+    to_the_end: bool,
+) -> list[_Verdict]:
+    """The verdict of each test in order, up to the first that is not passed unless `to_the_end`."""
+    source = code.encode("utf-8", "surrogatepass")
+    if len(source) > LONGEST_PROGRAM:
+        return [_Verdict("compile_error", f"a program of {len(source)} bytes")] * len(tests)
+    programs = [_as_program(source, function, test) for test in tests]
+    found: dict[int, _Verdict] = {}
+    runs = sandbox.run_all(programs, limits, at_once=at_once, until=time.monotonic() + total_seconds)
+    for place, run in runs:
+        found[place] = _verdict(run, tests[place], tolerance)
+        if not to_the_end and _first_failure(found) is not None:
+            break
+    last = _first_failure(found)
+    count = len(tests) if to_the_end or last is None else last + 1
+    late = _Verdict("time_limit", f"all tests together took more than {total_seconds:g} seconds")
+    return [found.get(place, late) for place in range(count)]
+
+
+def _first_failure(found: Mapping[int, _Verdict]) -> int | None:
+    """Its place, once all before it are known: which one is reported must not depend on which was faster."""
+    for place in range(len(found)):
+        if place not in found:
+            return None
+        if found[place].kind != "pass":
+            return place
+    return None
+
+
+def _as_program(source: bytes, function: str, test: _Test) -> Program:
+    stdin = test.stdin.encode("utf-8", "surrogatepass")
+    if test.arguments is None:
+        return Program(code=source, stdin=stdin)
+    return Program(code=source, stdin=stdin, function=function, arguments=json.dumps(test.arguments))
+
+
+def _verdict(run: Run, test: _Test, tolerance: float) -> _Verdict:
+    if run.ending != "finished":
+        return _Verdict(run.ending, _last_words(run.detail))
+    if test.arguments is None:
+        same = same_output(run.stdout, test.expected.encode("utf-8", "surrogatepass"), tolerance=tolerance)
+        return _Verdict("pass" if same else "wrong", "")
+    if run.value is None:
+        return _Verdict("wrong", "it ended without returning a value")
+    try:
+        value = json.loads(run.value)
+    except (ValueError, RecursionError):
+        return _Verdict("wrong", "it returned what is not JSON")
+    return _Verdict("pass" if same_value(value, test.expected, tolerance=tolerance) else "wrong", "")
+
+
+def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
+    for verdict in verdicts:
+        if verdict.kind == "sandbox_error":
+            return failure("sandbox", verdict.detail)
+    passed = sum(verdict.kind == "pass" for verdict in verdicts)
+    correct = passed == len(verdicts)
+    first = next((place for place, verdict in enumerate(verdicts) if verdict.kind != "pass"), None)
+    return Outcome(
+        reward=passed / len(verdicts) if credit == "share" else float(correct),
+        correct=correct,
+        kind="correct" if correct else "wrong",
+        answer=code,
+        detail="" if first is None else _complaint(first, verdicts[first]),
+    )
+
+
+def _complaint(place: int, verdict: _Verdict) -> str:
+    return f"test {place + 1}: {verdict.kind}" + (f": {verdict.detail}" if verdict.detail else "")
+
+
+def _last_words(text: str) -> str:
+    return text.rpartition("\n")[2][-_SHOWN:]
+
+
+def _program(prompt: Prompt, text: str, where: str) -> str | None:
+    """None without a program; one inside reasoning that never ended does not count."""
+    if thinking_open(prompt) and "</think>" not in text:
+        return None
+    conclusion = after_reasoning(text)
+    return last_fence(conclusion) if where == "fence" else conclusion if conclusion.strip() else None
+
+
+def last_fence(text: str) -> str | None:
+    """The content of the last ``` fence that says it is Python, or nothing; None without one that is closed."""
+    found, opened, language = None, None, ""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        mark = line.strip()
+        if opened is None and mark.startswith("```"):
+            opened, language = number + 1, mark[3:].strip().lower()
+        elif opened is not None and mark == "```":
+            if language in _LANGUAGES:
+                found = "\n".join(lines[opened:number])
+            opened = None
+    return found
+
+
+def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
+    """The gold's function (empty: whole programs) and tests. Raises DataError for a gold that is none."""
+    gold = prompt.answer
+    try:
+        function = gold.get("function", "")
+        tests = [
+            _Test(stdin=test["stdin"], arguments=None, expected=test["stdout"])
+            if not function
+            else _Test(stdin="", arguments=list(test["args"]), expected=test["result"])
+            for test in gold["tests"]
+        ]
+        if not tests or any(not isinstance(part, str) for t in tests if not function for part in (t.stdin, t.expected)):
+            raise ValueError("no tests, or tests that are not text")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"prompt {prompt.id!r}: its answer holds no tests ({error!r}); code_tests needs "
+            '{"tests": [{"stdin", "stdout"}]} or {"function", "tests": [{"args", "result"}]}'
+        ) from error
+    return function, tests
+
+
+@functools.cache
+def _announce(sandbox: Sandbox) -> None:
+    """Once per process, and not again in the workers' zygote, which tests the same layers."""
+    if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.zygote":
+        note = "" if sandbox.layers.seccomp else " ALONE (unsafe): they can do whatever this user can"
+        print(f"sandbox: programs run behind {sandbox.layers}{note}", file=sys.stderr)

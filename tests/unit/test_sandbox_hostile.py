@@ -1,0 +1,102 @@
+"""Every hostile program behind every layer, as root and as nobody in particular: no breach, and the ending it deserves."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile_programs import HOSTILE, Hostile
+from hostile_world import run_list
+
+import winnow
+from winnow.verify.sandbox import Limits, Sandbox, SandboxError, choose, interpreter
+
+HERE = Path(__file__).parent
+LAYERS = ("bubblewrap", "landlock")
+QUICK = [program for program in HOSTILE if "time_limit" not in program.endings]
+
+
+def sandbox(layer: Any) -> Sandbox:
+    try:
+        return choose(layer)
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+@functools.cache
+def results(layer: str) -> dict[str, Any]:
+    return run_list(sandbox(layer), HOSTILE)
+
+
+@functools.cache
+def results_of_nobody(layer: str) -> dict[str, Any]:
+    """As an unprivileged user, in a process of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("already unprivileged: the other tests of this file are this test")
+    sandbox(layer)
+    python = interpreter.copied()
+    packages = [Path(winnow.__file__).parents[1], Path(np.__file__).parents[1], HERE]
+    environment = {
+        **dict(python.environment), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, packages)),
+    }  # fmt: skip
+    command = [python.executable, str(HERE / "hostile_world.py"), layer]
+    nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
+    if subprocess.run([python.executable, "-c", "import winnow"], env=environment, cwd="/", **nobody).returncode != 0:
+        pytest.skip("this repository or its packages cannot be read by an unprivileged user")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd="/", **nobody)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def check(program: Hostile, run: dict[str, Any]) -> None:
+    assert "breach" not in run["stdout"], run
+    assert run["ending"] in program.endings, run
+
+
+def test_the_list_is_long_and_names_are_unique():
+    assert len({program.name for program in HOSTILE}) == len(HOSTILE) >= 44
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("program", HOSTILE, ids=lambda program: program.name)
+def test_no_breach(program: Hostile, layer: str):
+    check(program, results(layer)["runs"][program.name])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_witnesses_saw_nothing(layer: str):
+    assert results(layer)["traces"] == []
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("program", QUICK, ids=lambda program: program.name)
+def test_no_breach_for_an_unprivileged_harness(program: Hostile, layer: str):
+    check(program, results_of_nobody(layer)["runs"][program.name])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_witnesses_of_an_unprivileged_harness_saw_nothing(layer: str):
+    assert results_of_nobody(layer)["traces"] == []
+
+
+def test_the_list_has_teeth():
+    """Without a sandbox these succeed, so their silence above is the sandbox's doing."""
+    if sys.platform != "linux":
+        pytest.skip("the programs speak Linux")
+    unguarded = [program for program in HOSTILE if program.unguarded]
+    tame = []
+    for program in unguarded:  # each in a world of its own: they spoil it
+        run = run_list(choose("unsafe"), [program], limits=Limits(memory_mb=4096), strikes_after=0)["runs"][
+            program.name
+        ]
+        tame += [] if "breach" in run["stdout"] else [(program.name, run)]
+    assert len(unguarded) >= 25
+    assert tame == []
