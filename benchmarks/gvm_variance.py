@@ -13,8 +13,8 @@ pool; the allocation is made anew for every resample.
 
 A prompt that an allocation leaves out costs no variance but bends the gradient, so beside the variance stands the mean squared
 error towards the gradient that uniform allocation estimates without bias. With a probe of N' = 8 rollouts (drawn from the 64) the
-same is reported twice: with its counts alone, and with its pass rates in the weights as well. Writes
-benchmarks/results/<date>_gvm_variance.json.
+same is reported for its counts alone, for its counts with 2 rollouts for every prompt that it did not solve, and for its counts
+with its pass rates in the weights as well. Writes benchmarks/results/<date>_gvm_variance.json.
 """
 
 from __future__ import annotations
@@ -211,26 +211,34 @@ def bootstrap(measured: Measured, n: int, options: argparse.Namespace) -> FloatA
 def probed(measured: Measured, n: int, options: argparse.Namespace) -> dict[str, Any]:
     """GVM by a small probe over uniform with the measured pass rates, averaged over probes."""
     rng, truth, traces = generator("probe", n), measured.stats, covariances(measured)
-    flat = variance(traces, truth.pass_rate, np.full(len(traces), n))
-    rows = []
+    correct, norms = np.stack(measured.correct), np.stack(measured.norms)
+    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in PROBED}
     for _ in range(options.probes):
         drawn = rng.integers(options.measure, size=(len(traces), options.probe))
-        stats = stats_of(*(np.take_along_axis(np.stack(v), drawn, 1) for v in (measured.correct, measured.norms)))
-        counts, rates = allocate(stats, n), truth.pass_rate
-        scale = np.where(stats.pass_rate > 0, rates / np.where(stats.pass_rate > 0, stats.pass_rate, 1), 0.0)
-        alone, both = variance(traces, rates, counts), variance(traces, stats.pass_rate, counts)
-        bends = [bias(measured, shares * (counts > 0) - 1.0) for shares in (np.ones(len(counts)), scale)]
-        rows.append([alone, alone + bends[0], both, both + bends[1], flat * np.sum(counts == 0)])
-    alone, alone_error, both, both_error, left_out = np.round(np.mean(rows, axis=0) / flat, 4).tolist()
-    return {
-        "counts": {"variance_ratio": alone, "error_ratio": alone_error},
-        "counts_and_weights": {"variance_ratio": both, "error_ratio": both_error},
-        "left_out": left_out,
-    }
+        stats = stats_of(np.take_along_axis(correct, drawn, 1), np.take_along_axis(norms, drawn, 1))
+        for name, (exploration, own_rates) in PROBED.items():
+            counts = gvm(stats, n * len(traces), exploration=exploration)
+            rates = stats.pass_rate if own_rates else truth.pass_rate
+            used = (counts > 0) & (rates > 0)
+            shares = np.where(used, truth.pass_rate / np.where(used, rates, 1.0), 0.0)
+            value = variance(traces, rates, counts)
+            found[name].append((value, value + bias(measured, shares - 1.0), int((~used).sum())))
+    flat = variance(traces, truth.pass_rate, np.full(len(traces), n))
+    return {name: _ratios(rows, flat) for name, rows in found.items()}
+
+
+# What of a probe is used -> rollouts for the prompts that it did not solve, and whether its pass rates also weigh.
+PROBED = {"counts": (0, False), "counts_with_exploration_2": (2, False), "counts_and_weights": (0, True)}
+
+
+def _ratios(rows: Sequence[tuple[float, float, int]], flat: float) -> dict[str, float]:
+    value, error, left_out = np.mean(rows, axis=0).tolist()
+    ratios = {"variance_ratio": value / flat, "error_ratio": error / flat, "left_out": left_out}
+    return {key: round(number, 4) for key, number in ratios.items()}
 
 
 def bias(measured: Measured, shares: FloatArray) -> float:
-    """|sum_i shares_i E[a g]_i / (G p_i)|^2: what an estimate misses whose prompts count 1 + shares_i."""
+    """|sum_i shares_i E[a g]_i / (G p_i)|^2: how far off an estimate is in which prompt i counts 1 + shares_i times."""
     scaled = shares / measured.stats.pass_rate / len(shares)
     return float(scaled @ measured.means @ scaled)
 

@@ -137,8 +137,8 @@ def closed_form(n, credit_gap, kept):
     """Length of E over the number c of correct ones, for credits that differ by `credit_gap(c)` between correct and
     wrong.
 
-    E[sum of credits * scores] = sum over c of Pr(c) * a(c) * (mean score of correct - mean score of wrong), and the mean
-    score of a correct rollout is EXACT / p, of a wrong one -EXACT / (1 - p).
+    E[sum of credits * scores] = sum over c of Pr(c) * a(c) * (mean score of correct - mean score of wrong), and the
+    mean score of a correct rollout is EXACT / p, of a wrong one -EXACT / (1 - p).
     """
     p, total = PASS_RATE, 0.0
     for c in range(1, n):

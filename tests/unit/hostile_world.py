@@ -26,7 +26,7 @@ from hostile_programs import HOSTILE, Hostile
 
 from winnow.verify.sandbox import Limits, Program, Sandbox, choose
 
-LIMITS = Limits(cpu_seconds=1, wall_seconds=3.0, memory_mb=256)
+LIMITS = Limits(cpu_seconds=1, wall_seconds=2.0, memory_mb=256)
 AT_ONCE = 4
 SECRET = "winnow-secret-answer"
 _SUBREAPER = 36

@@ -86,6 +86,7 @@ def test_a_tolerance_must_be_a_number() -> None:
         (r"8\text{ min}", "min", r"8\text{ min}", "correct"),
         ("4.2", None, r"4.2\%", "wrong"),
         (["7", "8"], "min", "8 min", "correct"),
+        (r"\frac{600}{7}", "km/h", r"\frac{600}{7}", "correct"),  # a unit that the grader does not know
     ],
 )
 def test_the_unit_of_the_problem_may_be_written_but_not_exchanged(

@@ -137,7 +137,7 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
         scale = (scale_low + scale_high) / 2
         over = np.clip(scale * positive, low, high).sum() > budget
         scale_low, scale_high = (scale_low, scale) if over else (scale, scale_high)
-    return np.clip(scale_low * positive, low, high)
+    return np.asarray(np.clip(scale_low * positive, low, high), dtype=np.float64)
 
 
 def _round(shares: FloatArray, budget: int, low: IntArray, high: IntArray, weights: FloatArray) -> IntArray:

@@ -10,7 +10,7 @@ from winnow.errors import DataError
 from winnow.rewards import exact, expression
 from winnow.rewards.latex import brackets, readable, split_top, tidy
 from winnow.rewards.numbers import to_fraction
-from winnow.rewards.units import units_of
+from winnow.rewards.units import units_of, without_units
 
 Equal = Callable[[str, str], bool]
 
@@ -48,11 +48,10 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
 
 def with_unit(gold: Any, meta: Mapping[str, Any]) -> Any:
     """The gold, or each of several, followed by `meta["unit"]` where it names no unit itself: 8 -> 8 min."""
-    unit = str(meta.get("unit") or "").replace("$", "").strip()
-    if not unit:
+    unit = str(meta.get("unit") or "").replace("$", "").replace("%", r"\%").strip()
+    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # none, or one that the grader does not know
         return gold
     several = gold if isinstance(gold, (list, tuple)) else [gold]
-    unit = unit.replace("%", r"\%")
     return [str(one) if units_of(tidy(str(one))) else f"{_bare(str(one))} {unit}" for one in several]
 
 

@@ -1,0 +1,106 @@
+"""A convex problem with hidden answers: the loss falls when GVM has rollouts enough, and does not when it has one per prompt.
+
+Twelve prompts, two features each, four possible answers of which one is right: log P(right) of a linear softmax is multinomial
+logistic regression. The features cannot separate the answers, so the loss has one minimum, above 0, and the pass rates
+stay far from 1. What the descent gets of it is what a run gets: rollouts counted by `gvm`, credited by `raft`, weighed by
+`unbiased` (Yao et al. 2025, arXiv 2505.02391, Theorems 1 and 2: progress less a term in the variance).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from winnow.algos.advantage import raft
+from winnow.algos.allocation import gvm, uniform
+from winnow.algos.weighting import unbiased
+from winnow.records import PromptStats, Shape
+from winnow.testing import group_of
+
+PROMPTS, FEATURES, ANSWERS = 12, 2, 4
+DRAW = np.random.default_rng(3)
+X = DRAW.normal(size=(PROMPTS, FEATURES))
+RIGHT = DRAW.integers(ANSWERS, size=PROMPTS)
+RATE, STEPS = 4.0, 150
+
+
+def policy(theta):
+    """[G, ANSWERS] the chance of each answer to each prompt."""
+    e = np.exp((logits := X @ theta) - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def loss(theta):
+    """The mean of -log P(right)."""
+    return float(-np.log(policy(theta)[np.arange(PROMPTS), RIGHT]).mean())
+
+
+def scores(theta):
+    """[G, ANSWERS, FEATURES, ANSWERS] the gradient of each answer's log P."""
+    return np.einsum("gf,gab->gafb", X, np.eye(ANSWERS) - policy(theta)[:, None, :])
+
+
+def stats(theta):
+    """What an exact probe would find."""
+    p = policy(theta)[np.arange(PROMPTS), RIGHT]
+    norms = np.linalg.norm(scores(theta)[np.arange(PROMPTS), RIGHT].reshape(PROMPTS, -1), axis=1)
+    trials = np.ones(PROMPTS)
+    return PromptStats(
+        ids=tuple(map(str, range(PROMPTS))), pass_rate=p, gradient_norm=norms, trials=trials, correct=p
+    )
+
+
+def estimate(theta, counts, rng):
+    """The gradient of the loss from `counts` rollouts, as the corridor makes it."""
+    chances, slopes, known = policy(theta), scores(theta), stats(theta)
+    answers = [rng.choice(ANSWERS, size=n, p=p) for n, p in zip(counts, chances, strict=True)]
+    credits = np.concatenate(raft([_group(a, RIGHT[g]) for g, a in enumerate(answers)]))
+    group = np.repeat(np.arange(PROMPTS), counts)
+    chosen = np.concatenate(answers)
+    weights = unbiased(
+        Shape(
+            lengths=np.ones(len(chosen), dtype=np.int64),
+            group=group,
+            correct=chosen == RIGHT[group],
+            generated=counts,
+            valid=counts,
+            accepted=np.bincount(group, weights=chosen == RIGHT[group], minlength=PROMPTS).astype(np.int64),
+            pass_rate=known.pass_rate,
+            max_new_tokens=1,
+        )
+    )
+    return -np.einsum("b,bfa->fa", weights * credits, slopes[group, chosen])
+
+
+def _group(answers, right):
+    return group_of((answers == right).astype(float), keep=range(len(answers)))
+
+
+def descend(allocator, rollouts_per_prompt, seed):
+    """The mean loss over the last 50 of 150 steps at a constant rate."""
+    rng, theta, found = np.random.default_rng(seed), np.zeros((FEATURES, ANSWERS)), []
+    for _ in range(STEPS):
+        counts = allocator(stats(theta), rollouts_per_prompt * PROMPTS)
+        theta = theta - RATE * estimate(theta, counts, rng)
+        found.append(loss(theta))
+    return float(np.mean(found[-50:]))
+
+
+def minimum():
+    """By exact gradients."""
+    theta = np.zeros((FEATURES, ANSWERS))
+    for _ in range(5000):
+        theta = theta + np.einsum("gfa->fa", scores(theta)[np.arange(PROMPTS), RIGHT]) / PROMPTS
+    return loss(theta)
+
+
+START, MINIMUM = np.log(ANSWERS), minimum()
+
+
+def test_the_estimate_is_the_gradient_on_average():
+    theta = 0.3 * np.random.default_rng(5).normal(size=(FEATURES, ANSWERS))
+    rng, counts = np.random.default_rng(6), gvm(stats(theta), 16 * PROMPTS)
+    exact = -np.einsum("gfa->fa", scores(theta)[np.arange(PROMPTS), RIGHT]) / PROMPTS
+    draws = np.array([estimate(theta, counts, rng) for _ in range(1500)])
+    error = draws.std(axis=0) / np.sqrt(len(draws))
+    assert np.all(np.abs(draws.mean(axis=0) - exact) < 4 * error)

@@ -1,0 +1,252 @@
+"""What honest programs may do, and what becomes of the others: endings, limits, order, retries, refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from winnow.verify.sandbox import Limits, Program, Run, Sandbox, SandboxError, choose
+from winnow.verify.sandbox import choose as choosing
+from winnow.verify.sandbox import interpreter, launch
+
+LIMITS = Limits(wall_seconds=10.0)
+
+
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    try:
+        return choose(request.param)
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+def run(sandbox: Sandbox, code: str, stdin: bytes = b"", **changes: Any) -> Run:
+    return sandbox.run(Program(code=code.encode(), stdin=stdin), dataclasses.replace(LIMITS, **changes))
+
+
+def call(sandbox: Sandbox, code: str, name: str, arguments: str) -> Run:
+    return sandbox.run(Program(code=code.encode(), function=name, arguments=arguments), LIMITS)
+
+
+def test_a_program_reads_and_prints(sandbox: Sandbox):
+    ended = run(sandbox, "print(sum(map(int, input().split())))", b"20 22\n")
+    assert (ended.ending, ended.stdout) == ("finished", b"42\n")
+
+
+def test_it_is_the_python_that_runs_winnow_without_packages(sandbox: Sandbox):
+    ended = run(sandbox, "import sys; print(sys.version_info[:3], any('site-packages' in p for p in sys.path))")
+    assert ended.stdout.decode() == f"{sys.version_info[:3]} False\n"
+
+
+def test_much_input_and_output_pass(sandbox: Sandbox):
+    ended = run(
+        sandbox, "import sys; data = sys.stdin.read(); print(len(data)); print('y' * 900_000)", b"x" * 3_000_000
+    )
+    assert ended.stdout == b"3000000\n" + b"y" * 900_000 + b"\n"
+
+
+def test_input_that_nobody_reads_does_not_matter(sandbox: Sandbox):
+    assert run(sandbox, "print(1)", b"x" * 3_000_000).stdout == b"1\n"
+
+
+def test_output_may_be_any_bytes(sandbox: Sandbox):
+    code = r"import sys; sys.stdout.buffer.write(bytes(range(256)) + '\u2028'.encode())"
+    assert run(sandbox, code).stdout == bytes(range(256)) + "\u2028".encode()
+
+
+def test_the_usual_library_works(sandbox: Sandbox):
+    code = """
+import array, bisect, collections, copy, csv, dataclasses, datetime, decimal, enum, fractions, functools, hashlib, heapq
+import io, itertools, json, math, operator, random, re, resource, statistics, string, struct, sys, textwrap, threading
+import time, typing, unicodedata, uuid, zlib
+sys.setrecursionlimit(10**6)
+resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+threading.stack_size(2**26)
+def deep(n): return 0 if n == 0 else 1 + deep(n - 1)
+def main(): print(deep(20_000), datetime.date(2024, 2, 29), decimal.Decimal(1) / 3, random.random() < 1, time.time() > 0)
+thread = threading.Thread(target=main); thread.start(); thread.join()
+@dataclasses.dataclass
+class Point:
+    x: "int"
+print(typing.get_type_hints(Point), __name__)
+"""
+    ended = run(sandbox, code)
+    expected = b"20000 2024-02-29 0.3333333333333333333333333333 True True\n{'x': <class 'int'>} __main__\n"
+    assert (ended.ending, ended.detail, ended.stdout) == ("finished", "", expected)
+
+
+def test_hashes_repeat(sandbox: Sandbox):
+    assert run(sandbox, "print(hash('x'))").stdout == run(sandbox, "print(hash('x'))").stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [
+        ("import sys; sys.exit(0)", "finished"),
+        ("raise SystemExit", "finished"),
+        ("import os; os._exit(0)", "finished"),
+        ("import sys; sys.exit(3)", "runtime_error"),
+        ("import sys; sys.exit('no')", "runtime_error"),
+        ("1 / 0", "runtime_error"),
+        ("print(", "compile_error"),
+        ("raise MemoryError", "memory_limit"),
+        ("import sys; sys.exit(137)", "memory_limit"),  # pretends that it was killed: no failure of the sandbox
+        ("import sys; sys.exit(152)", "time_limit"),
+        ("import os\nfor h in range(3, 9):\n try: os.write(h, b'sandbox_error\\n')\n except OSError: pass\nos._exit(1)",
+         "runtime_error"),
+    ],
+)  # fmt: skip
+def test_endings(sandbox: Sandbox, code: str, ending: str):
+    assert run(sandbox, code).ending == ending
+
+
+def test_the_last_words_are_kept(sandbox: Sandbox):
+    assert run(sandbox, "1 / 0").detail.endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_function_is_called_with_json_and_answers_json(sandbox: Sandbox):
+    ended = call(sandbox, "def f(a, b):\n print('noise')\n return {'sum': a + b, 'pair': (a, b)}", "f", "[1, 2.5]")
+    assert ended.value == b'{"sum": 3.5, "pair": [1, 2.5]}'
+
+
+def test_a_method_of_solution_is_called(sandbox: Sandbox):
+    code = "class Solution:\n def twice(self, x): return x * 2"
+    assert call(sandbox, code, "twice", '["ab"]').value == b'"abab"'
+
+
+@pytest.mark.parametrize("code", ["def g(): pass", "def f(): return {1, 2}", "def f(): return object()", "f = 3"])
+def test_a_function_that_is_none_or_answers_no_json(sandbox: Sandbox, code: str):
+    ended = call(sandbox, code, "f", "[]")
+    assert (ended.ending, ended.value) == ("runtime_error", None)
+
+
+def test_at_most_so_many_at_once_and_every_place_once(sandbox: Sandbox):
+    code = b"import time; time.sleep(0.1); print(input())"
+    programs = [Program(code=code, stdin=b"%d\n" % place) for place in range(6)]
+    found = dict(sandbox.run_all(programs, LIMITS, at_once=3))
+    assert {place: run.stdout for place, run in found.items()} == {place: b"%d\n" % place for place in range(6)}
+
+
+def test_nothing_outlives_its_deadline(sandbox: Sandbox):
+    programs = [Program(code=b"import time; time.sleep(60)")] * 4
+    started = time.monotonic()
+    found = dict(sandbox.run_all(programs, LIMITS, at_once=2, until=started + 0.5))
+    assert {place: run.ending for place, run in found.items()} == {0: "time_limit", 1: "time_limit"}
+    assert time.monotonic() - started < 5
+
+
+def test_closing_the_iterator_ends_what_runs(sandbox: Sandbox):
+    programs = [Program(code=b"print(1)"), Program(code=b"import time; time.sleep(60)")]
+    runs = sandbox.run_all(programs, LIMITS, at_once=2)
+    assert next(runs)[0] == 0
+    runs.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_program_dies_with_its_harness(sandbox: Sandbox):
+    preference = "bubblewrap" if sandbox.layers.bubblewrap else "landlock"
+    code = f"""
+import os
+from winnow.verify.sandbox import Limits, Program, choose
+box = choose({preference!r})
+runs = box.run_all([Program(code=b"print(1)"), Program(code=b"import time; time.sleep(61.25)")], Limits(wall_seconds=99),
+                   at_once=2)
+next(runs)
+print(*open(f"/proc/self/task/{{os.getpid()}}/children").read().split(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (pid,) = done.stdout.split()
+    patience = time.monotonic() + 5
+    while _alive(pid) and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert not _alive(pid)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# the sandbox's own failures
+
+
+def broken(**changes: Any) -> Sandbox:
+    """One that is not what it says."""
+    return Sandbox(dataclasses.replace(choose("unsafe").layers, **changes))
+
+
+def test_a_sandbox_that_does_not_start_is_its_own_failure():
+    nowhere = dataclasses.replace(interpreter.own(), executable="/nowhere/python")
+    ended = broken(interpreter=nowhere).run(Program(code=b"print(1)"), LIMITS)
+    assert ended.ending == "sandbox_error"
+    assert "/nowhere/python" in ended.detail
+
+
+def test_a_lock_that_does_not_close_is_the_sandbox_s_failure():
+    if sys.platform != "linux":
+        pytest.skip("landlock is Linux's")
+    hidden = dataclasses.replace(interpreter.own(), readable=("/nowhere",))
+    ended = broken(interpreter=hidden, landlock=1).run(Program(code=b"print(1)"), LIMITS)
+    assert ended.ending == "sandbox_error"
+    assert "before the program began" in ended.detail
+
+
+def test_a_program_killed_from_outside_is_the_sandbox_s_failure(sandbox: Sandbox):
+    if sandbox.layers.bubblewrap:
+        pytest.skip("bubblewrap reports its child's signal as an exit status, which a program can forge")
+    runs = launch.run_all(sandbox.layers, [Program(code=b"import time; print(1, flush=True); time.sleep(60)")] * 2, LIMITS,
+                          at_once=1)  # fmt: skip
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            launch, "_wait", lambda running: (time.sleep(0.5), os.kill(int(children.read_text().split()[0]), 9))
+        )
+        assert next(runs)[1].ending == "sandbox_error"
+    runs.close()
+
+
+def test_the_self_test_refuses_what_does_not_hold():
+    layers = choose("unsafe").layers
+    assert "read a file" in choosing.complaint_about(dataclasses.replace(layers, landlock=0, seccomp=True))
+
+
+def test_canaries_are_run_again_and_a_sandbox_that_broke_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing, "RUNS_BETWEEN_CANARIES", 2)
+    leaky = broken(seccomp=True)
+    leaky.run(Program(code=b"print(1)"), LIMITS)
+    with pytest.raises(SandboxError, match="has stopped working: an intruder"):
+        leaky.run(Program(code=b"print(1)"), LIMITS)
+
+
+def test_a_machine_without_any_layer_is_refused_with_every_reason(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choosing.bwrap, "available", lambda: None)
+    monkeypatch.setattr(choosing.landlock, "version", lambda: 0)
+    with pytest.raises(SandboxError, match=r"(?s)bwrap.*is not installed.*offers no landlock.*sandbox = 'unsafe'"):
+        choose.__wrapped__("auto")
+
+
+def test_what_was_chosen_says_so():
+    assert str(choose("unsafe").layers) == "limits"
+
+
+def test_the_copied_python_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another user's folder in its place is refused."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = Path(interpreter.copied().executable).parents[1]
+    assert home.parent == tmp_path
+    home.chmod(0o777)
+    with pytest.raises(PermissionError, match="not this user's own"):
+        interpreter.copied()
