@@ -83,7 +83,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, nargs="+", default=[4, 8, 16], metavar="N", help="per prompt on average")
-    defaults = {"prompts": 64, "measure": 64, "pool": 96, "probe": 8, "probes": 400, "resamples": 2000}
+    defaults = {"prompts": 64, "measure": 64, "pool": 96, "probe": 8, "probes": 200, "resamples": 1000}
     for key, value in {**defaults, "threads": 1, "seed": 0}.items():
         parser.add_argument(f"--{key}", type=int, default=value)
     return parser.parse_args()

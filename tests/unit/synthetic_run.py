@@ -52,7 +52,7 @@ def metrics(step, **changes):
         "outcome/failed": 0, "outcome/unparsable": 2, "rollout/truncated": 0.1, "policy/entropy": 0.7,
         "advantage/mean": 0.0, "advantage/std": 0.9, "policy/loss": -0.01 * step, "policy/grad_norm": 0.3,
         "policy/skipped_updates": 0,
-        "budget/rollouts": 16, "budget/tokens_generated": 1000, "budget/tokens_trained": 250,
+        "budget/rollouts": 16, "budget/updates": 1, "budget/tokens_generated": 1000, "budget/tokens_trained": 250,
         "seconds/generate": 3.0, "seconds/update": 1.0, "seconds/step": 4.0,
         **changes,
     }  # fmt: skip

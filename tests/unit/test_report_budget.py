@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import winnow.algos.advantage
-import winnow.algos.loss  # noqa: F401  registers what the configurations name
+import winnow.algos.loss
+import winnow.algos.weighting  # noqa: F401  registers what the configurations name
 from winnow.config import validate
 from winnow.report.budget import advice, budget, describe
 
@@ -96,3 +97,12 @@ def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
 )
 def test_what_is_meant_is_not_criticised(keys):
     assert advised(**keys) == []
+
+
+def test_an_allocation_that_shifts_the_objective_is_named(tmp_path):
+    def said(**changes):
+        config = validate({"allocate": "gvm", **changes})
+        return [line for line in advice(config, budget(config, tmp_path), tmp_path) if "shares of the objective" in line]
+
+    assert len(said(weighting="token")) == 1
+    assert said(weighting="prompt") == said(weighting="unbiased") == said(allocate="uniform", weighting="token") == []

@@ -46,7 +46,7 @@ def test_the_summary_says_what_improved_and_what_it_cost(rows):
         "accuracy  10.0% -> 100.0% (+90.0%), first and last step",
         "held-out  sampled 5.0% -> 58.0%, best after 5 steps: sampled 61.0% ± 2.0%",
         "held-out  greedy 4.0% -> 66.0%, best after 5 steps: greedy 70.0%",
-        "budget    10 steps, 160 rollouts, 10k tokens, of which 2.5k trained on (25.0%)",
+        "budget    10 steps, 10 updates, 160 rollouts, 10k tokens, of which 2.5k trained on (25.0%)",
         "time      0:40 training (generate 75%, update 25%), 0:18 evaluating",
     ]
 

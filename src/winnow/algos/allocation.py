@@ -131,7 +131,7 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
         return low.astype(np.float64)
     free = positive / positive.sum() * budget
     if np.all((free >= low) & (free <= high)):
-        return free
+        return np.asarray(free, dtype=np.float64)
     scale_low, scale_high = 0.0, 2.0 * budget / positive[positive > 0].min()
     for _ in range(100):  # the sum grows with the scale: bisect it
         scale = (scale_low + scale_high) / 2

@@ -24,7 +24,7 @@ def sequence(shape: Shape) -> FloatArray:
     return 1.0 / (len(shape.lengths) * shape.lengths)
 
 
-@register("weighting", total="one")
+@register("weighting", total="one", share="equal")
 def prompt(shape: Shape) -> FloatArray:
     """1 / (G * kept tokens of the prompt): every prompt counts the same, whatever its number of rollouts."""
     tokens = np.bincount(shape.group, weights=shape.lengths, minlength=len(shape.generated))
@@ -39,7 +39,7 @@ def constant(shape: Shape, *, tokens: int | None = None) -> FloatArray:
     return _everywhere(shape, 1.0 / (len(shape.lengths) * (tokens or shape.max_new_tokens)))
 
 
-@register("weighting", total="prompts")
+@register("weighting", total="prompts", share="equal")
 def unbiased(shape: Shape) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 
@@ -52,7 +52,7 @@ def unbiased(shape: Shape) -> FloatArray:
     return _per_prompt(shape, accepted_rollouts)
 
 
-@register("weighting", total="prompts")
+@register("weighting", total="prompts", share="equal")
 def accepted(shape: Shape) -> FloatArray:
     """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one.
 

@@ -75,6 +75,7 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
 def advice(config: Config, b: Budget, base: Path) -> Iterator[str]:
     """One sentence per key that wastes compute, with the number that would fit."""
     yield from _about_selection(config, b, base)
+    yield from _about_shares(config, base)
     yield from _about_updates(config, b, base)
     yield from _about_sizes(config, b)
     yield from _about_evaluation(config, b)
@@ -92,6 +93,17 @@ def _about_selection(config: Config, b: Budget, base: Path) -> Iterator[str]:
         yield (
             f"one rollout is kept per prompt, and {advantage.name!r} compares rollouts of one prompt: every advantage "
             f"is 0 and nothing is learned; keep at least 2"
+        )
+
+
+def _about_shares(config: Config, base: Path) -> Iterator[str]:
+    """An allocator that gives a prompt more rollouts must not thereby give it more of the objective."""
+    weighting = resolve("weighting", config.weighting.use, base=base)
+    if config.allocate.label != "uniform" and weighting.traits.get("share") != "equal":
+        yield (
+            f"allocate = {config.allocate.label!r} gives prompts unequal numbers of rollouts, and weighting = "
+            f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt', or for 0/1 credit "
+            f"'unbiased' or 'accepted'"
         )
 
 

@@ -93,9 +93,16 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
     seconds = cost.get("seconds/step", 0.0)
     share = f" ({percent(trained / tokens)})" if tokens else ""
     yield (
-        f"{'budget':9} {cost['steps']:.0f} steps, {compact(cost['budget/rollouts'])} rollouts, {compact(tokens)} "
-        f"tokens, of which {compact(trained)} trained on{share}"
+        f"{'budget':9} {cost['steps']:.0f} steps, {cost.get('budget/updates', 0.0):.0f} updates, "
+        f"{compact(cost['budget/rollouts'])} rollouts, {compact(tokens)} tokens, "
+        f"of which {compact(trained)} trained on{share}"
     )
+    if "budget/probe_tokens" in cost:
+        probe = cost["seconds/probe"]
+        yield (
+            f"{'probe':9} {compact(cost['budget/probe_rollouts'])} rollouts, {compact(cost['budget/probe_tokens'])} "
+            f"tokens and {duration(probe)} on top ({percent(probe / (probe + seconds))} of the time)"
+        )
     phases = ((phase, cost.get(f"seconds/{phase}", 0.0)) for phase in PHASES)
     shares = ", ".join(
         f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01

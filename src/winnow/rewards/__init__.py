@@ -1,5 +1,5 @@
 """Rewards: pure functions (prompt, rollout) -> outcome. Importing this package registers winnow's own."""
 
-from winnow.rewards import answers, length, tags
+from winnow.rewards import answers, gym, length, tags
 
-__all__ = ["answers", "length", "tags"]
+__all__ = ["answers", "gym", "length", "tags"]

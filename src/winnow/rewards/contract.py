@@ -3,6 +3,8 @@ r"""What every reward promises, as one check that a registered reward, and a use
 A reward joins by saying how a right answer is phrased:
 
     @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}")
+
+and, where the golds of its prompts stand in `meta`, example_meta=lambda gold: {...} beside it.
 """
 
 from __future__ import annotations
@@ -45,25 +47,28 @@ def check_reward(
     example = entry.traits.get("example")
     assert example is not None, f"the reward {entry.name!r} must declare example=lambda gold: <a right completion>"
     score = make_reward({"use": entry.function, "options": dict(options or {})})
-    right = example(gold if phrase is None else phrase)
-    outcome = _verdict(score, gold, right, entry.name)
+    phrase = gold if phrase is None else phrase
+    prompt = _prompt(gold, entry.traits.get("example_meta", lambda gold: {})(phrase))
+    right = example(phrase)
+    outcome = _verdict(score, prompt, right, entry.name)
     assert outcome.kind == "correct", f"{entry.name!r} calls its own example {outcome.kind}: {right!r}"
     assert outcome.reward == best, f"{entry.name!r} pays {outcome.reward} for its own example, not {best}"
     for label, text in JUNK.items():
-        junk = _verdict(score, gold, text, f"{entry.name!r} on {label}")
+        junk = _verdict(score, prompt, text, f"{entry.name!r} on {label}")
         assert junk.reward <= best, f"{entry.name!r} pays {junk.reward} for junk ({label})"
 
 
-def _verdict(score: Score, gold: Any, text: str, what: str) -> Outcome:
-    outcome, again = score(_prompt(gold), _rollout(text)), score(_prompt(gold), _rollout(text))
+def _verdict(score: Score, prompt: Prompt, text: str, what: str) -> Outcome:
+    outcome, again = score(prompt, _rollout(text)), score(prompt, _rollout(text))
     assert not outcome.failed, f"{what}: no verdict, {outcome.cause}: {outcome.detail}"
     assert all(math.isfinite(value) for value in (outcome.reward, *outcome.parts.values())), f"{what}: not finite"
     assert outcome == again, f"{what}: two calls, two verdicts"
     return outcome
 
 
-def _prompt(gold: Any) -> Prompt:
-    return Prompt(id="contract", tokens=np.zeros(1, np.int64), text="What is it?<think>", answer=gold, task="contract")
+def _prompt(gold: Any, meta: dict[str, Any]) -> Prompt:
+    tokens = np.zeros(1, np.int64)
+    return Prompt(id="contract", tokens=tokens, text="What is it?<think>", answer=gold, task="contract", meta=meta)
 
 
 def _rollout(text: str) -> Rollout:

@@ -9,6 +9,7 @@ from typing import Any
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.records import Problem
 from winnow.registry import register
+from winnow.rewards.gym import AUDITED, refuse_constants
 from winnow.tasks.problems import problem
 from winnow.tasks.splits import Split, check_split, split_of
 
@@ -17,17 +18,24 @@ ITEMS_PER_PROBLEM = 40  # a tenth of all items is of a small split, and a genera
 
 @register("task")
 def reasoning_gym(
-    split: str, *, dataset: str, size: int = 1024, seed: int = 0, options: Mapping[str, Any] | None = None
+    split: str,
+    *,
+    dataset: str,
+    size: int = 1024,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    audit: bool = True,
 ) -> list[Problem]:
     """Problems of one of reasoning-gym's generators. Source: Stojanovski et al. 2025, arXiv 2505.24760.
 
     `options` go to the generator. A hash of the question decides an item's split (80% train, 10% validation, 10%
     test), because there neighbouring seeds share nearly all items. A repeated question is passed over. The answer is
     None where the generator knows no single gold; `meta` holds `dataset`, `options` and the item itself, `entry`, for
-    the generator's own scorer.
+    the generator's own scorer, which the reward `reasoning_gym` wraps.
 
     Raises DataError without the library, ConfigError for an unknown generator or option, for a generator whose scorer
-    needs more than JSON can carry, and for one with fewer than `size` different problems of the split.
+    needs more than JSON can carry, for one with fewer than `size` different problems of the split, and, with `audit`,
+    for one in which a constant answer beats the share of the commonest gold by more than 0.05.
     """
     asked = check_split(split)
     if size < 1:
@@ -41,6 +49,8 @@ def reasoning_gym(
             f"task.size or widen task.options"
         )
     _check_scorer(generator, dataset, entries[0])
+    if audit and asked == "train":
+        refuse_constants(dataset, settings, [_plain(entry) for entry in entries[:AUDITED]])
     return [_problem(entry, {"dataset": dataset, "options": settings}) for entry in entries]
 
 

@@ -1,0 +1,143 @@
+"""The scorers of reasoning-gym as a reward, and the question whether one of its data sets can be cheated by a constant.
+
+Its scorers are not hardened: run them in a worker (`verify.workers > 0`), which is killed when one hangs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from winnow.errors import ConfigError
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import register
+from winnow.rewards.extract import after_reasoning, answer_tag, last_boxed
+from winnow.rewards.graders import unparsable
+from winnow.rewards.gym_answers import admits
+from winnow.rewards.outcomes import failure
+from winnow.rewards.tags import thinking_open
+
+CONSTANTS = (
+    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-", "?",
+)  # fmt: skip
+MARGIN = 0.05
+AUDITED = 50  # items
+
+
+def _example_meta(gold: Any) -> dict[str, Any]:
+    entry = {"question": "", "answer": str(gold), "metadata": {}}
+    return {"dataset": "chain_sum", "options": {}, "entry": entry}
+
+
+def _require(options: Mapping[str, Any]) -> None:
+    if importlib.util.find_spec("reasoning_gym") is None:
+        raise ConfigError("the reward reasoning_gym needs another library: pip install 'winnow-rl[gym]'")
+
+
+def _warm(options: Mapping[str, Any]) -> None:
+    import reasoning_gym.factory  # noqa: F401  (takes seconds)
+
+
+@register(
+    "reward",
+    example=lambda gold: f"so</think> <answer>{gold}</answer>",
+    example_meta=_example_meta,
+    check=_require,
+    warm=_warm,
+)
+def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
+    r"""The data set's own score, between 0 and 1, for the last answer tag (or box) after the reasoning; correct at 1.
+
+    For prompts of the task `reasoning_gym`, whose `meta` holds the item (Stojanovski et al., 2025, arXiv 2505.24760). An
+    answer that does not look like the data set's answers never reaches the scorer: it is unparsable. What the scorer
+    raises is a failure, and so is a score that is not finite; other scores are clamped.
+    """
+    answer = _answer(prompt, rollout)
+    if answer is None or not admits(prompt.meta["dataset"], prompt.meta["entry"], answer):
+        return unparsable()
+    value = _scorer(prompt.meta["dataset"], _key(prompt.meta["options"]))(answer, prompt.meta["entry"])
+    if not math.isfinite(value):
+        return failure("malformed", f"the scorer of {prompt.meta['dataset']} returned {value} for {answer!r:.200}")
+    value = min(1.0, max(0.0, float(value)))
+    correct = value == 1.0
+    return Outcome(
+        reward=value,
+        correct=correct,
+        kind="correct" if correct else "wrong",
+        parts={"answer": value},
+        answer=answer,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantAudit:
+    """The best that an answer which never looks at the question can do."""
+
+    constant: str
+    score: float  # its mean over the items
+    majority: float  # share of the items whose gold is the commonest one
+
+    @property
+    def beaten(self) -> bool:
+        """True where the constant does better than guessing the commonest gold would explain."""
+        return self.score > self.majority + MARGIN
+
+
+def audit_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> ConstantAudit:
+    """Score every constant, and the first and commonest golds as constants, on the first `AUDITED` items."""
+    entries = entries[:AUDITED]
+    golds = Counter(entry["answer"] for entry in entries if isinstance(entry["answer"], str))
+    candidates = dict.fromkeys((*CONSTANTS, *(gold for gold, _ in golds.most_common(2)), *list(golds)[:3]))
+    scorer = _scorer(dataset, _key(options))
+    means = {constant: sum(_paid(scorer, dataset, constant, entry) for entry in entries) for constant in candidates}
+    best = max(means, key=means.__getitem__)
+    majority = max(golds.values(), default=0) / max(1, len(entries))
+    return ConstantAudit(constant=best, score=means[best] / max(1, len(entries)), majority=majority)
+
+
+def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ConfigError for a data set that a constant answer beats."""
+    found = audit_constants(dataset, options, entries)
+    if found.beaten:
+        raise ConfigError(
+            f"task.dataset: in {dataset} the constant answer {found.constant!r} scores {found.score:.2f} although the "
+            f"commonest gold has a share of {found.majority:.2f}: a policy would learn that answer and nothing else; "
+            f"choose another data set, or set task.audit = false to train on it all the same"
+        )
+
+
+def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
+    if thinking_open(prompt) and "</think>" not in rollout.text:
+        return None
+    text = after_reasoning(rollout.text)
+    answer = answer_tag(text)
+    answer = last_boxed(text) if answer is None else answer
+    return answer.strip() if answer is not None else None
+
+
+def _paid(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:
+    """What the reward would pay; nothing where the scorer raises."""
+    if not admits(dataset, entry, answer):
+        return 0.0
+    try:
+        value = float(scorer(answer, entry))
+    except Exception:
+        return 0.0
+    return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0
+
+
+def _key(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True)
+
+
+@functools.lru_cache(maxsize=32)
+def _scorer(dataset: str, options: str) -> Any:
+    from reasoning_gym.factory import create_dataset
+
+    return create_dataset(dataset, **{"seed": 0, "size": 1, **json.loads(options)}).score_answer

@@ -1,0 +1,92 @@
+"""What an answer to one of reasoning-gym's data sets looks like: only such an answer reaches the data set's scorer.
+
+Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, some pay for
+`nan` or for any text at all. The nine, and those without a gold, have a grammar written here; of the others, the
+gold of the item says which words and marks an answer may have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST = 4096
+_NUMBER_MARKS = frozenset("+-.,/ \t\n")
+_CLOSED = ({"true", "false"}, {"yes", "no"}, {"even", "odd"})
+_ARITHMETIC = r"(?!.*(?:\*\s*\*|/\s*/|\d{7}))[\d\s+\-*/()]+"
+_POWER = r"\*\*\s*(?:\d{1,2}|\(\s*-?\s*\d{1,2}(?:\s*/\s*\d{1,2})?\s*\))(?!\s*\*\*)"
+_LETTER = r"[a-zA-Z](?![a-zA-Z])"
+_EXPONENTIAL = rf"E\s*\*\*\s*(?:{_LETTER}|\((?:[\d\s+\-/]|\*(?!\*)|{_LETTER})*\))(?!\s*\*\*)"
+_FUNCTION = r"(?:sin|cos|tan|sec|csc|cot|exp|log|sqrt|asin|acos|atan|sinh|cosh|tanh|pi)(?![a-zA-Z])"
+_ALGEBRA = rf"(?:\s|{_EXPONENTIAL}|{_POWER}|\*(?!\*)|[-+/()]|\d{{1,12}}(?!\d)(?:\.\d{{1,6}})?|{_FUNCTION}|{_LETTER})+"
+_GRAMMARS: Mapping[str, re.Pattern[str]] = {
+    name: re.compile(pattern, re.ASCII if name != "propositional_logic" else 0)
+    for name, pattern in {
+        "binary_matrix": r"\d+(?:\s+\d+)*",
+        "n_queens": r"[Q_](?:\s+[Q_])*",
+        "spiral_matrix": r"-?\d+(?:\s+-?\d+)*",
+        "string_insertion": r"[A-E]+",
+        "countdown": _ARITHMETIC,
+        "puzzle24": _ARITHMETIC,
+        "polynomial_multiplication": _ALGEBRA,
+        "simple_integration": _ALGEBRA,
+        "intermediate_integration": _ALGEBRA,
+        "propositional_logic": r"[A-Z\s()∧∨¬→↔]+",
+        "rubiks_cube": r"[FRUBLDMESfrubldxyz][2']{0,2}(?:\s+[FRUBLDMESfrubldxyz][2']{0,2})*",
+        "rush_hour": r"[A-Z][+-]\d(?:\s+[A-Z][+-]\d)*",
+    }.items()
+}
+_JSON = frozenset({"boxnet", "graph_color"})
+
+
+def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
+    """True when `answer` looks like an answer to this item."""
+    if not answer.strip() or len(answer) > LONGEST or _unprintable(answer):
+        return False
+    if dataset in _GRAMMARS:
+        return _GRAMMARS[dataset].fullmatch(answer.strip()) is not None
+    if dataset in _JSON:
+        return _is_json(answer)
+    gold = entry["answer"]
+    return isinstance(gold, str) and _like(answer, gold, str(entry["question"]))
+
+
+def _like(answer: str, gold: str, question: str) -> bool:
+    """No longer than four golds, no mark that neither the gold nor a number has, and words as in `_words_like`."""
+    if len(answer) > 4 * len(gold) + 64 or "__" in answer:
+        return False
+    return _marks(answer) <= _marks(gold) | _NUMBER_MARKS and _words_like(answer, gold, question)
+
+
+def _words_like(answer: str, gold: str, question: str) -> bool:
+    """No words where the gold has none, yes or no where it is one of these, any where the question does not hold the
+    gold's own, and otherwise words of gold and question."""
+    mine, theirs = _words(answer), _words(gold)
+    for closed in _CLOSED:
+        if theirs and theirs <= closed:
+            return bool(mine) and mine <= closed
+    asked = _words(question)
+    if any(len(word) > 2 for word in theirs - asked):
+        return True
+    return not mine if not theirs else mine <= theirs | asked
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[^\W\d_]+", text)}
+
+
+def _marks(text: str) -> frozenset[str]:
+    return frozenset(character for character in text if not character.isalnum())
+
+
+def _unprintable(text: str) -> bool:
+    return any(not character.isprintable() and character not in "\n\t" for character in text)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), (dict, list))
+    except (ValueError, RecursionError):
+        return False

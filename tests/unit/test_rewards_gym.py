@@ -1,0 +1,146 @@
+"""reasoning-gym's scorers behind a grammar: nine of them execute what they are given."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow.errors import ConfigError
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.rewards.gym import ConstantAudit, audit_constants, reasoning_gym, refuse_constants
+from winnow.rewards.gym_answers import admits
+from winnow.verify import Verifiers
+
+factory = pytest.importorskip("reasoning_gym.factory")
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from adversarial import PAYLOADS
+
+EXECUTING = (
+    "binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24",
+    "polynomial_multiplication", "simple_integration", "intermediate_integration",
+)  # fmt: skip
+OTHERS = (
+    "chain_sum", "complex_arithmetic", "game_of_life_halting", "coin_flip", "word_sorting", "caesar_cipher", "leg_counting",
+    "basic_arithmetic", "spell_backward", "rubiks_cube", "graph_color", "propositional_logic", "decimal_arithmetic",
+    "number_sorting", "time_intervals", "calendar_arithmetic", "syllogism", "knights_knaves", "maze", "word_ladder",
+)  # fmt: skip
+
+
+def entries(dataset: str, count: int = 8) -> list[dict[str, Any]]:
+    made = factory.create_dataset(dataset, seed=1, size=count)
+    return [json.loads(json.dumps(made[i])) for i in range(count)]
+
+
+def score(dataset: str, entry: dict[str, Any], answer: str, text: str = "<answer>{}</answer>") -> Outcome:
+    meta = {"dataset": dataset, "options": {}, "entry": entry}
+    prompt = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q", answer=entry["answer"], task="t", meta=meta)
+    empty = np.zeros(0)
+    said = text.replace("{}", answer)
+    return reasoning_gym(
+        prompt,
+        Rollout(index=0, tokens=empty.astype(np.int64), logprobs=empty, text=said, finish="stop", version=0),
+    )
+
+
+@pytest.mark.parametrize("dataset", [*EXECUTING, *OTHERS])
+def test_every_gold_is_admitted_and_scores_one(dataset: str) -> None:
+    for entry in entries(dataset):
+        gold = entry["answer"] or entry["metadata"].get("example_answer")
+        if gold is None or dataset == "graph_color" or "Integral(" in gold:
+            continue  # no single gold; or one that was never integrated
+        assert admits(dataset, entry, gold), (entry["question"], gold)
+        assert score(dataset, entry, gold).kind == "correct", gold
+
+
+@pytest.mark.parametrize("dataset", EXECUTING)
+def test_no_payload_reaches_a_scorer_that_executes(dataset: str, tmp_path: Path) -> None:
+    (entry,) = entries(dataset, 1)
+    for number, payload in enumerate(PAYLOADS):
+        mark = tmp_path / f"mark{number}"
+        outcome = score(dataset, entry, payload.replace("MARK", str(mark)))
+        assert outcome.kind == "unparsable"
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize("dataset", [*EXECUTING, *OTHERS])
+@pytest.mark.parametrize("junk", ["9**9**9**9", "nan", "inf", "1_000", "x.__class__", "\0", "eval(1)", "9" * 5000, ""])
+def test_junk_is_never_right(dataset: str, junk: str) -> None:
+    (entry,) = entries(dataset, 1)
+    if dataset in ("word_sorting", "caesar_cipher") and junk in ("nan", "inf"):
+        pytest.skip("a word like any other")
+    assert score(dataset, entry, junk).reward < 0.5
+
+
+def test_an_integral_is_not_answered_by_itself() -> None:
+    entry = {"question": "", "answer": "x", "metadata": {"variable": "x", "integrand": "x**3*cos(3*x)"}}
+    assert not admits("intermediate_integration", entry, "Integral(x**3*cos(3*x), x)")
+
+
+@pytest.mark.parametrize("answer", ["E**x", "E**(2*x) + C", "-x**3*cos(3*x)/3 + C", "2*(2 - 8*x)**(3/2)/3 + C"])
+def test_spellings_that_the_questions_ask_for_are_admitted(answer: str) -> None:
+    assert admits("intermediate_integration", {"question": "", "answer": "x"}, answer)
+
+
+@pytest.mark.parametrize("answer", ["E**(E**(9**9))", "9**9**9", "x**(9**9)", "x**999", "(9**9)**9**9", "exit()", "a.b", "f'x'"])
+def test_bombs_and_code_are_not(answer: str) -> None:
+    assert not admits("intermediate_integration", {"question": "", "answer": "x"}, answer)
+
+
+def test_the_answer_is_the_last_tag_after_the_reasoning() -> None:
+    (entry,) = entries("chain_sum", 1)
+    gold = entry["answer"]
+    assert score("chain_sum", entry, gold, "so it is \\boxed{{}}").correct
+    assert score("chain_sum", entry, gold, "<answer>1</answer> no, <answer>{}</answer>").correct
+    assert score("chain_sum", entry, gold, "<think><answer>{}</answer>").kind == "unparsable"
+    assert score("chain_sum", entry, gold, "{}").kind == "unparsable"
+
+
+def test_a_score_is_clamped_and_must_be_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    from winnow.rewards import gym
+
+    (entry,) = entries("chain_sum", 1)
+    for value, kind, reward in ((7.0, "correct", 1.0), (-3.0, "wrong", 0.0)):
+        monkeypatch.setattr(gym, "_scorer", lambda *_, value=value: lambda answer, entry: value)
+        assert (score("chain_sum", entry, "5").kind, score("chain_sum", entry, "5").reward) == (kind, reward)
+    monkeypatch.setattr(gym, "_scorer", lambda *_: lambda answer, entry: float("nan"))
+    outcome = score("chain_sum", entry, "5")
+    assert (outcome.kind, outcome.cause) == ("failed", "malformed")
+    assert "scorer of chain_sum returned nan" in outcome.detail
+
+
+@pytest.mark.parametrize("dataset", ["chain_sum", "word_sorting", "polynomial_multiplication"])
+def test_honest_data_sets_pass_the_audit(dataset: str) -> None:
+    assert not audit_constants(dataset, {}, entries(dataset, 20)).beaten
+
+
+@pytest.mark.parametrize("dataset", ["coin_flip", "puzzle24"])
+def test_data_sets_that_pay_a_constant_are_refused(dataset: str) -> None:
+    with pytest.raises(ConfigError, match=f"in {dataset} the constant answer .* set task.audit = false"):
+        refuse_constants(dataset, {}, entries(dataset, 20))
+
+
+def test_what_beats_a_majority() -> None:
+    assert not ConstantAudit(constant="0", score=0.55, majority=0.5).beaten
+    assert ConstantAudit(constant="0", score=0.56, majority=0.5).beaten
+
+
+def test_it_runs_in_a_worker() -> None:
+    (entry,) = entries("countdown", 1)
+    meta = {"dataset": "countdown", "options": {}, "entry": entry}
+    prompt = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q", answer=entry["answer"], task="t", meta=meta)
+    empty = np.zeros(0)
+    texts = [f"<answer>{entry['answer']}</answer>", "<answer>1+1</answer>", "<answer>9**9**9**9</answer>"]
+    rollouts = [
+        Rollout(index=i, tokens=empty.astype(np.int64), logprobs=empty, text=text, finish="stop", version=0)
+        for i, text in enumerate(texts)
+    ]
+    limits = {"timeout_seconds": 5.0, "memory_mb": 1024, "max_failure_share": 1.0}
+    with Verifiers({"use": "reasoning_gym"}, workers=1, **limits) as verifiers:
+        kinds = [outcome.kind for outcome in verifiers.stream((prompt, rollout) for rollout in rollouts)]
+    assert kinds == ["correct", "wrong", "unparsable"]
