@@ -6,8 +6,10 @@ The engine draws its verdicts by those rates. `probe.plan` and the history are t
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from math import comb
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +24,7 @@ from winnow.state.history import History
 from winnow.tasks.stream import PromptStream
 from winnow.testing import group_of
 
+REPOSITORY = Path(__file__).parents[2]
 G, PER_STEP, N = 16, 8, 16
 DRAW = np.random.default_rng(0)
 RATES = DRAW.permutation(np.linspace(0.1, 1.0, G))
@@ -46,18 +49,19 @@ class Table:
 
     def prop_1(self):
         """{id: share} at the true values."""
-        weights = gvm_weights(*(np.array(list(v.values())) for v in (self.rates, self.norms)), alpha=1e-3, beta=2.0)
+        rates, norms = (np.array(list(column.values())) for column in (self.rates, self.norms))
+        weights = gvm_weights(rates, norms, alpha=1e-3, beta=2.0)
         return dict(zip(self.rates, weights / weights.sum(), strict=True))
 
 
-def run_of(table, allocate, source, **probe):
-    config = validate(
-        {"rollout": {"prompts_per_step": PER_STEP, "rollouts_per_prompt": N}, "probe": {"every": 2, **probe}}
-    )
+def run_of(table, allocate, source, seed=0):
+    """What of a run planning reaches for; N' = 8."""
+    rollout = {"prompts_per_step": PER_STEP, "rollouts_per_prompt": N}
+    config = validate({"rollout": rollout, "probe": {"every": 2}})
     rows = []
     return SimpleNamespace(
         config=config,
-        seed=0,
+        seed=seed,
         sampling=None,
         source=source,
         allocate=allocate,
@@ -90,18 +94,77 @@ def correlation(counts, table):
     return np.corrcoef(list(counts.values()), [share[prompt] for prompt in counts])[0, 1]
 
 
-ALLOCATIONS = [(gvm, "probe"), (gvm_online, "history")]
-each_allocation = pytest.mark.parametrize(("allocator", "source"), ALLOCATIONS, ids=["probe", "online"])
-
-
-@each_allocation
-@pytest.mark.parametrize("norms", [NORMS, np.ones(G)], ids=["norms differ", "norms equal"])
-def test_after_20_steps_the_counts_are_those_of_proposition_1(allocator, source, norms):
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("allocator", "source", "norms"),
+    [(gvm, "probe", NORMS), (gvm_online, "history", NORMS), (gvm_online, "history", np.ones(G))],
+    ids=["probe", "online", "online, equal norms"],
+)
+def test_after_20_steps_the_counts_are_those_of_proposition_1(allocator, source, norms, seed):
     """An epoch is 2 steps, so by then every prompt was visited 10 times; the last two steps hold each once."""
     table = Table(RATES, norms)
-    last = walk(run_of(table, allocator, source, rollouts_per_prompt=32), range(20))[-2:]
-    counts = last[0] | last[1]
-    assert len(counts) == G
-    assert sum(counts.values()) == G * N
-    print(correlation(counts, table))
-    assert correlation(counts, table) > 0.8
+    run = run_of(table, allocator, source, seed=seed)
+    first, *_, last = [one | other for one, other in pairs(walk(run, range(20)))]
+    assert len(last) == G
+    assert sum(last.values()) == G * N
+    assert correlation(last, table) > 0.8
+    if source == "history":
+        assert set(first.values()) == {N}  # nothing was known at the first visit
+
+
+def pairs(steps):
+    return zip(steps[::2], steps[1::2], strict=True)
+
+
+RETURNING = [(partial(gvm, exploration=2), "probe"), (gvm_online, "history")]
+each_returning = pytest.mark.parametrize(("allocator", "source"), RETURNING, ids=["probe", "online"])
+
+
+@each_returning
+def test_a_prompt_that_was_never_solved_is_visited_again_and_again(allocator, source):
+    table = Table([0.0, *RATES[1:]], NORMS)
+    visits = [counts["p0"] for counts in walk(run_of(table, allocator, source), range(20)) if "p0" in counts]
+    assert len(visits) == 10
+    assert min(visits) == 2 == visits[-1]
+
+
+@each_returning
+def test_it_gets_its_share_once_it_can_be_solved(allocator, source):
+    """From step 10 on the heaviest prompt of all passes at 0.5."""
+    table = Table([0.0, *RATES[1:]], [8.0, *NORMS[1:]])
+    run = run_of(table, allocator, source)
+    before = walk(run, range(10))
+    table.rates["p0"] = 0.5
+    after = walk(run, range(10, 40))
+    assert max(counts.get("p0", 0) for counts in before[2:]) == 2
+    last = [counts["p0"] for counts in after if "p0" in counts][-1]
+    assert last > 1.5 * N
+
+
+def test_without_exploration_the_next_probe_still_finds_out():
+    table = Table([0.0, *RATES[1:]], NORMS)
+    run = run_of(table, gvm, "probe")
+    assert sum(counts.get("p0", 0) for counts in walk(run, range(10))) == 0
+    table.rates["p0"] = 0.5
+    assert sum(counts.get("p0", 0) for counts in walk(run, range(10, 20))) > 0
+
+
+def test_a_window_of_whole_epochs_spends_its_budget_and_no_more():
+    run = run_of(Table(RATES, NORMS), gvm, "probe")
+    steps = walk(run, range(6))
+    assert [sum((one | other).values()) for one, other in pairs(steps)] == [2 * PER_STEP * N] * 3
+    assert [step for step, _ in run.logbook.rows] == [0, 2, 4]
+
+
+def test_the_bias_of_a_probed_pass_rate_is_what_the_docs_say():
+    """docs/allocation.md: E[p / p_hat; p_hat > 0] for N' = 4, 8, 16; a prompt whose probe found nothing is left out."""
+    text = (REPOSITORY / "docs" / "allocation.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| 0\.\d+ \|", line)]
+    assert len(rows) == 6
+    for p, *ratios in rows:
+        expected = [f"{probed_ratio(trials, float(p)):.2f}" for trials in (4, 8, 16)]
+        assert ratios == expected, p
+
+
+def probed_ratio(trials, p):
+    return sum(comb(trials, c) * p**c * (1 - p) ** (trials - c) * p * trials / c for c in range(1, trials + 1))

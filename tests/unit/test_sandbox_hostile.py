@@ -1,4 +1,4 @@
-"""Every hostile program behind every layer, as root and as nobody in particular: no breach, and the ending it deserves."""
+"""Every hostile program behind every layer, as root and as nobody: no breach, and the ending it deserves."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from winnow.rewards.outcomes import failure
 from winnow.rewards.tags import thinking_open
 from winnow.verify.compare import same_output, same_value
 from winnow.verify.sandbox import Limits, Program, Run, SandboxError, choose
-from winnow.verify.sandbox.choose import Preference, Sandbox
+from winnow.verify.sandbox.choice import Preference, Sandbox
 
 LONGEST_PROGRAM = 2**18  # bytes; longer ones are not compiled
 _LANGUAGES = ("", "python", "python3", "py")

@@ -1,0 +1,284 @@
+"""The reward for programs: what passes, what is wrong, what cannot be forged, and what is nobody's fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from winnow.errors import ConfigError
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.registry import resolve
+from winnow.rewards.compose import make_reward
+from winnow.rewards.contract import check_reward
+from winnow.tasks.code import programs
+from winnow.verify import Verifiers, code_tests
+from winnow.verify.code_tests import last_fence
+from winnow.verify.compare import same_output, same_value
+from winnow.verify.sandbox import SandboxError, choose
+
+DOUBLE = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "21\n", "stdout": "42\n"}]}
+ADD = {"function": "add", "tests": [{"args": [1, 2], "result": 3}, {"args": [0.5, 0.25], "result": 0.75}]}
+RIGHT = "print(2 * int(input()))"
+HALF = "x = int(input())\nprint(2 if x == 1 else 0)"
+BOUNDED = {"seconds": 1, "total_seconds": 20.0}
+
+
+@pytest.fixture(autouse=True)
+def there_is_a_sandbox() -> None:
+    try:
+        choose("auto")
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+def fence(code: str) -> str:
+    return f"Here it is.\n```python\n{code}\n```\n"
+
+
+def prompt(gold: Any, text: str = "?") -> Prompt:
+    return Prompt(id="p", tokens=np.zeros(1, np.int64), text=text, answer=gold, task="code")
+
+
+def rollout(text: str, index: int = 0) -> Rollout:
+    return Rollout(index=index, tokens=np.zeros(1, np.int64), logprobs=np.zeros(1), text=text, finish="stop", version=0)
+
+
+def judge(text: str, gold: Any = DOUBLE, **options: Any) -> Outcome:
+    score = make_reward({"use": "code_tests", "options": {**BOUNDED, **options}})
+    return score(prompt(gold), rollout(text))
+
+
+def test_a_program_that_passes_every_test_is_correct():
+    outcome = judge(fence(RIGHT))
+    assert (outcome.kind, outcome.reward, outcome.answer, outcome.detail) == ("correct", 1.0, RIGHT, "")
+
+
+def test_one_that_fails_a_test_is_wrong_and_says_which():
+    outcome = judge(fence(HALF))
+    assert (outcome.kind, outcome.reward, outcome.detail) == ("wrong", 0.0, "test 2: wrong")
+
+
+def test_credit_may_be_shared():
+    outcome = judge(fence(HALF), credit="share")
+    assert (outcome.kind, outcome.reward, outcome.detail) == ("wrong", 0.5, "test 2: wrong")
+    assert judge(fence(RIGHT), credit="share").reward == 1.0
+
+
+def test_functions_and_methods():
+    assert judge(fence("def add(a, b): return a + b"), ADD).kind == "correct"
+    assert judge(fence("class Solution:\n    def add(self, a, b): return a + b"), ADD).kind == "correct"
+    assert judge(fence("def add(a, b): return a - b"), ADD).detail == "test 1: wrong"
+
+
+@pytest.mark.parametrize(
+    ("code", "detail"),
+    [
+        ("print(", "test 1: compile_error"),
+        ("1 / 0", "test 1: runtime_error: ZeroDivisionError"),
+        ("while True: pass", "test 1: time_limit"),
+        ("x = bytearray(2**30)", "test 1: memory_limit"),
+        ("while True: print('x' * 9999)", "test 1: output_limit"),
+        ("#" * 300_000, "test 1: compile_error: a program of 300000 bytes"),
+    ],
+)
+def test_a_program_over_its_own_limits_is_wrong(code: str, detail: str):
+    outcome = judge(fence(code))
+    assert outcome.kind == "wrong"
+    assert outcome.detail.startswith(detail)
+
+
+def test_all_tests_together_have_a_limit():
+    sleeper = "import time\nif int(input()) > 1: time.sleep(60)\nprint(2)"
+    outcome = judge(fence(sleeper), seconds=60, total_seconds=1.0)
+    assert (outcome.kind, outcome.detail) == ("wrong", "test 2: time_limit")
+
+
+def test_the_first_failure_is_reported_however_fast_the_others_are():
+    slow = "import time\nx = int(input())\ntime.sleep(0.3 * (x == 1))\nprint(0)"
+    assert judge(fence(slow), cases_at_once=2).detail == "test 1: wrong"
+
+
+# where the program stands
+
+
+@pytest.mark.parametrize("text", ["", "no program", "```python\nprint(1)", "```cpp\nint main;\n```", "x" * 1_000_000])
+def test_without_a_program_there_is_nothing_to_judge(text: str):
+    assert judge(text).kind == "unparsable"
+
+
+def test_the_last_python_fence_after_the_reasoning_counts():
+    assert last_fence(fence("first") + fence("second") + "```text\nnoise\n```") == "second"
+    assert last_fence("```\nplain\n```") == "plain"
+    assert last_fence(fence("kept") + "```python\nnever closed") == "kept"
+    assert judge(fence(RIGHT) + "</think>" + fence(HALF)).kind == "wrong"
+
+
+def test_a_program_inside_reasoning_that_never_ended_does_not_count():
+    score = make_reward({"use": "code_tests"})
+    opened = prompt(DOUBLE, "How?<think>")
+    assert score(opened, rollout(fence(RIGHT))).kind == "unparsable"
+    assert score(opened, rollout("so</think>" + fence(RIGHT))).kind == "correct"
+
+
+def test_the_whole_text_may_be_the_program():
+    assert judge(RIGHT, program="text").kind == "correct"
+    assert judge(" \n", program="text").kind == "unparsable"
+
+
+# forging: what earned a reward in the harnesses that keep program, tests and verdict in one process
+
+FORGED_PROGRAMS = {
+    "says so": "print('ALL TESTS PASSED')\nimport os; os._exit(0)",
+    "leaves early": "import sys; sys.exit(0)",
+    "claims a broken sandbox": "import os\nfor h in range(3, 64):\n  try: os.write(h, b'sandbox_error\\n')\n"
+    "  except OSError: pass\nos._exit(1)",
+    "plays dead": "import sys; sys.exit(137)",
+    "closes everything": "import os; os.closerange(0, 64)",
+    "looks for the answers": "import gc, sys\nf = sys._getframe()\nwhile f:\n  for v in f.f_locals.values():\n"
+    "    if isinstance(v, (str, bytes)) and '42' in str(v) and len(v) < 99: print(v)\n  f = f.f_back",
+    "NUL and bad UTF-8": "import sys; sys.stdout.buffer.write(b'2\\0\\xff\\n')",
+    "one huge line": "print('2' * 900_000)",
+    "everything": "print(2); print(42)",
+    "patches print": "import builtins; builtins.print = lambda *a: True; print(1)",
+    "writes at the end": "import atexit; atexit.register(print, 7); print(2 * int(input()))",
+    "a line separator": "print('2\\u2028')",
+}
+FORGED_FUNCTIONS = {
+    "equals everything": "class E:\n  __eq__ = lambda s, o: True\n  __hash__ = None\ndef add(a, b): return E()",
+    "a number that equals everything": "class E(int):\n  __eq__ = lambda s, o: True\n  __hash__ = int.__hash__\n"
+    "def add(a, b): return E(7)",
+    "leaves": "import os\ndef add(a, b): os._exit(0)",
+    "exits": "import sys\ndef add(a, b): sys.exit(0)",
+    "patches json": "import json; json.dumps = lambda v, **k: '3'\ndef add(a, b): return object()",
+    "finds the nonce": "import os, sys\ndef add(a, b):\n  n = sys._getframe(1).f_locals['nonce']\n"
+    "  for h in range(3, 64):\n    try: os.write(h, n + b' value null\\n')\n    except OSError: pass\n  os._exit(0)",
+    "not a number": "def add(a, b): return float('nan')",
+    "infinity": "def add(a, b): return float('inf')",
+    "true is not one": "def add(a, b): return True",
+    "deep": "def add(a, b):\n  x = []\n  for _ in range(900): x = [x]\n  return x",
+    "huge": "def add(a, b): return 10 ** 4000",
+}
+
+
+@pytest.mark.parametrize("name", FORGED_PROGRAMS)
+def test_a_verdict_on_a_program_cannot_be_forged(name: str):
+    assert judge(fence(FORGED_PROGRAMS[name])).kind == "wrong"
+
+
+@pytest.mark.parametrize("name", FORGED_FUNCTIONS)
+def test_a_verdict_on_a_function_cannot_be_forged(name: str):
+    assert judge(fence(FORGED_FUNCTIONS[name]), ADD).kind == "wrong"
+
+
+# comparison
+
+
+@pytest.mark.parametrize(
+    ("mine", "gold", "same"),
+    [
+        (b"1 2\n3\n", b"1 2\n3", True),
+        (b"1 2  \r\n3\n\n\n", b"1 2\n3\n", True),
+        (b"1\n2\n3\n", b"1 2 3\n", False),
+        (b"", b"", True),
+        (b"\n", b"", True),
+        (b"0.3333333", b"0.33333333", True),
+        (b"0.334", b"0.333", False),
+        (b"2", b"2.0", True),
+        (b"2.0", b"2", False),  # an integer is asked for
+        (b"1000000008", b"1000000007", False),
+        (b"1e-9", b"0.0", True),
+        (b"1e-9", b"0", False),
+        (b"nan", b"0.5", False),
+        (b"0.5 a", b"0.50 b", False),
+        (b"9" * 900_000, b"1.5", False),
+    ],
+)
+def test_outputs(mine: bytes, gold: bytes, same: bool):
+    assert same_output(mine, gold, tolerance=1e-6) is same
+
+
+@pytest.mark.parametrize(
+    ("mine", "gold", "same"),
+    [
+        ([1, [2.0]], [1, [2]], True),
+        (1, True, False),
+        (True, 1, False),
+        (None, None, True),
+        (0, None, False),
+        ("1", 1, False),
+        ({"a": 0.1 + 0.2}, {"a": 0.3}, True),
+        ({"a": 1}, {"b": 1}, False),
+        ([1], [1, 2], False),
+        (1000000008, 1000000007, False),
+        (float("nan"), 1.0, False),
+    ],
+)
+def test_values(mine: Any, gold: Any, same: bool):
+    assert same_value(mine, gold, tolerance=1e-6) is same
+
+
+# the reward as a member
+
+
+def test_it_keeps_the_contract_of_rewards():
+    check_reward(resolve("reward", "code_tests"), gold=DOUBLE, phrase=RIGHT)
+
+
+@pytest.mark.parametrize(
+    "gold", [None, "42", {"tests": []}, {"tests": [{"stdin": "1"}]}, {"tests": [{"stdin": 1, "stdout": 2}]}]
+)
+def test_a_gold_without_tests_fails_and_names_the_prompt(gold: Any):
+    outcome = judge(fence(RIGHT), gold)
+    assert (outcome.kind, outcome.cause) == ("failed", "raised")
+    assert "prompt 'p': its answer holds no tests" in outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"seconds": 0}, "seconds is 0"), ({"tolerance": 2}, "tolerance is 2"), ({"sandbox": "docker"}, "sandbox")],
+)
+def test_options_are_checked_before_anything_runs(options: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        make_reward({"use": "code_tests", "options": options})
+
+
+def test_a_sandbox_that_does_not_start_is_a_failure_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch):
+    sandbox = choose("unsafe")
+    nowhere = dataclasses.replace(sandbox.layers.interpreter, executable="/nowhere/python")
+    layers = dataclasses.replace(sandbox.layers, interpreter=nowhere)
+    monkeypatch.setattr(sandbox, "layers", layers)
+    score = resolve("reward", "code_tests").function
+    outcome = score(prompt(DOUBLE), rollout(fence(RIGHT)), sandbox="unsafe")
+    assert (outcome.kind, outcome.cause, outcome.correct) == ("failed", "sandbox", None)
+
+
+def test_the_choice_is_printed_once(capfd: pytest.CaptureFixture[str]):
+    code_tests._announce.cache_clear()
+    make_reward({"use": "code_tests", "options": {"sandbox": "unsafe"}})
+    make_reward({"use": "code_tests", "options": {"sandbox": "unsafe"}})
+    printed = capfd.readouterr().err
+    assert printed.count("sandbox: programs run behind limits ALONE (unsafe)") == 1
+
+
+def test_workers_judge_programs_side_by_side():
+    problems = programs("train", size=4)
+    groups = [
+        Group(
+            prompt=dataclasses.replace(prompt(problem.answer), id=problem.id),
+            rollouts=tuple(
+                rollout(fence(text), i) for i, text in enumerate([problem.meta["solution"], "print(0)", "x ="])
+            ),
+        )
+        for problem in problems
+    ]
+    spec = {"use": "code_tests", "options": BOUNDED}
+    limits: dict[str, Any] = {"timeout_seconds": 60.0, "memory_mb": 1024, "max_failure_share": 0.05}
+    with Verifiers(spec, workers=2, base=Path(), **limits) as verifiers:
+        assert verifiers.notices == ()
+        judged = verifiers.collect(groups)
+    assert [group.correct.tolist() for group in judged] == [[True, False, False]] * 4
+    assert judged[0].valid.all()
