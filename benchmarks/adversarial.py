@@ -170,16 +170,23 @@ def measure(times: int) -> dict[str, Any]:
             kinds[outcome.cause or outcome.kind] += 1
             waits.append((seconds, name))
         still_alive, ran = alive(verifiers), injected(verifiers, Path(folder))
-    over = [wait for wait in waits if wait[0] > LIMIT_SECONDS + MARGIN_SECONDS]
+        late = [name for seconds, name in waits if seconds > LIMIT_SECONDS + MARGIN_SECONDS]
+        always_late = [name for name in late if _late_again(verifiers, name)]
     return {
         "answers": times,
         "outcomes": dict(kinds),
-        "over_the_margin": len(over),
+        "over_the_margin": len(late),
+        "over_the_margin_in_three_more_tries": always_late,
         "slowest": [[round(seconds, 4), name] for seconds, name in sorted(waits, reverse=True)[:3]],
         "alive_and_correct_afterwards": still_alive,
         "payloads_tried": len(PAYLOADS),
         "payloads_that_ran": len(ran),
     }
+
+
+def _late_again(verifiers: Verifiers, name: str) -> bool:
+    """Three times more: a busy machine delays one answer, a slow answer is always late."""
+    return all(timed(verifiers, COMPLETIONS[name])[1] > LIMIT_SECONDS + MARGIN_SECONDS for _ in range(3))
 
 
 def in_thread(work: Callable[[], Any]) -> Any:

@@ -33,9 +33,10 @@ import numpy as np
 import torch
 
 from winnow.algos.allocation import gvm
-from winnow.build import Run, build, resolve_members
+from winnow.build import Run, build
 from winnow.config import load
 from winnow.learner.policy import Policy
+from winnow.members import resolve_members
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, Row
 from winnow.seeds import generator
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import dated
 
-from winnow.build import resolve_members
 from winnow.config import load
 from winnow.fit import fit
+from winnow.members import resolve_members
 from winnow.state.logbook import read_metrics
 
 CONFIG = Path(__file__).parents[1] / "configs" / "gvm_grpo.toml"

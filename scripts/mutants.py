@@ -115,10 +115,8 @@ def copy_repository(target: Path) -> None:
 def apply(mutant: Mutant, copy: Path) -> None:
     if mutant.patch is None:
         return
-    alone = {
-        **os.environ,
-        "GIT_CEILING_DIRECTORIES": str(copy.parent),
-    }  # in a repository git would skip what is outside
+    # A repository around the copy would make git skip its files without a word.
+    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
     done = subprocess.run(["git", "apply", str(mutant.patch)], cwd=copy, env=alone, capture_output=True, text=True)
     if done.returncode != 0:
         raise Untried(f"{mutant.patch.name} no longer applies; make it anew: {done.stderr.strip()}")

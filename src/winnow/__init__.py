@@ -31,8 +31,8 @@ from winnow.registry import register
 from winnow.seeds import Rng
 
 if TYPE_CHECKING:
-    from winnow.build import Critic
     from winnow.fit import Result, Watch
+    from winnow.members import Critic
 
 __all__ = [
     "Batch",
@@ -69,9 +69,9 @@ def train(*, resume: bool = False, watch: Watch | None = None, critic: Critic | 
 
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
-    from winnow.build import resolve_members
     from winnow.config import validate
     from winnow.fit import fit
+    from winnow.members import resolve_members
     from winnow.report.progress import progress
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)

@@ -56,9 +56,9 @@ def train(
     output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
-    from winnow.build import resolve_members
     from winnow.config import load
     from winnow.fit import fit
+    from winnow.members import resolve_members
     from winnow.report.progress import progress
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
@@ -115,8 +115,8 @@ def evaluate(
 @app.command()
 def check(config: ConfigFile, sets: Sets = None) -> None:
     """Validate a configuration, print it resolved, and say what it costs. Loads no model."""
-    from winnow.build import resolve_members
     from winnow.config import load
+    from winnow.members import resolve_members
     from winnow.report.budget import advice, budget, describe
     from winnow.report.settings import toml
     from winnow.report.text import wrapped
@@ -215,6 +215,48 @@ def fetch(
     data = published(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
         typer.echo(line)
+
+
+@app.command()
+def score(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Saved responses as JSON lines, or a run folder.")],
+    reward: Annotated[str, typer.Option(help="By name, or file.py:function.")],
+    sets: Sets = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that judge; 0: none but this one.")] = 1,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rows here, as JSON lines.")] = None,
+) -> None:
+    """Score saved responses again: outcome, reason and seconds of every row."""
+    from winnow.report.score import configured, count_rows, describe, summary, verifiers_for, watched
+    from winnow.report.score import score as scored
+
+    config = configured([f"verify.workers={workers}", *(sets or ())], reward=reward)
+    rows = []
+    with verifiers_for(config, Path.cwd()) as verifiers:
+        for row in watched(scored(file, verifiers), count_rows(file)):
+            rows.append(row)
+            if output is None:
+                typer.echo(describe(row))
+    if output is not None:
+        output.write_text("".join(json.dumps(row.row()) + "\n" for row in rows), encoding="ascii")
+    for line in summary(rows):
+        typer.echo(line)
+
+
+@app.command()
+def audit(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="By name, or file.py:function.")],
+    reward: Annotated[str, typer.Option(help="The reward whose golds these are.")] = "boxed",
+    sets: Sets = None,
+) -> None:
+    """Is a task fit to be trained on? Golds against themselves, constant answers, repetitions, overlap of splits."""
+    from winnow.report.audit import audit_configured, describe
+    from winnow.report.score import configured
+
+    found = audit_configured(configured(sets or (), task=task, reward=reward), Path.cwd())
+    for line in describe(found):
+        typer.echo(line)
+    if not found.clean:
+        raise typer.Exit(FAILED)
 
 
 def main() -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 import transformers
 
-from winnow.build import REFERENCE, Members, Run, build
+from winnow.build import REFERENCE, Run, build
 from winnow.errors import RunFolderError
 from winnow.evaluate import evaluate
 from winnow.learner.device import resolve_device
+from winnow.members import Members
 from winnow.probe import plan
 from winnow.records import StepReport
 from winnow.state import checkpoint

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import winnow.build  # registers every member
+import winnow.members  # registers every member
 from winnow.registry import FAMILIES, members
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow import build  # noqa: F401  registers every member
+import winnow.members  # noqa: F401  registers every member
 from winnow.errors import ConfigError
 from winnow.registry import aliases, bind, load_function, members, register, resolve
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-import winnow.build  # noqa: F401  registers every family
+import winnow.members  # noqa: F401  registers every family
 from winnow.errors import ConfigError
 from winnow.metrics import METRICS
 from winnow.registry import FAMILIES, members

@@ -6,14 +6,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from winnow.config import Config
 from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Problem, Prompt, Rollout
-from winnow.registry import Entry
-from winnow.report.score import reason
+from winnow.registry import Entry, bind, resolve
+from winnow.report.score import reason, verifiers_for
 from winnow.report.text import percent, safe, shorten
 from winnow.rewards import strict
 from winnow.rewards.graders import golds
@@ -55,6 +57,18 @@ class Audit:
     def clean(self) -> bool:
         """No gold fails, no constant is paid, train and the held-out splits share nothing."""
         return not (self.golds or self.paid or self.overlap)
+
+
+def audit_configured(config: Config, base: Path) -> Audit:
+    """`audit` of a configuration's task with its reward; of a sum of rewards, with the part that decides."""
+    import winnow.rewards
+    import winnow.tasks  # noqa: F401  (registers them)
+
+    task = resolve("task", config.task.use, base=base)
+    load = bind(task, config.task.options, key="task")
+    deciding = config.reward.use if config.reward.use is not None else config.reward.parts[0].use
+    with verifiers_for(config, base) as verifiers:
+        return audit(load, resolve("reward", deciding, base=base), verifiers)
 
 
 def audit(load: Load, entry: Entry, verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:

@@ -15,11 +15,12 @@ import torch
 import transformers
 
 from winnow.algos.estimators import pass_at_k
-from winnow.build import engine_context, held_out_prompts, load_model, resolve_members, training_sampling
+from winnow.build import engine_context, held_out_prompts, load_model, training_sampling
 from winnow.config import Config
 from winnow.errors import DataError
 from winnow.evaluate import Evaluation, evaluate
 from winnow.learner.device import resolve_device
+from winnow.members import resolve_members
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.report.text import accuracies, duration, percent, quoted, safe
 from winnow.verify import Verifiers

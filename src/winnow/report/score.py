@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
+from winnow.config import Config, override, validate
 from winnow.errors import DataError
 from winnow.records import Kind, Outcome, Prompt, Rollout
 from winnow.report.text import percent, safe, shorten
+from winnow.rewards.compose import make_reward
 from winnow.state.logbook import ROLLOUTS
 from winnow.state.rows import prompt_of, rollout_of
 from winnow.verify import Verifiers
@@ -48,6 +52,23 @@ class Scored:
         }
 
 
+def configured(sets: Sequence[str], **members: str) -> Config:
+    """The configuration of `winnow score` and `winnow audit`: members by name, then `--set` as everywhere."""
+    data: dict[str, Any] = {family: {"use": name} for family, name in members.items()}
+    for assignment in sets:
+        override(data, assignment)
+    return validate(data, source="the command line")
+
+
+def verifiers_for(config: Config, base: Path) -> Verifiers:
+    """The configuration's reward in its workers. Raises ConfigError for a reward that cannot be made."""
+    from winnow.members import reward_spec
+
+    reward = reward_spec(config)
+    make_reward(reward, base=base)
+    return Verifiers(reward, **config.verify.model_dump(), base=base)
+
+
 def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
     """Every row of a file (or of a run folder's rollouts), in order.
 
@@ -60,6 +81,12 @@ def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
     for outcome in verifiers.stream(_tasks(path, waiting)):
         line, name, was = waiting.popleft()
         yield Scored(line=line, id=name, outcome=outcome, was=was)
+
+
+def watched(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
+    """The same rows with a progress bar on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)
 
 
 def reason(outcome: Outcome) -> str:

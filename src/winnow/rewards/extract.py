@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_BOX_TOKEN = re.compile(r"\\+(?P<box>boxed|fbox)\s*\{|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
+_BOX_TOKEN = re.compile(r"\\{1,8}(?P<box>boxed|fbox)\s*\{|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 _NUMBER = re.compile(
     r"(?:(?<![\w)\]}.])[-+]\$?)?"  # a sign, unless it subtracts from something
     r"(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)"

@@ -5,6 +5,7 @@ Its scorers are not hardened: run them in a worker (`verify.workers > 0`), which
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -61,7 +62,9 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
     answer = _answer(prompt, rollout)
     if answer is None or not admits(prompt.meta["dataset"], prompt.meta["entry"], answer):
         return unparsable()
-    value = _scorer(prompt.meta["dataset"], _key(prompt.meta["options"]))(answer, prompt.meta["entry"])
+    scorer = _scorer(prompt.meta["dataset"], _key(prompt.meta["options"]))
+    with contextlib.redirect_stdout(None):  # some print what they think of an answer
+        value = scorer(answer, prompt.meta["entry"])
     if not math.isfinite(value):
         return failure("malformed", f"the scorer of {prompt.meta['dataset']} returned {value} for {answer!r:.200}")
     value = min(1.0, max(0.0, float(value)))
@@ -126,7 +129,8 @@ def _paid(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> f
     if not admits(dataset, entry, answer):
         return 0.0
     try:
-        value = float(scorer(answer, entry))
+        with contextlib.redirect_stdout(None):
+            value = float(scorer(answer, entry))
     except Exception:
         return 0.0
     return min(1.0, max(0.0, value)) if math.isfinite(value) else 0.0

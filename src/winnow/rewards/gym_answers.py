@@ -43,13 +43,14 @@ _JSON = frozenset({"boxnet", "graph_color"})
 
 def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
     """True when `answer` looks like an answer to this item."""
-    if not answer.strip() or len(answer) > LONGEST or _unprintable(answer):
+    gold = entry["answer"]
+    longest = max(LONGEST, 2 * len(gold)) if isinstance(gold, str) else LONGEST
+    if not answer.strip() or len(answer) > longest or _unprintable(answer):
         return False
     if dataset in _GRAMMARS:
         return _GRAMMARS[dataset].fullmatch(answer.strip()) is not None
     if dataset in _JSON:
         return _is_json(answer)
-    gold = entry["answer"]
     return isinstance(gold, str) and _like(answer, gold, str(entry["question"]))
 
 

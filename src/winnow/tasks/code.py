@@ -23,6 +23,7 @@ from winnow.tasks.source import Record, read_jsonl
 from winnow.tasks.splits import check_split, split_of
 
 Gold = dict[str, Any]
+MOST_DRAWS = 40  # per problem asked for; a tenth of the texts is test
 Shape = Literal["plain", "apps", "livecodebench"]
 _QUESTION: Mapping[Shape, str] = MappingProxyType(
     {"plain": "question", "apps": "question", "livecodebench": "question_content"}
@@ -63,7 +64,7 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
     if tests_per_problem < 2:
         raise ConfigError(f"task.tests_per_problem is {tests_per_problem}: one test is passed by a constant; ask for 2")
     found: dict[str, Problem] = {}
-    for item in range(40 * size):
+    for item in range(MOST_DRAWS * size):
         expression, value = _function(generator("programs", seed, split, item))
         if split_of(expression) == asked and expression not in found:
             found[expression] = _procedural(expression, value, tests_per_problem, seed)

@@ -1,0 +1,66 @@
+"""`winnow score` and `winnow audit` as a person calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from winnow.cli import app
+
+
+def winnow(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def saved(path: Path) -> Path:
+    rows = [{"text": f"#### {i}", "answer": "1", "id": f"r{i}"} for i in range(3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_score_prints_a_line_per_row_and_a_summary(tmp_path: Path) -> None:
+    done = winnow("score", saved(tmp_path / "saved.jsonl"), "--reward", "gsm8k", "--workers", 2)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["wrong", "correct", "wrong"]
+    assert lines[3] == "3 responses: 2 wrong, 1 correct"
+
+
+def test_score_takes_options_of_the_reward_and_writes_rows(tmp_path: Path) -> None:
+    file, out = saved(tmp_path / "saved.jsonl"), tmp_path / "scored.jsonl"
+    sets = ["--set", "reward.relative_tolerance=0.9", "--workers", 0]
+    done = winnow("score", file, "--reward", "numeric", *sets, "-o", out)
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(row["id"], row["kind"], row["reason"]) for row in rows] == [
+        ("r0", "wrong", "not the gold"),
+        ("r1", "correct", "the gold"),
+        ("r2", "wrong", "not the gold"),
+    ]
+
+
+def test_score_says_what_is_wrong_with_a_reward_or_a_file(tmp_path: Path) -> None:
+    assert "did you mean 'boxed'" in winnow("score", saved(tmp_path / "a.jsonl"), "--reward", "boxd").output
+    gone = winnow("score", tmp_path / "none.jsonl", "--reward", "gsm8k")
+    assert (gone.exit_code, "name a .jsonl file" in gone.output) == (2, True)
+
+
+def test_audit_of_a_clean_task_and_of_one_that_leaks(tmp_path: Path) -> None:
+    for split, numbers in {"train": (3, 4), "test": (5, 6)}.items():
+        rows = [{"question": f"{i} plus {i}?", "answer": str(2 * i + 100)} for i in numbers]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sets = [f"--set=task.{split}={tmp_path}/{split}.jsonl" for split in ("train", "test")]
+    clean = winnow("audit", "jsonl", "--reward", "gsm8k", *sets)
+    assert clean.exit_code == 0, clean.output
+    assert clean.stdout.splitlines()[-1] == "clean"
+
+    leak = {"question": "3  PLUS 3 ?", "answer": "six"}
+    with (tmp_path / "test.jsonl").open("a") as file:
+        file.write(json.dumps(leak) + "\n")
+    leaking = winnow("audit", "jsonl", "--reward", "gsm8k", *sets)
+    assert leaking.exit_code == 1
+    assert "golds that do not verify against themselves: 1 (20.0%)" in leaking.stdout
+    assert "questions of train that are also held out: 1" in leaking.stdout
