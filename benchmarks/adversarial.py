@@ -50,14 +50,16 @@ _BOXED: dict[str, str] = {
     "tower with stars": "9**9**9**9", "power of ten": "10^{10000000}", "power without braces": "7^1234567",
     "split power": r"10^{2000}^{2000}", "product of powers": "*".join(["9^{9999}"] * 60),
     "power of a sum": "(x+y+z+w+1)^{60}", "power of a sum, expanded": "(a+b+c+d+e+f)^{400}-1",
-    "power of a product": "(7^{999})^{999}", "root of a power": r"\sqrt[999]{7^{99999}}", "modulus": r"3^{10^{18}} \mod 7",
+    "power of a product": "(7^{999})^{999}", "root of a power": r"\sqrt[999]{7^{99999}}",
+    "modulus": r"3^{10^{18}} \mod 7",
     "exp of exp": r"\exp(\exp(\exp(\exp(9))))", "tiny exponent": "0.5^{99999999}", "scientific": "1e999999999",
     # factorials and binomials
     "factorial": "1000000000!", "factorials of factorials": "9!!!!!!!!!!", "factorial of a sum": "(99999+99999)!",
     "factorial quotient": r"\frac{99999!}{99998!}", "gamma": r"\Gamma(99999999)", "nested factorial": "((5!)!)!",
     "binomial": r"\binom{10000000}{5000000}", "nested binomial": r"\binom{\binom{999}{400}}{300}",
     # operators
-    "sum": r"\sum_{n=1}^{1000000000} n", "product": r"\prod_{k=1}^{10^8} k", "integral": r"\int_0^1 \frac{\sin x}{x^x} dx",
+    "sum": r"\sum_{n=1}^{1000000000} n", "product": r"\prod_{k=1}^{10^8} k",
+    "integral": r"\int_0^1 \frac{\sin x}{x^x} dx",
     "limit": r"\lim_{x \to 0} \frac{\sin(\sin(\sin x))}{x}", "derivative": r"\frac{d}{dx} x^{x^{x^{x}}}",
     "logarithm": r"\log_{2}(\log_{3}(\log_{5}(10^{9999})))", "sines": r"\sin(" * 30 + "1" + ")" * 30,
     "sine of a large number": r"\sin(10^{9999})", "inverse sines": r"\arcsin(" * 20 + "x" + ")" * 20,
@@ -71,16 +73,20 @@ _BOXED: dict[str, str] = {
     "spaces": "1" + " " * 1_000_000 + "1", "sum of letters": _sum_of_letters(3000),
     "sum to the bound": _sum_of_letters(440), "set": r"\{" + ",".join(map(str, range(3000))) + r"\}",
     "spread list": ",".join(map(str, range(1000))), "list to the bound": ",".join(rf"\ln {i}" for i in range(50)),
-    "tuple of lists": "(" + ",".join(["(1,2)"] * 500) + ")", "matrix": rf"\begin{{pmatrix}} {_MATRIX_12} \end{{pmatrix}}",
+    "tuple of lists": "(" + ",".join(["(1,2)"] * 500) + ")",
+    "matrix": rf"\begin{{pmatrix}} {_MATRIX_12} \end{{pmatrix}}",
     "pairs of signs": r"\pm 1" * 40, "union": r"\cup".join(f"[{i},{i + 1}]" for i in range(400)),
-    "decimals": "0." + "3" * 390, "quotients": "1" + "/2" * 500, "backslashes": "\\" * 100_000, "dollars": "$" * 100_000,
+    "decimals": "0." + "3" * 390, "quotients": "1" + "/2" * 500, "backslashes": "\\" * 100_000,
+    "dollars": "$" * 100_000,
     # characters
     "nul": "\0", "nul inside": "ln\0 5", "lone surrogates": "\ud800\udfff", "surrogate inside": "\\ln \udcff5",
     "line separators": "5\u2028\u2029\x85", "right to left": "\u202e5 nl\\", "combining": "e" + "\u0301" * 3000,
-    "full-width digits": "９" * 3000, "arabic digits": "\u0665" * 500, "emoji": "\U0001f600" * 900, "bells": "\x07\x1b[2J" * 99,
+    "full-width digits": "９" * 3000, "arabic digits": "\u0665" * 500, "emoji": "\U0001f600" * 900,
+    "bells": "\x07\x1b[2J" * 99,
     # what is no number
     "nan": "nan", "infinity": "inf", "zoo": "zoo", "zero division": r"\frac{1}{0}", "zero to zero": "0^0",
-    "true": r"\text{True}", "relation": "1=1", "empty set": r"\emptyset", "everything": r"\mathbb{R}", "units": "m" * 900,
+    "true": r"\text{True}", "relation": "1=1", "empty set": r"\emptyset", "everything": r"\mathbb{R}",
+    "units": "m" * 900,
 }  # fmt: skip
 
 COMPLETIONS: dict[str, str] = {

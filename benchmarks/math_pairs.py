@@ -82,14 +82,16 @@ def make_pairs(folder: Path = DATA) -> list[Pair]:
     return list(pairs.values())
 
 
-# ------------------------------------------------------------------------------------------------- equal by construction
+# ------------------------------------------------------------------------------------------ equal by construction
 
 _INTEGER = re.compile(r"-?\d+")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FRACTION = re.compile(r"(-?)\\[dt]?frac\{(-?\d+)\}\{(\d+)\}")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WORD = re.compile(r"\\text\{([a-zA-Z]+)\}")
-_NOT_ONE_VALUE = re.compile(r"[=,]|\\pm|\\text|\\mbox|\\in(?![a-z])|\\cup|\\begin|\\[lg]e|[<>]|^[\[(]|^\\left[\[(]|\\\{|[a-z]{5}")
+_NOT_ONE_VALUE = re.compile(
+    r"[=,]|\\pm|\\text|\\mbox|\\in(?![a-z])|\\cup|\\begin|\\[lg]e|[<>]|^[\[(]|^\\left[\[(]|\\\{|[a-z]{5}"
+)
 
 
 def identity(gold: str) -> Iterator[str]:
@@ -160,7 +162,7 @@ def x_equals(gold: str) -> Iterator[str]:
         yield f"{letter} = {gold}"
 
 
-# --------------------------------------------------------------------------------------------- different by construction
+# -------------------------------------------------------------------------------------- different by construction
 
 
 def _with_last_number(gold: str, change: Callable[[Decimal], Decimal]) -> Iterator[str]:

@@ -17,10 +17,10 @@ from winnow.state.logbook import read_metrics, read_rows
 
 UNLUCKY = 3  # of ten rollouts the one with this index
 
-REWARDS = '''
+REWARDS = f"""
 import time
 
-UNLUCKY = {unlucky}
+UNLUCKY = {UNLUCKY}
 
 def even(rollout):
     return sum(ord(c) % 2 == 0 for c in rollout.text) / max(1, len(rollout.text))
@@ -50,7 +50,7 @@ def always_raises(prompt, rollout):
 
 def always_hangs(prompt, rollout):
     time.sleep(60)
-'''.format(unlucky=UNLUCKY)
+"""
 
 Smallest = Callable[..., dict[str, Any]]
 
@@ -122,13 +122,13 @@ def test_nothing_but_failures_stops_the_run_with_the_first_of_them(
         assert "return 1 / len" in message
 
 
-SLEEPY = '''
+SLEEPY = """
 import time
 
 def sleepy(prompt, rollout):
     time.sleep(0.02)
     return rollout.index % 2
-'''
+"""
 
 
 def one_after_another(context: EngineContext) -> Engine:

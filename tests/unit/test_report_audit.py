@@ -51,7 +51,11 @@ def test_constants_that_are_paid_for_nothing_are_found() -> None:
 
 
 def test_questions_are_compared_without_case_layout_and_punctuation() -> None:
-    first, second, third = problem("a", "What is 2+2?", "4"), problem("b", "what is  2 + 2", "4"), problem("c", "2-2", "0")
+    first, second, third = (
+        problem("a", "What is 2+2?", "4"),
+        problem("b", "what is  2 + 2", "4"),
+        problem("c", "2-2", "0"),
+    )
     assert duplicates([first, second, third]) == [("a", "b")]
     assert overlap({"train": [first], "validation": [third], "test": [second]}) == [("a", "b")]
     assert overlap({"test": [first, second]}) == []

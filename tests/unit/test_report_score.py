@@ -46,7 +46,11 @@ def test_a_row_has_outcome_reason_and_seconds(tmp_path: Path) -> None:
     )
     wrong, unparsable, right = (s.row() for s in scored(file))
     assert (wrong["kind"], wrong["reward"], wrong["answer"], wrong["reason"]) == ("wrong", 0.0, "41", "not the gold")
-    assert (unparsable["kind"], unparsable["reason"], unparsable["id"]) == ("unparsable", "no answer could be read", "3")
+    assert (unparsable["kind"], unparsable["reason"], unparsable["id"]) == (
+        "unparsable",
+        "no answer could be read",
+        "3",
+    )
     assert (right["kind"], right["reward"], right["id"]) == ("correct", 1.0, "7")
     assert all(0 <= row["seconds"] < 5 for row in (wrong, unparsable, right))
 
@@ -87,7 +91,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, finding: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="name a .jsonl file or a run folder"):
+    with pytest.raises(DataError, match=r"name a \.jsonl file or a run folder"):
         count_rows(tmp_path / "nothing.jsonl")
 
 
@@ -98,4 +102,4 @@ def test_a_runs_own_rollouts_score_as_they_did(smallest: Any) -> None:
     rows = list(read_rows(result.folder))
     assert [s.outcome.reward for s in found] == [row["outcome"]["reward"] for row in rows]
     assert summary(found)[-1] == f"0 of {len(rows)} verdicts differ from those in the file"
-    assert any(s.outcome.kind != s.was for s in scored(result.folder, use="length")) 
+    assert any(s.outcome.kind != s.was for s in scored(result.folder, use="length"))

@@ -16,19 +16,20 @@ from winnow.rewards.gym import ConstantAudit, audit_constants, reasoning_gym, re
 from winnow.rewards.gym_answers import admits
 from winnow.verify import Verifiers
 
-factory = pytest.importorskip("reasoning_gym.factory")
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from adversarial import PAYLOADS
+
+factory = pytest.importorskip("reasoning_gym.factory")
 
 EXECUTING = (
     "binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24",
     "polynomial_multiplication", "simple_integration", "intermediate_integration",
 )  # fmt: skip
 OTHERS = (
-    "chain_sum", "complex_arithmetic", "game_of_life_halting", "coin_flip", "word_sorting", "caesar_cipher", "leg_counting",
-    "basic_arithmetic", "spell_backward", "rubiks_cube", "graph_color", "propositional_logic", "decimal_arithmetic",
-    "number_sorting", "time_intervals", "calendar_arithmetic", "syllogism", "knights_knaves", "maze", "word_ladder",
+    "chain_sum", "complex_arithmetic", "game_of_life_halting", "coin_flip", "word_sorting", "caesar_cipher",
+    "leg_counting", "basic_arithmetic", "spell_backward", "rubiks_cube", "graph_color", "propositional_logic",
+    "decimal_arithmetic", "number_sorting", "time_intervals", "calendar_arithmetic", "syllogism", "knights_knaves",
+    "maze", "word_ladder",
 )  # fmt: skip
 
 
@@ -87,7 +88,9 @@ def test_spellings_that_the_questions_ask_for_are_admitted(answer: str) -> None:
     assert admits("intermediate_integration", {"question": "", "answer": "x"}, answer)
 
 
-@pytest.mark.parametrize("answer", ["E**(E**(9**9))", "9**9**9", "x**(9**9)", "x**999", "(9**9)**9**9", "exit()", "a.b", "f'x'"])
+@pytest.mark.parametrize(
+    "answer", ["E**(E**(9**9))", "9**9**9", "x**(9**9)", "x**999", "(9**9)**9**9", "exit()", "a.b", "f'x'"]
+)
 def test_bombs_and_code_are_not(answer: str) -> None:
     assert not admits("intermediate_integration", {"question": "", "answer": "x"}, answer)
 

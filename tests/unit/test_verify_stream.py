@@ -15,7 +15,7 @@ from winnow.rewards import algebra
 from winnow.rewards.extract import after_reasoning
 from winnow.verify import Verifiers
 
-PARROT = '''
+PARROT = """
 import sys
 
 def parrot(prompt, rollout):
@@ -23,7 +23,7 @@ def parrot(prompt, rollout):
 
 def has_algebra(prompt, rollout):
     return "math_verify" in sys.modules
-'''
+"""
 
 
 def room(tmp_path: Path, reward: dict[str, object] | None = None, **how: object) -> Verifiers:
@@ -44,7 +44,7 @@ def test_a_stream_keeps_its_order_and_reads_no_further_ahead_than_told(tmp_path:
 
     def tasks() -> Iterator[tuple[Prompt, Rollout]]:
         nonlocal read
-        for read in range(1, 301):  # noqa: B007  (read by the test)
+        for read in range(1, 301):
             yield task(str(read))
 
     with room(tmp_path, workers=workers) as verifiers:

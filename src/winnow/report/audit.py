@@ -165,7 +165,8 @@ def describe(found: Audit) -> Iterator[str]:
     yield f"golds that do not verify against themselves: {len(found.golds)} ({percent(len(found.golds) / total)})"
     yield from _spelled_out(found.golds)
     constant, share = found.best_constant
-    yield f"constant answers paid without being the gold: {len(found.paid)}; the best, {constant!r}, earns {percent(share)}"
+    best = f"the best, {constant!r}, earns {percent(share)}"
+    yield f"constant answers paid without being the gold: {len(found.paid)}; {best}"
     yield from _spelled_out(found.paid)
     yield f"questions asked more than once within a split: {len(found.duplicates)}"
     yield from (f"  {', '.join(map(safe, ids))}" for ids in found.duplicates[:SHOWN])

@@ -29,7 +29,9 @@ def _check_tolerance(options: Mapping[str, Any]) -> None:
         raise ConfigError(f"relative_tolerance is {tolerance!r}: it must be a share, at least 0 and below 1")
 
 
-@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", check=check_grader, warm=warm_grader)
+@register(
+    "reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", check=check_grader, warm=warm_grader
+)
 def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
     r"""1 for a right answer in the r1_zero format, else 0; the format is logged, never paid for by itself.
 

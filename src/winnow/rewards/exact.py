@@ -70,7 +70,7 @@ def bases(answer: str, gold: str) -> Verdict:
 
 
 def value(text: str) -> str:
-    r"""Without units, `2e5` as a product, `2I` as `2i`, and without the name on the left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
+    r"""Without units, `2e5` as a product, `2I` as `2i`; no name left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _IMAGINARY.sub("i", without_units(text)))
     left, equals, right = text.partition("=")
     if not equals:

@@ -25,7 +25,7 @@ from winnow.rewards.outcomes import failure
 from winnow.rewards.tags import thinking_open
 
 CONSTANTS = (
-    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-", "?",
+    "0", "1", "-1", "2", "0.5", "10", "nan", "inf", "True", "False", "yes", "no", "None", "A", "x", "[]", "{}", "-",
 )  # fmt: skip
 MARGIN = 0.05
 AUDITED = 50  # items
@@ -55,8 +55,8 @@ def _warm(options: Mapping[str, Any]) -> None:
 def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
     r"""The data set's own score, between 0 and 1, for the last answer tag (or box) after the reasoning; correct at 1.
 
-    For prompts of the task `reasoning_gym`, whose `meta` holds the item (Stojanovski et al., 2025, arXiv 2505.24760). An
-    answer that does not look like the data set's answers never reaches the scorer: it is unparsable. What the scorer
+    For prompts of the task `reasoning_gym`, whose `meta` holds the item (Stojanovski et al., 2025, arXiv 2505.24760).
+    An answer that does not look like the data set's answers never reaches the scorer: it is unparsable. What the scorer
     raises is a failure, and so is a score that is not finite; other scores are clamped.
     """
     answer = _answer(prompt, rollout)

@@ -3,8 +3,8 @@
     python -m winnow.verify.zygote <socket> <settings>
 
 It is a fresh interpreter, never a fork of the trainer: no CUDA context, no threads and no torch get into a worker,
-and a fork costs about a millisecond, its imports included. It alone watches the clock, so that a busy trainer cannot delay a kill. Tasks come
-in and verdicts go out as lines (see `wire`); a verdict is passed on unread.
+and a fork costs about a millisecond, the reward's imports included. It alone watches the clock, so that a busy trainer
+cannot delay a kill. Tasks come in and verdicts go out as lines (see `wire`); a verdict is passed on unread.
 
     trainer  --tasks-->   zygote  --tasks-->   worker, one at a time
              <-verdicts-          <-verdicts-
