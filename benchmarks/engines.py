@@ -10,19 +10,13 @@ whose rollouts end with a fixed probability per token. Writes benchmarks/results
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import shlex
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import dated
 import numpy as np
 import torch
 import transformers
@@ -39,7 +33,6 @@ from winnow.records import Prompt, Sampling
 from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
 
-RESULTS = Path(__file__).parent / "results"
 Contestant = Callable[[int], int]  # seed -> completion tokens sampled
 
 
@@ -149,13 +142,6 @@ def _speed(run: Contestant, seed: int) -> float:
 
 def _write(setting: dict[str, Any], rounds: list[dict[str, float]]) -> None:
     report = {
-        "date": datetime.date.today().isoformat(),
-        "command": shlex.join(["python", *sys.argv]),
-        "commit": _commit(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__}
-        | {"transformers": transformers.__version__},
-        "hardware": {"machine": platform.machine(), "cpu": _cpu(), "threads": torch.get_num_threads()}
-        | {"load_average": os.getloadavg()},
         **setting,
         "seeds": list(range(1, len(rounds) + 1)),
         "tokens_per_second": {k: [round(r[k]) for r in rounds] for k in rounds[0]},
@@ -164,23 +150,8 @@ def _write(setting: dict[str, Any], rounds: list[dict[str, float]]) -> None:
             k: round(statistics.median(r["native"] / r[k] for r in rounds), 2) for k in rounds[0] if k != "native"
         },
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{report['date']}_engines.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps({k: report[k] for k in ("model", "median", "native_over")}, indent=2))
-    print(f"written: {path}")
-
-
-def _commit() -> str:
-    root = Path(__file__).parent
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True).stdout
-    return f"{head}{' with uncommitted changes' if changed else ''}"
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    print(f"written: {dated.write('engines', report, packages=('winnow-rl', 'torch', 'transformers'))}")
 
 
 if __name__ == "__main__":

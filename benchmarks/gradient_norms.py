@@ -11,21 +11,15 @@ of the per-round ratios. Writes benchmarks/results/<date>_gradient_norms.json.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import dated
 import numpy as np
 import torch
-import transformers
-from engines import RESULTS, _commit, _cpu
 
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.native import native
@@ -123,13 +117,6 @@ def _one_by_one(policy: Policy, rows: Sequence[Row]) -> FloatArray:
 
 def _write(options: argparse.Namespace, rounds: list[Round]) -> None:
     report = {
-        "date": datetime.date.today().isoformat(),
-        "command": shlex.join(["python", *sys.argv]),
-        "commit": _commit(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__}
-        | {"transformers": transformers.__version__},
-        "hardware": {"machine": platform.machine(), "cpu": _cpu(), "threads": torch.get_num_threads()}
-        | {"load_average": os.getloadavg()},
         "model": "bundled",
         "settings": vars(options),
         "seeds": list(range(1, len(rounds) + 1)),
@@ -139,11 +126,8 @@ def _write(options: argparse.Namespace, rounds: list[Round]) -> None:
         "embedding_over": _ratios("embedding", rounds),
         "output_head_over": _ratios("output_head", rounds),
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{report['date']}_gradient_norms.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
     print(json.dumps({k: report[k] for k in ("median", "embedding_over", "output_head_over")}, indent=2))
-    print(f"written: {path}")
+    print(f"written: {dated.write('gradient_norms', report, packages=('winnow-rl', 'torch', 'transformers'))}")
 
 
 def _ratios(part: str, rounds: list[Round]) -> dict[str, float]:

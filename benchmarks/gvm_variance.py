@@ -2,19 +2,21 @@
 
     python benchmarks/gvm_variance.py
 
-The bundled policy, prompts that it solves at least once in 64 rollouts, credit `raft`, weighting `unbiased`. Pass rates p
-and gradient norms G come from those 64 rollouts; the gradients from further rollouts, the pool. Every accepted rollout of
-the pool gives its exact gradient of log P with respect to all parameters, kept as inner products with its neighbours.
+The bundled policy, prompts that it solves at least once in 64 rollouts, credit `raft`, weighting `unbiased`. Pass
+rates p and gradient norms G come from those 64 rollouts; the gradients from further rollouts, the pool. Every
+accepted rollout of the pool gives its exact gradient of log P with respect to all parameters, kept as inner products
+with its neighbours.
 
-An allocation n draws n_i rollouts of prompt i from the pool, with replacement. Draws are independent, so the trace of the
-covariance of the gradient estimate sum_ij a_ij g_ij / (G n_i p_i) over all such resamplings has a closed form, which is used in
-place of simulating it: sum_i (E |a g|^2 - |E a g|^2) / (G p_i)^2 / n_i. Intervals: bootstrap over prompts and, within each, over the
-pool; the allocation is made anew for every resample.
+An allocation n draws n_i rollouts of prompt i from the pool, with replacement. Draws are independent, so the trace of
+the covariance of the gradient estimate sum_ij a_ij g_ij / (G n_i p_i) over all such resamplings has a closed form,
+which is used in place of simulating it: sum_i (E |a g|^2 - |E a g|^2) / (G p_i)^2 / n_i. Intervals: bootstrap over
+prompts and, within each, over the pool; the allocation is made anew for every resample.
 
-A prompt that an allocation leaves out costs no variance but bends the gradient, so beside the variance stands the mean squared
-error towards the gradient that uniform allocation estimates without bias. With a probe of N' = 8 rollouts (drawn from the 64) the
-same is reported for its counts alone, for its counts with 2 rollouts for every prompt that it did not solve, and for its counts
-with its pass rates in the weights as well. Writes benchmarks/results/<date>_gvm_variance.json.
+A prompt that an allocation leaves out costs no variance but bends the gradient, so beside the variance stands the
+mean squared error towards the gradient that uniform allocation estimates without bias. With a probe of N' = 8
+rollouts (drawn from the 64) the same is reported for its counts alone, for its counts with 2 rollouts for every
+prompt that it did not solve, and for its counts with its pass rates in the weights as well. Writes
+benchmarks/results/<date>_gvm_variance.json.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rollouts", type=int, nargs="+", default=[4, 8, 16], metavar="N", help="per prompt on average")
+    parser.add_argument("--rollouts", type=int, nargs="+", default=[4, 8, 16], metavar="N", help="per prompt")
     defaults = {"prompts": 64, "measure": 64, "pool": 96, "probe": 8, "probes": 200, "resamples": 1000}
     for key, value in {**defaults, "threads": 1, "seed": 0}.items():
         parser.add_argument(f"--{key}", type=int, default=value)
@@ -156,7 +158,7 @@ def covariances(measured: Measured, copies: Sequence[IntArray] | None = None) ->
         times = np.ones((1, len(gram))) if copies is None else copies[k]
         square = times @ np.diag(gram) / m
         mean = np.einsum("ra,ra->r", times @ gram, times) / m**2
-        found.append((square - mean) * m / (m - 1))
+        found.append(square - mean)
     return np.array(found).squeeze()
 
 
@@ -176,7 +178,7 @@ def compare(measured: Measured, n: int, options: argparse.Namespace) -> dict[str
     counts = allocate(stats, n)
     flat = variance(traces, stats.pass_rate, np.full(len(traces), n))
     value = variance(traces, stats.pass_rate, counts)
-    lost = bias(measured, (counts > 0) - 1.0)
+    lost = bias(measured, np.where(counts > 0, 0.0, -1.0))
     low, high = np.quantile(bootstrap(measured, n, options), [0.025, 0.975])
     return {
         "variance_ratio": round(value / flat, 4),

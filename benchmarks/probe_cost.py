@@ -2,9 +2,10 @@
 
     python benchmarks/probe_cost.py
 
-Runs configs/gvm_grpo.toml (N' = 8, N = 16, a probe every 8 steps) for whole windows, once with each gradient norm, and reads the
-seconds that the run itself reports: the probe's (sampling, scoring, norms, planning) over those of the probe and the
-window's steps together. Evaluation and checkpoints are left out. Writes benchmarks/results/<date>_probe_cost.json.
+Runs configs/gvm_grpo.toml (N' = 8, N = 16, a probe every 8 steps) for whole windows, once with each gradient norm,
+and reads the seconds that the run itself reports: the probe's (sampling, scoring, norms, planning) over those of the
+probe and the window's steps together. Evaluation and checkpoints are left out. Writes
+benchmarks/results/<date>_probe_cost.json.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A convex problem with hidden answers: the loss falls when GVM has rollouts enough, and does not when it has one per prompt.
+"""A convex problem with hidden answers: with rollouts enough per prompt GVM solves it, with one it does not.
 
-Twelve prompts, two features each, four possible answers of which one is right: log P(right) of a linear softmax is multinomial
-logistic regression. The features cannot separate the answers, so the loss has one minimum, above 0, and the pass rates
-stay far from 1. What the descent gets of it is what a run gets: rollouts counted by `gvm`, credited by `raft`, weighed by
-`unbiased` (Yao et al. 2025, arXiv 2505.02391, Theorems 1 and 2: progress less a term in the variance).
+Twelve prompts, two features each, four possible answers of which one is right: log P(right) of a linear softmax is
+multinomial logistic regression. The features cannot separate the answers, so the loss has one minimum, above 0, and
+the pass rates stay far from 1. What the descent gets of it is what a run gets: rollouts counted by `gvm`, credited by
+`raft`, weighed by `unbiased` (Yao et al. 2025, arXiv 2505.02391, Theorems 1 and 2: progress less a term in the
+variance).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A tabular policy: every prompt has a known pass rate, so it is known what it should get. No model anywhere.
 
-The engine draws its verdicts by those rates. `probe.plan` and the history are the real ones, driven step by step as `fit` and
-`train_step` drive them; gradient norms are the table's.
+The engine draws its verdicts by those rates. `probe.plan` and the history are the real ones, driven step by step as
+`fit` and `train_step` drive them; gradient norms are the table's.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.members import resolve_members
 from winnow.config import validate
+from winnow.members import resolve_members
 from winnow.probe import reset, starts_window, window
 from winnow.records import PromptStats
 from winnow.state.logbook import read_metrics, read_rollouts
 
-# 20 prompts are 5 steps an epoch. A random policy's texts pass or fail by their first character; the prompt decides what else.
+# A random policy's texts pass or fail by their first character, or by the prompt they answer.
 REWARD = '''
 def parity(prompt, rollout):
     """About half pass."""
@@ -87,9 +87,7 @@ def kind(prompt_id):
 )
 def test_windows_are_cut_at_the_end_of_an_epoch(every, windows):
     """5 steps an epoch; the steps of all windows are all steps, once each."""
-    run = SimpleNamespace(
-        config=validate({"probe": {"every": every}}), prompts=SimpleNamespace(steps_per_epoch=5)
-    )
+    run = SimpleNamespace(config=validate({"probe": {"every": every}}), prompts=SimpleNamespace(steps_per_epoch=5))
     assert [window(run, step) for step in range(12) if starts_window(run, step)] == windows
 
 

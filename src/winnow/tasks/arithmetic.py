@@ -7,14 +7,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.seeds import derive, generator, uniform
+from winnow.seeds import derive, generator
+from winnow.tasks import splits
+from winnow.tasks.splits import Split, check_split
 
 Draw = Callable[[np.random.Generator], tuple[str, int]]
 
-SPLITS = ("train", "validation", "test")
 MOST_DRAWS = 5_000  # per problem; the rarest text of the smallest level comes up once in 200
 
 
@@ -46,10 +47,9 @@ def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 204
     return list(problems.values())
 
 
-def split_of(expression: str) -> str:
+def split_of(expression: str) -> Split:
     """The split a text belongs to: a hash of it decides, 80 / 10 / 10."""
-    place = uniform("arithmetic split", expression)
-    return "train" if place < 0.8 else "validation" if place < 0.9 else "test"
+    return splits.split_of(expression, pool="arithmetic split")
 
 
 def _draws(rng: np.random.Generator, levels: Sequence[int]) -> Iterator[Problem]:
@@ -108,8 +108,7 @@ LEVELS: Mapping[int, Draw] = MappingProxyType(
 
 
 def _check(split: str, levels: Sequence[int], size: int) -> None:
-    if split not in SPLITS:
-        raise ConfigError(f"arithmetic has no split {split!r}{did_you_mean(split, SPLITS)}")
+    check_split(split)
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
         problem = f"there is no level {unknown[0]!r}" if unknown else "no level is named"

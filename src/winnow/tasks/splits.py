@@ -11,9 +11,9 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-def split_of(text: str) -> Split:
+def split_of(text: str, *, pool: str = "split") -> Split:
     """The split of a problem of one pool, by a hash of its text: 80% train, 10% validation, 10% test."""
-    place = uniform("split", text)
+    place = uniform(pool, text)
     return "train" if place < 0.8 else "validation" if place < 0.9 else "test"
 
 
