@@ -103,7 +103,7 @@ START, MINIMUM = np.log(ANSWERS), minimum()  # 1.386 and 1.126
 def test_the_estimate_is_the_gradient_on_average():
     theta = 0.3 * np.random.default_rng(5).normal(size=(FEATURES, ANSWERS))
     rng, counts = np.random.default_rng(6), gvm(stats(theta), 8 * PROMPTS)
-    draws = np.array([estimate(theta, counts, rng) for _ in range(600)])
+    draws = np.array([estimate(theta, counts, rng) for _ in range(300)])
     error = draws.std(axis=0) / np.sqrt(len(draws))
     assert np.all(np.abs(draws.mean(axis=0) - exact_gradient(theta)) < 4 * error)
 

@@ -39,6 +39,8 @@ class World:
         self.folder = folder
         self.answers = folder / "answers"
         self.answers.write_text(SECRET)
+        self.folder.chmod(0o777)  # open to all users, so that only the sandbox is in the way
+        self.answers.chmod(0o666)
         self._before = self._files()
         self._tcp = _listener(stack, socket.create_server(("127.0.0.1", 0)))
         self._udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

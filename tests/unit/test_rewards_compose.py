@@ -127,7 +127,7 @@ def test_correct_at_is_declared_with_the_name(tmp_path: Path) -> None:
     source = (
         "from winnow.registry import register\n"
         "@register('reward', 'half_is_enough_for_this_test', correct_at=0.5)\n"
-        "def half(prompt, rollout):\n    return 0.5\n"
+        "def half(prompt, rollout):\n    'Half of a point.'\n    return 0.5\n"
     )
     (tmp_path / "mine.py").write_text(source, encoding="utf-8")
     assert make_reward({"use": "mine.py:half"}, base=tmp_path)(PROMPT, RIGHT).correct is True

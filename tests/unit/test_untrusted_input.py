@@ -22,7 +22,9 @@ LOADS = {
     "numpy": {"load"},
 }
 
-ALLOWED: set[tuple[str, str]] = set()  # (file below src/winnow, what it does); a new entry needs its reason here
+# (file below src/winnow, what it does); a new entry needs its reason here. The shim runs the program to be judged: inside
+# the sandbox, in a process of its own, and nothing imports it.
+ALLOWED: set[tuple[str, str]] = {("verify/sandbox/shim.py", "compile"), ("verify/sandbox/shim.py", "exec")}
 
 
 def violations(tree: ast.AST) -> set[str]:
