@@ -2,9 +2,9 @@
 
     python benchmarks/probe_cost.py
 
-Runs configs/gvm_grpo.toml (N' = 8, N = 16, a probe every 8 steps) for whole windows, once with each gradient norm,
+Runs configs/gvm_grpo.toml (N' = 8, N = 16, a probe every 8 steps) for whole windows with each gradient norm in turn,
 and reads the seconds that the run itself reports: the probe's (sampling, scoring, norms, planning) over those of the
-probe and the window's steps together. Evaluation and checkpoints are left out. Writes
+probe and the window's steps together, as the median over windows. Evaluation and checkpoints are left out. Writes
 benchmarks/results/<date>_probe_cost.json.
 """
 

@@ -1,0 +1,31 @@
+"""A policy trained on whether its programs pass their tests, through workers and sandbox."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import winnow
+from winnow.state.logbook import read_metrics, read_rollouts
+
+
+def test_programs_train(smallest, tmp_path):
+    """Every other rollout is a right program: half of each group passes, the tests decide, and updates are taken."""
+    (tmp_path / "writer.py").write_text(
+        "def writer(prompt, index):\n"
+        "    return prompt.meta['solution'] if index % 2 else 'print(input())'\n"
+    )
+    config = smallest(
+        steps=2,
+        task={"use": "programs", "size": 16},
+        prompt={"template": "question_only"},
+        rollout={"engine": {"use": "scripted", "script": f"{tmp_path}/writer.py:writer"}, "max_new_tokens": 64},
+        reward={"use": "code_tests", "program": "text"},
+    )
+    del config["task"]["levels"]
+    result = winnow.train(**config, watch=lambda event: None)
+    for entry in read_rollouts(result.folder):
+        assert entry.group.rewards.tolist() == [0.0, 1.0, 0.0, 1.0]
+        assert np.count_nonzero(entry.group.advantages) == 2
+    rows = read_metrics(result.folder)
+    assert [row["budget/updates"] for row in rows[:2]] == [1, 1]
+    assert [row["outcome/failed"] for row in rows[:2]] == [0, 0]
