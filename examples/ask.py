@@ -1,6 +1,6 @@
 """Ask a trained model, with transformers and nothing of winnow: a checkpoint is an ordinary model folder.
 
-python examples/ask.py runs/arithmetic/checkpoints/step-000060 "What is 47 + 85?"
+python examples/ask.py runs/arithmetic/checkpoints/step-000120 "What is 47 + 85?"
 """
 
 from __future__ import annotations

@@ -54,6 +54,7 @@ class Run:
     verifiers: Verifiers
     select: Selector
     advantage: Advantage
+    group_baseline: bool
     weighting: Weighting
     objective: Objective
     critic: Critic | None
@@ -107,6 +108,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
         verifiers=verifiers,
         select=members.select,
         advantage=members.advantage,
+        group_baseline=members.group_baseline,
         weighting=members.weighting,
         objective=members.objective,
         critic=members.critic,
@@ -114,7 +116,13 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
         optimizer=make_optimizer(config, policy),
         logbook=Logbook(folder, seed=config.seed),
         tokenizer=loaded.tokenizer,
-        notices=(*_dropped(train, "training"), *_dropped(held_out, "evaluation"), *verifiers.notices),
+        notices=(
+            *_dropped(train, "training"),
+            *_dropped(held_out, "evaluation"),
+            *_too_few(config, held_out),
+            *_imprecise(config),
+            *verifiers.notices,
+        ),
     )
     if saved is not None:
         restore(run, saved)
@@ -176,6 +184,19 @@ def training_sampling(config: Config) -> Sampling:
     return Sampling(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
 
 
+def evaluation_sampling(config: Config) -> Sampling:
+    """As in training where nothing else is said; here the distribution may be cut, as nothing is learned from it."""
+    evaluate, rollout = config.evaluate, config.rollout
+    return Sampling(
+        max_new_tokens=rollout.max_new_tokens,
+        temperature=evaluate.temperature or rollout.temperature,
+        top_p=evaluate.top_p,
+        top_k=evaluate.top_k,
+        min_p=evaluate.min_p,
+        stop=rollout.stop,
+    )
+
+
 def engine_context(config: Config, loaded: Loaded) -> EngineContext:
     return EngineContext(
         model=loaded.model,
@@ -203,6 +224,22 @@ def make_optimizer(config: Config, policy: Policy) -> Optimizer:
     options = config.optimizer.model_dump()
     warmup = options.pop("warmup_steps") * per_step
     return Optimizer(policy.parameters, **options, warmup_updates=warmup, total_updates=config.steps * per_step)
+
+
+def _too_few(config: Config, held_out: Rendered) -> list[str]:
+    asked, found = config.evaluate.problems, held_out.dropped + len(held_out.prompts)
+    if found >= asked:
+        return []
+    return [f"evaluate.problems = {asked}, but the task has {found} {config.evaluate.split} problems: all are used"]
+
+
+def _imprecise(config: Config) -> list[str]:
+    if config.model.dtype != "bfloat16" or config.model.lora is not None:
+        return []
+    return [
+        "model.dtype = 'bfloat16' trains the weights themselves in 8 bits of precision: small updates are rounded "
+        "away; use float32, or bfloat16 with model.lora"
+    ]
 
 
 def _dropped(rendered: Rendered, purpose: str) -> list[str]:

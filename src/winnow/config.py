@@ -23,6 +23,7 @@ from winnow.errors import ConfigError, did_you_mean
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Use = str | Callable[..., Any]
 
 
@@ -96,6 +97,17 @@ class Reward(BaseModel):
     def options(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
+    @pydantic.model_validator(mode="after")
+    def _one_or_several(self) -> Self:
+        if (self.use is None) == (not self.parts):
+            raise ValueError("reward needs either `use` or `parts`, not both and not neither")
+        if self.parts and self.model_extra:
+            known = did_you_mean(next(iter(self.model_extra)), ("parts", "shaping"))
+            raise ValueError(f"unknown key {next(iter(self.model_extra))!r} beside `parts`{known}")
+        if self.use is not None and "shaping" in self.model_fields_set and self.shaping != "always":
+            raise ValueError("`shaping` is for a reward of several `parts`; with `use` there is nothing to shape")
+        return self
+
 
 class Term(Member):
     coefficient: float
@@ -118,7 +130,7 @@ class Update(Section):
 
 class Optimizer(Section):
     learning_rate: float = Field(1e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
@@ -130,8 +142,12 @@ class Evaluate(Section):
     every: NonNegative = 0  # steps; 0: only before the first and after the last
     problems: Positive = 256
     rollouts_per_prompt: Positive = 8
-    split: str = "validation"
+    split: Literal["train", "validation", "test"] = "validation"
     greedy: bool = True
+    temperature: float | None = Field(None, gt=0)  # of the sampled rollouts; None: the training temperature
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: NonNegative = 0
+    min_p: float = Field(0.0, ge=0, le=1)
 
 
 class Checkpoint(Section):
@@ -183,8 +199,8 @@ class Config(Section):
                 "rollout.top_p, top_k and min_p must stay off while training: the policy's log-probs are over the "
                 "whole vocabulary, so every ratio would be biased by the mass that was cut; use them in evaluation"
             )
-        if (self.reward.use is None) == (not self.reward.parts):
-            raise ValueError("reward needs either `use` or `parts`, not both and not neither")
+        if not self.select:
+            raise ValueError("select is empty: name at least one selector; 'all' keeps every rollout")
         return self
 
 

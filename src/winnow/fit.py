@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 
-from winnow.build import REFERENCE, Run, build
+from winnow.build import REFERENCE, Run, build, evaluation_sampling
 from winnow.errors import RunFolderError
 from winnow.evaluate import evaluate
 from winnow.learner.device import resolve_device
@@ -73,7 +73,7 @@ def fit(members: Members, *, resume: bool = False, watch: Watch = lambda event: 
     transformers.utils.logging.disable_progress_bar()  # a bar for every shard of every checkpoint
     torch.set_num_threads(config.threads or torch.get_num_threads())
     device = resolve_device(config.device)
-    about = describe_run(config, device=str(device), threads=torch.get_num_threads())
+    about = describe_run(config, base=members.base, device=str(device), threads=torch.get_num_threads())
     with RunFolder.open(members.output, resume=resume, manifest=about) as folder:
         saved = checkpoint.newest(folder.path) if resume else None
         run = build(members, folder=folder.path, device=device, saved=saved)
@@ -116,7 +116,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
         run.engine,
         run.verifiers,
         run.held_out,
-        run.sampling,
+        evaluation_sampling(run.config),
         rollouts_per_prompt=config.rollouts_per_prompt,
         greedy=config.greedy,
         seed=(run.seed, "evaluate"),
@@ -162,6 +162,10 @@ def _warn_about_silence(report: StepReport, watch: Watch) -> None:
     """A step from which nothing could be learned says so, and why."""
     m = report.metrics
     if m["budget/updates"] > 0:
+        return
+    if m["select/trained"] > 0:
+        why = "the gradient was not finite; is the learning rate too high?"
+        watch(Notice(f"step {report.step}: no update was taken: {why}"))
         return
     flat, right, wrong = (int(m[f"group/{name}"]) for name in ("flat", "all_correct", "all_wrong"))
     watch(

@@ -17,7 +17,8 @@ import winnow.algos.terms
 import winnow.algos.weighting
 import winnow.engines
 import winnow.rewards
-import winnow.tasks  # noqa: F401
+import winnow.tasks
+import winnow.verify  # noqa: F401
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import Selector, chain
 from winnow.config import Config, Member
@@ -53,6 +54,7 @@ class Members:
     objective: Objective
     engine: Callable[[EngineContext], Engine]
     critic: Critic | None
+    group_baseline: bool  # the advantage compares rollouts of one prompt: a flat group teaches nothing
     needs: frozenset[str]  # what loss and terms want beyond log-probs
 
     @property
@@ -92,6 +94,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         ),
         engine=member.bound("engine", config.rollout.engine, key="rollout.engine"),
         critic=critic,
+        group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=_needs(config, [loss, *terms]),
     )
 

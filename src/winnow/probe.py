@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.build import Run
+from winnow.errors import ConfigError
 from winnow.measure import Clock, Metrics
 from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 
@@ -58,11 +59,32 @@ def probe(run: Run, step: int) -> Metrics:
 
 
 def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int) -> IntArray:
-    """[G] counts for the prompts of some steps, written into the history."""
+    """[G] counts for the prompts of some steps, written into the history.
+
+    Raises ConfigError when the allocator does not answer with a plan that the budget pays for.
+    """
     rollout = run.config.rollout
-    counts = run.allocate(stats, steps * rollout.prompts_per_step * rollout.rollouts_per_prompt)
+    budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
+    counts = check_counts(run.allocate(stats, budget), len(prompts), budget)
     run.history.record_plan(prompts, counts, stats.pass_rate)
     return counts
+
+
+def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
+    """An allocator's answer as [G] int64; one that plans less than the budget may have a maximum."""
+    counts = np.asarray(answer)
+    if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):
+        said = f"{counts.dtype} of shape {counts.shape}"
+    elif counts.min() < 0:
+        said = f"a count of {counts.min()}"
+    elif not min(1, budget) <= counts.sum() <= budget:
+        said = f"{counts.sum()} rollouts in all"
+    else:
+        return counts.astype(np.int64)
+    raise ConfigError(
+        f"the allocator gave {said} for {prompts} prompts and a budget of {budget}; it must return one integer per "
+        f"prompt, 0 or more, which add up to the budget (or to less, where it has a maximum)"
+    )
 
 
 def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:

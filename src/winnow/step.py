@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.algos.advantage import flat
+from winnow.algos.advantage import Credit, check_credits, flat
 from winnow.build import Run
 from winnow.errors import EngineError
 from winnow.learner.schedule import schedule
 from winnow.measure import Clock, Tally, describe
-from winnow.records import FloatArray, Group, IntArray, Prompt, StepReport
+from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 
 
@@ -73,32 +73,35 @@ def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clo
 
 
 def refill(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
-    """More groups while fewer than `prompts_per_step` carry a signal, for at most `refill_rounds` rounds.
+    """More groups while fewer carry a signal than were asked for, for at most `refill_rounds` rounds.
 
     DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that
-    carries a signal is trained on, also above the number asked for, and nothing is kept for later.
+    carries a signal is trained on, also above the number asked for, and nothing is kept for later. A prompt that was
+    planned no rollouts is not asked for.
     """
     rollout, added = run.config.rollout, list[Group]()
+    asked = sum(bool(group.rollouts) for group in groups)
     for number in range(1, rollout.refill_rounds + 1):
-        carrying = sum(carries_signal(group) for group in [*groups, *added])
+        carrying = sum(carries_signal(group, run.group_baseline) for group in [*groups, *added])
         prompts = run.prompts.take(step, refill=number)
-        if carrying >= rollout.prompts_per_step or not prompts:
+        if carrying >= asked or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
         added += sample(run, prompts, counts, step, clock)
     return added
 
 
-def carries_signal(group: Group) -> bool:
-    """False for a group that no group baseline can learn from: its verified rewards are all equal."""
-    return not flat(group.rewards[group.valid])
+def carries_signal(group: Group, group_baseline: bool) -> bool:
+    """Whether its verified rewards can teach: under a baseline of its own, if they differ; else, if any is not 0."""
+    rewards = group.rewards[group.valid]
+    return not flat(rewards) if group_baseline else bool(np.any(rewards != 0))
 
 
 def fill_keep(run: Run, group: Group, step: int) -> Group:
     """Failed rollouts are hidden from the selector and never kept; nor is a group that a refill was to replace."""
     keep = np.zeros(len(group.rollouts), dtype=np.bool_)
     valid = group.valid
-    if valid.any() and (carries_signal(group) or not run.config.rollout.refill_rounds):
+    if valid.any() and (carries_signal(group, run.group_baseline) or not run.config.rollout.refill_rounds):
         keep[valid] = run.select(group.take(valid), Rng((run.seed, "select", step)))
     return group.fill(keep=keep)
 
@@ -111,12 +114,13 @@ def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
 
 
 def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:
-    """Failed rollouts are hidden from the baseline and get 0."""
-    credits = run.advantage([group.take(group.valid) for group in groups])
+    """Failed rollouts are hidden from the baseline and get 0. Raises ConfigError for what is no advantage."""
+    verified = [group.take(group.valid) for group in groups]
+    credits = check_credits(run.advantage(verified), verified)
     return [group.fill(advantages=scatter(group, credit)) for group, credit in zip(groups, credits, strict=True)]
 
 
-def scatter(group: Group, credit: FloatArray | Sequence[FloatArray]) -> FloatArray | tuple[FloatArray, ...]:
+def scatter(group: Group, credit: Credit) -> Credit:
     """Credit of the valid rollouts -> of all of them."""
     places = np.flatnonzero(group.valid)
     if isinstance(credit, np.ndarray):

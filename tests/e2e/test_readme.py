@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import winnow.members  # registers every member
+from winnow.config import load
+from winnow.members import resolve_members
 from winnow.registry import FAMILIES, members
+from winnow.state.logbook import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -20,6 +22,17 @@ def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
     exec(code, {})
     assert (tmp_path / "runs" / "short" / "metrics.jsonl").is_file()
     assert "held-out, after 5 steps" in capfd.readouterr().out
+    (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 5)
+    assert last["eval/accuracy_sampled"] > 0
+
+
+def test_nothing_is_left_to_fill_in():
+    assert "@@" not in README
+
+
+def test_the_commands_it_shows_are_sound():
+    for name, sets in re.findall(r"winnow train (\S+\.toml)((?: --set \S+)*)", README):
+        resolve_members(load(REPOSITORY / name, sets.replace("--set", "").split()), base=REPOSITORY / "configs")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -15,7 +15,8 @@ from winnow.records import PolicyOutput
 from winnow.state.logbook import read_metrics
 from winnow.testing import micro_batch
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+# gsm8k.toml is for a real model and a data set that is not here; a test of the README resolves it.
+CONFIGS = sorted(p for p in (Path(__file__).parents[2] / "configs").glob("*.toml") if p.stem != "gsm8k")
 CLIPPED = [path for path in CONFIGS if load(path).loss.use in ("clip", "raft_plus_plus")]
 each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 

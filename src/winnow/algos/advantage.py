@@ -6,22 +6,27 @@ per group: [N], or one array [L] per rollout for credit per token. Rollouts not 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
+from pydantic import Field
 
+from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group
 from winnow.registry import register
 
 Statistics = Literal["kept", "group"]
+Eps = Annotated[float, Field(ge=0.0)]
+Credit = FloatArray | tuple[FloatArray, ...]  # [N], or N x [L]
 
 # Rewards that agree to this relative precision are equal: 0.1 * 3 and 0.3 must not become an advantage of noise.
 _FLAT = 1e-9
 
 
 @register("advantage", baseline="group")
-def grpo(groups: Sequence[Group], *, statistics: Statistics = "kept", eps: float = 1e-4) -> list[FloatArray]:
+def grpo(groups: Sequence[Group], *, statistics: Statistics = "kept", eps: Eps = 1e-4) -> list[FloatArray]:
     """A_i = (r_i - mean) / (std + eps), std with ddof 1.
 
     Shao et al. 2024 (arXiv 2402.03300), section 4.1. `statistics = "kept"` takes mean and std over the kept rollouts,
@@ -50,7 +55,7 @@ def rloo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[Fl
 
 
 @register("advantage", baseline="batch")
-def batch(groups: Sequence[Group], *, eps: float = 1e-4) -> list[FloatArray]:
+def batch(groups: Sequence[Group], *, eps: Eps = 1e-4) -> list[FloatArray]:
     """A_i = (r_i - mean) / (std + eps) over the kept rollouts of all groups of the step, std with ddof 1.
 
     The global normalisation of REINFORCE++ (Hu et al. 2025, arXiv 2501.03262, eq. 5) on outcome rewards. A prompt that
@@ -93,6 +98,39 @@ def per_group(
 def flat(rewards: FloatArray) -> bool:
     """True when no reward differs from another: nothing to learn from a baseline of these."""
     return len(rewards) < 2 or bool(np.ptp(rewards) <= _FLAT * max(1.0, float(np.max(np.abs(rewards)))))
+
+
+def check_credits(credits: object, groups: Sequence[Group]) -> list[Credit]:
+    """What an advantage answered as float64 arrays: per group [N], or N x [L] with one number per token.
+
+    Raises ConfigError when it is something else, or a number is not finite.
+    """
+    if not _has_length(credits, len(groups)):
+        raise ConfigError(f"the advantage gave {reprlib.repr(credits)} for {len(groups)} groups; it must return one array each")
+    return [_checked(credit, group) for credit, group in zip(cast(Sequence[object], credits), groups, strict=True)]
+
+
+def _checked(credit: object, group: Group) -> Credit:
+    lengths = group.lengths.tolist()
+    try:
+        if _has_length(credit, len(lengths)):
+            arrays = tuple(np.asarray(numbers, dtype=np.float64) for numbers in cast(Sequence[object], credit))
+            shapes = [array.shape for array in arrays]
+            if all(np.isfinite(array).all() for array in arrays):
+                if all(shape == () for shape in shapes):
+                    return np.array(arrays, dtype=np.float64)
+                if shapes == [(length,) for length in lengths]:
+                    return arrays
+    except (TypeError, ValueError):  # not numbers: said below
+        pass
+    raise ConfigError(
+        f"the advantage gave {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}; it must return "
+        f"one finite number per rollout of a group, or one array per rollout with a number per token"
+    )
+
+
+def _has_length(answer: object, length: int) -> bool:
+    return isinstance(answer, Sequence | np.ndarray) and np.ndim(cast(np.ndarray, answer)) > 0 and len(answer) == length
 
 
 def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:

@@ -10,10 +10,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, IntArray, PromptStats
 from winnow.registry import register
 
 Natural = Annotated[int, Field(ge=0)]
+Smoothing = Annotated[float, Field(ge=0.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -30,7 +32,7 @@ def gvm(
     stats: PromptStats,
     budget: int,
     *,
-    alpha: float = 1e-3,
+    alpha: Smoothing = 1e-3,
     beta: float = 2.0,
     minimum: Natural = 0,
     maximum: Natural = 0,
@@ -44,13 +46,13 @@ def gvm(
     `stats` are a probe's. No pass rate, no weight: such a prompt gets `exploration` rollouts (ours, so that it is
     revisited); every other prompt that gets any gets at least `minimum` and, if not 0, at most `maximum`.
     `filter_threshold` drops prompts that pass more often; `filter_insufficient` those that can expect fewer correct
-    rollouts. Nothing left to weigh: uniform.
+    rollouts. Nothing left to weigh: uniform. Raises ConfigError when `minimum` is above `maximum`.
     """
+    budget = _within(budget, len(stats.ids), minimum, maximum)
     weights = gvm_weights(stats.pass_rate, stats.gradient_norm, alpha=alpha, beta=beta)
     kept = _filtered(weights, stats.pass_rate, budget, filter_threshold, filter_insufficient)
-    return apportion(
-        kept, budget, minimum=minimum, maximum=maximum, floor=_explored(kept, weights == 0, exploration, budget)
-    )
+    floor = _explored(kept, weights == 0, exploration, budget)
+    return apportion(kept, budget, minimum=minimum, maximum=maximum, floor=floor)
 
 
 @register("allocator", source="history")
@@ -58,7 +60,7 @@ def gvm_online(
     stats: PromptStats,
     budget: int,
     *,
-    alpha: float = 1e-3,
+    alpha: Smoothing = 1e-3,
     beta: float = 2.0,
     minimum: Natural = 0,
     maximum: Natural = 0,
@@ -69,7 +71,9 @@ def gvm_online(
 
     The pass rate is the mean of a Beta(prior, prior) after the (decayed) visits. A prompt never seen gets the weight of
     the average seen one, so a step of unseen prompts is uniform; one that was never solved gets `exploration` rollouts.
+    Bounds and their errors are those of `gvm`.
     """
+    budget = _within(budget, len(stats.ids), minimum, maximum)
     seen = stats.trials > 0
     rate = np.where(seen, (stats.correct + prior) / (stats.trials + 2 * prior), np.nan)
     weights = gvm_weights(rate, stats.gradient_norm, alpha=alpha, beta=beta)
@@ -95,7 +99,7 @@ def apportion(
 ) -> IntArray:
     """[G] integers in proportion to `weights` that add up to `budget`, or to G x maximum if that is less.
 
-    First everyone gets its `floor`. Of the rest, those whose share rounds to at least 1 get at least `minimum`, the
+    First everyone gets its `floor`, no more than the maximum or a uniform share. Of the rest, those whose share rounds to at least 1 get at least `minimum`, the
     heaviest first while the budget lasts. Shares are rounded half to even and the difference goes, one by one, to the
     largest remainders. The sum comes first: where it cannot be met otherwise, one count stays below `minimum`.
     """
@@ -105,8 +109,10 @@ def apportion(
     rest = budget - int(base.sum())
     weights = weights if np.any(weights > 0) else np.ones(len(weights))
     active = _active(weights, rest, minimum, top)
-    low, high = np.where(active, minimum, 0), np.where(active, top - base, 0)
-    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, weights)
+    room = top - base
+    high = np.where(active, room, 0)
+    low = np.where(active, np.clip(minimum - base, 0, room), 0)
+    return base + _round(_bounded_shares(weights, rest, low, high), rest, low, high, room, weights)
 
 
 def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArray:
@@ -140,18 +146,30 @@ def _bounded_shares(weights: FloatArray, budget: int, low: IntArray, high: IntAr
     return np.asarray(np.clip(scale_low * positive, low, high), dtype=np.float64)
 
 
-def _round(shares: FloatArray, budget: int, low: IntArray, high: IntArray, weights: FloatArray) -> IntArray:
-    """Half to even, then one by one to or from the largest residuals within the bounds, and past them if it must be."""
+def _round(
+    shares: FloatArray, budget: int, low: IntArray, high: IntArray, limit: IntArray, weights: FloatArray
+) -> IntArray:
+    """Half to even, then one by one to or from the largest residuals: within [low, high], or else within [0, limit]."""
     counts = np.rint(shares).astype(np.int64)
     while (missing := budget - int(counts.sum())) != 0:
         step = 1 if missing > 0 else -1
         room = (counts < high) if step > 0 else (counts > low)
         if not room.any():
-            room = (counts < high.max()) if step > 0 else (counts > 0)
+            room = (counts < limit) if step > 0 else (counts > 0)
         residual = np.where(room, step * (shares - counts), -np.inf)
         best = np.flatnonzero(residual >= residual.max() - 1e-9)
         counts[best[np.argmax(weights[best])]] += step
     return counts
+
+
+def _within(budget: int, prompts: int, minimum: int, maximum: int) -> int:
+    """What of a budget can be spent on so many prompts. Raises ConfigError for bounds that exclude each other."""
+    if 0 < maximum < minimum:
+        raise ConfigError(
+            f"allocate: minimum = {minimum} is above maximum = {maximum}; raise maximum to at least {minimum}, "
+            f"or lower minimum to at most {maximum} (it is 2 unless set where an advantage has a group baseline)"
+        )
+    return min(budget, maximum * prompts) if maximum else budget
 
 
 def _filtered(
@@ -166,8 +184,8 @@ def _filtered(
 
 
 def _explored(weights: FloatArray, unsolved: BoolArray, exploration: int, budget: int) -> IntArray:
-    """[G] rollouts set aside for prompts without a weight: never more than a uniform share, and none if all are
-    without.
+    """[G] rollouts set aside for prompts without a weight: never more than a uniform share (so, of a budget that a
+    maximum capped, never more than the maximum), and none if all are without.
     """
     if not np.any(weights > 0):
         return np.zeros(len(weights), dtype=np.int64)

@@ -8,14 +8,18 @@ hands over only tokens that are trained. Where `mb.old_logprobs` is missing, the
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from winnow.records import MicroBatch, PolicyOutput
 from winnow.registry import register
 
 Loss = tuple[Tensor, dict[str, Tensor]]
+Width = Annotated[float, Field(ge=0.0)]  # how far a ratio may be from 1
+Dual = Annotated[float, Field(gt=1.0)]
 
 
 @register("loss", policy_gradient=True, aliases={"no_baseline": {"advantage": "raw"}, "reinforce_with_baseline": {}})
@@ -25,7 +29,7 @@ def reinforce(out: PolicyOutput, mb: MicroBatch) -> Loss:
 
 
 @register("loss", policy_gradient=True, aliases={"grpo_clip": {}})
-def clip(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.2, dual: float | None = None) -> Loss:
+def clip(out: PolicyOutput, mb: MicroBatch, *, low: Width = 0.2, high: Width = 0.2, dual: Dual | None = None) -> Loss:
     """-min(ratio A, clamp(ratio, 1 - low, 1 + high) A), ratio = p / p_old.
 
     PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7) with separate bounds (clip-higher: DAPO, Yu
@@ -41,7 +45,7 @@ def clip(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0
 
 
 @register("loss", policy_gradient="positive")
-def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high: float = 0.28) -> Loss:
+def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, low: Width = 0.2, high: Width = 0.28) -> Loss:
     """-min(ratio, clamp(ratio, 1 - low, 1 + high)) A where A > 0, else 0: importance sampling and clipping for RAFT.
 
     RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as written in GVM (arXiv 2505.02391, eq. 8) with the indicator of a
@@ -53,7 +57,7 @@ def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, low: float = 0.2, high:
 
 
 @register("loss", policy_gradient=True)
-def cispo(out: PolicyOutput, mb: MicroBatch, *, low: float = 1.0, high: float = 4.0) -> Loss:
+def cispo(out: PolicyOutput, mb: MicroBatch, *, low: Width = 1.0, high: Width = 4.0) -> Loss:
     """-sg(clamp(ratio, 1 - low, 1 + high)) A log p: the weight of a token is clipped, its gradient never.
 
     MiniMax-M1 (2025, arXiv 2506.13585, eq. 4). By default only the upper bound acts, at a ratio of 5.
@@ -64,7 +68,7 @@ def cispo(out: PolicyOutput, mb: MicroBatch, *, low: float = 1.0, high: float = 
 
 
 @register("loss", policy_gradient=True)
-def gspo(out: PolicyOutput, mb: MicroBatch, *, low: float = 3e-4, high: float = 4e-4) -> Loss:
+def gspo(out: PolicyOutput, mb: MicroBatch, *, low: Width = 3e-4, high: Width = 4e-4) -> Loss:
     """-min(s A, clamp(s, 1 - low, 1 + high) A) with one ratio per rollout: s = exp(mean_t log(p / p_old)).
 
     GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form

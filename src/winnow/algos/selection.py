@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, IntArray
 from winnow.registry import register
 from winnow.seeds import Rng
@@ -85,12 +86,16 @@ def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = m
 
 
 def chain(selectors: Sequence[Selector]) -> Selector:
-    """One selector from several: each sees only what its predecessor kept."""
+    """One selector from several: each sees only what its predecessor kept, while anything is left.
+
+    The selector raises ConfigError when one of the several does not answer [N] bool.
+    """
 
     def select(group: Group, rng: Rng) -> BoolArray:
         left = np.arange(len(group.rollouts))
         for selector in selectors:
-            left = left[selector(group.take(left), rng)]
+            if len(left):
+                left = left[_checked(selector(group.take(left), rng), len(left))]
         return _mask(len(group.rollouts), left)
 
     return select
@@ -101,6 +106,16 @@ def kept_size(keep_per_prompt: Keep, n: int) -> int:
     if isinstance(keep_per_prompt, float):
         return min(n, max(1, round(keep_per_prompt * n)))
     return min(n, keep_per_prompt)
+
+
+def _checked(answer: object, n: int) -> BoolArray:
+    mask = np.asarray(answer)
+    if mask.shape != (n,) or mask.dtype != np.bool_:
+        raise ConfigError(
+            f"the selector gave {mask.dtype} of shape {mask.shape} for {n} rollouts; it must return a mask, one bool "
+            f"per rollout"
+        )
+    return mask
 
 
 def _best_split(low_to_high: FloatArray, size: int) -> int:

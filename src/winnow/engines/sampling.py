@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from winnow.engines.harvest import Slot
+from winnow.errors import EngineError
 from winnow.records import FloatArray, Sampling
 from winnow.seeds import Part, generator
 
@@ -23,7 +24,8 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
 
     A token is the first whose cumulative probability exceeds the uniform. The cumulative sum runs in float64 and is
     never normalised: the uniform is scaled to its total instead, and kept below it, so that rounding cannot pick a
-    token of probability 0. Temperature 0 takes the most likely token, its log-prob at temperature 1.
+    token of probability 0. Temperature 0 takes the most likely token, its log-prob at temperature 1. Raises EngineError
+    where logits are NaN or infinite, which the total cannot hide.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature > 0:
@@ -31,6 +33,11 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     top, likeliest = logits.max(dim=-1, keepdim=True)
     steps = (logits - top).exp_().cumsum(dim=-1, dtype=torch.float64)
     total = steps[:, -1:]
+    if not total.isfinite().all():
+        raise EngineError(
+            "the policy's logits are not finite: its weights have diverged; lower optimizer.learning_rate and go on "
+            "from an earlier checkpoint"
+        )
     if sampling.temperature > 0:
         below = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
         token = torch.searchsorted(steps, below, right=True)

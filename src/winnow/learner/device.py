@@ -8,11 +8,14 @@ from winnow.errors import ConfigError
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device called "cpu", "cuda" or "mps"; "auto" takes CUDA, else MPS, else the CPU.
+    """The device called "cpu" or "cuda"; "auto" takes CUDA, else the CPU.
 
-    Raises ConfigError when the device asked for is not there.
+    Raises ConfigError when the device asked for is not there, and for "mps": tokens are drawn from cumulative sums in
+    float64, which it does not have.
     """
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    present = {"cuda": torch.cuda.is_available(), "cpu": True}
+    if name == "mps":
+        raise ConfigError("device: 'mps' has no float64, in which winnow draws tokens; use 'cpu' on this machine")
     if name == "auto":
         return torch.device(next(kind for kind, there in present.items() if there))
     if not present.get(name, False):

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from winnow.algos.estimators import pass_at_k
-from winnow.build import engine_context, held_out_prompts, load_model, training_sampling
+from winnow.build import engine_context, evaluation_sampling, held_out_prompts, load_model
 from winnow.config import Config
 from winnow.errors import DataError
 from winnow.evaluate import Evaluation, evaluate
@@ -49,7 +49,7 @@ def evaluate_model(config: Config, base: Path) -> Evaluation:
             members.engine(engine_context(config, loaded)),
             verifiers,
             prompts,
-            training_sampling(config),
+            evaluation_sampling(config),
             rollouts_per_prompt=config.evaluate.rollouts_per_prompt,
             greedy=config.evaluate.greedy,
             seed=(config.seed, "evaluate"),

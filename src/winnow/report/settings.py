@@ -28,22 +28,24 @@ def settings_for(model: str, config: Path | None, sets: Sequence[str]) -> tuple[
     if config is not None:
         return _without_adapter(load(config, own)), config.parent
     manifest = Path(model).expanduser().resolve().parent.parent / MANIFEST
-    data = _trained_with(manifest)
+    data, base = _trained_with(manifest)
     for assignment in own:
         override(data, assignment)
     source = str(manifest) if manifest.is_file() else "the command line"
-    return _without_adapter(validate(data, source=source)), Path.cwd()
+    return _without_adapter(validate(data, source=source)), base
 
 
-def _trained_with(manifest: Path) -> dict[str, Any]:
-    """The configuration in a run's manifest; empty where there is none."""
+def _trained_with(manifest: Path) -> tuple[dict[str, Any], Path]:
+    """The configuration in a run's manifest and the folder its files are relative to; empty where there is none."""
     if not manifest.is_file():
-        return {}
+        return {}, Path.cwd()
     try:
         data = json.loads(manifest.read_bytes())
     except ValueError as error:
         raise DataError(f"{manifest} is not JSON ({error}); name a configuration with --config") from error
-    return dict(data["config"]) if isinstance(data, dict) and "winnow_run" in data else {}
+    if not isinstance(data, dict) or "winnow_run" not in data:
+        return {}, Path.cwd()
+    return dict(data["config"]), Path(data.get("base", "."))
 
 
 def _without_adapter(config: Config) -> Config:

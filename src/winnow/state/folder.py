@@ -148,7 +148,7 @@ def _claim(path: Path, resume: bool, manifest: Mapping[str, Any]) -> tuple[str, 
 def _compare(path: Path, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """The allowed differences, in words. Raises RunFolderError for the others."""
     config = list(_differences(before.get("config"), after.get("config")))
-    forbidden = [text for key, text in config if not _may_change(key)]
+    forbidden = [text for key, text in config if not _may_change(key, after["config"])]
     if forbidden:
         raise RunFolderError(
             f"cannot resume {path} with another configuration: {'; '.join(forbidden)}; "
@@ -165,7 +165,9 @@ def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in manifest.items() if key not in ("config", "changes")}
 
 
-def _may_change(key: str) -> bool:
+def _may_change(key: str, config: Any) -> bool:
+    if key == "steps" and (config.get("optimizer") or {}).get("schedule", "constant") != "constant":
+        return False  # a decaying learning rate reaches 0 at the last step: another end is another run
     return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from pathlib import Path
 from typing import Any
 
 from winnow.config import Config, dump
@@ -11,10 +12,13 @@ from winnow.config import Config, dump
 PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy", "safetensors")
 
 
-def describe_run(config: Config, *, device: str, threads: int) -> dict[str, Any]:
-    """The resolved configuration, the versions of everything that computes, and the machine, as JSON."""
+def describe_run(config: Config, *, base: Path, device: str, threads: int) -> dict[str, Any]:
+    """The resolved configuration, the folder its files are relative to, the versions of everything that computes, and the
+    machine, as JSON.
+    """
     return {
         "config": dump(config),
+        "base": str(base.resolve()),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "device": device,
         "threads": threads,
