@@ -89,7 +89,8 @@ def evaluate(
     output: Annotated[Path | None, typer.Option(help="Write every rollout here, and a .txt report beside it.")] = None,
 ) -> None:
     """Evaluate a model on held-out problems, with the prompts, engine and verifiers of training."""
-    from winnow.report.evaluation import check_new, evaluate_model, headline, report_path, write
+    from winnow.report.evaluation import check_reward, evaluate_model, headline, report_path, write
+    from winnow.report.output import check_new
     from winnow.report.settings import settings_for
 
     named = {
@@ -103,8 +104,10 @@ def evaluate(
     }
     own = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
     settings, base = settings_for(model, config, [*own, *(sets or ())])
+    if config is None:
+        check_reward(settings, base)
     if output is not None:
-        check_new(output)
+        check_new(output, report_path(output))
     evaluation = evaluate_model(settings, base)
     typer.echo(headline(evaluation))
     if output is not None:
@@ -114,15 +117,16 @@ def evaluate(
 
 @app.command()
 def check(config: ConfigFile, sets: Sets = None) -> None:
-    """Validate a configuration, print it resolved, and say what it costs. Loads no model."""
+    """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
     from winnow.config import load
     from winnow.members import resolve_members
     from winnow.report.budget import advice, budget, describe
+    from winnow.report.rehearsal import rehearse
     from winnow.report.settings import toml
     from winnow.report.text import wrapped
 
     settings = load(config, sets or ())
-    resolve_members(settings, base=config.parent)
+    notes = rehearse(resolve_members(settings, base=config.parent))
     counts = budget(settings, config.parent)
     typer.echo(toml(settings))
     typer.echo()
@@ -130,6 +134,8 @@ def check(config: ConfigFile, sets: Sets = None) -> None:
         typer.echo(line)
     for sentence in advice(settings, counts, config.parent):
         typer.echo(wrapped(f"! {sentence}"))
+    for note in notes:
+        typer.echo(wrapped(f"note: {note}"))
 
 
 @app.command("list")
@@ -193,10 +199,13 @@ def export(
 ) -> None:
     """Rewrite a run's metrics for other programs."""
     from winnow.report.history import training_history
+    from winnow.report.output import check_new
     from winnow.state.logbook import read_metrics
 
     if not history:
         raise typer.BadParameter("say what to export: --history")
+    if output is not None:
+        check_new(output)
     text = json.dumps(training_history(read_metrics(run)), indent=1, allow_nan=False)
     if output is None:
         typer.echo(text)
@@ -226,10 +235,13 @@ def score(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rows here, as JSON lines.")] = None,
 ) -> None:
     """Score saved responses again: outcome, reason and seconds of every row."""
+    from winnow.report.output import check_new
     from winnow.report.score import configured, count_rows, describe, summary, verifiers_for, watched
     from winnow.report.score import score as scored
 
     config = configured([f"verify.workers={workers}", *(sets or ())], reward=reward)
+    if output is not None:
+        check_new(output)
     rows = []
     with verifiers_for(config, Path.cwd()) as verifiers:
         for row in watched(scored(file, verifiers), count_rows(file)):

@@ -47,7 +47,7 @@ def evaluate(
 
     sampled = judged(sampling, rollouts_per_prompt)
     best = judged(greedily(sampling), 1) if greedy else ()
-    metrics = {**_sampled_metrics(sampled), **_greedy_metrics(best)}
+    metrics = {**_sampled_metrics(sampled), **_pass_at(sampled, rollouts_per_prompt), **_greedy_metrics(best)}
     return Evaluation({**metrics, "eval/seconds": time.perf_counter() - begin}, sampled, best)
 
 
@@ -69,13 +69,21 @@ def _sampled_metrics(groups: Sequence[Group]) -> dict[str, float]:
     correct = np.array([g.correct.sum() for g in judged])
     verified = np.array([g.valid.sum() for g in judged])
     accuracy = correct / verified
-    k = int(verified.min())  # rollouts_per_prompt, unless a verifier failed
     return metrics | {
         "eval/accuracy_sampled": float(accuracy.mean()),
         "eval/accuracy_sampled_sem": standard_error(accuracy),
-        f"eval/pass_at_{k}": float(pass_at_k(correct, verified, k).mean()),
         "eval/reward_mean": float(np.mean(np.concatenate([g.rewards[g.valid] for g in judged]))),
     }
+
+
+def _pass_at(groups: Sequence[Group], k: int) -> dict[str, float]:
+    """Over the problems with k verdicts: a verifier that failed costs its problem, and does not change the metric."""
+    complete = [g for g in groups if g.valid.sum() >= k]
+    if not complete:
+        return {}
+    correct = np.array([g.correct.sum() for g in complete])
+    verified = np.array([g.valid.sum() for g in complete])
+    return {f"eval/pass_at_{k}": float(pass_at_k(correct, verified, k).mean())}
 
 
 def _greedy_metrics(groups: Sequence[Group]) -> dict[str, float]:

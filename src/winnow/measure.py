@@ -63,22 +63,25 @@ class Mean:
 class Tally:
     """What the updates of one step said, gathered micro-batch by micro-batch."""
 
-    loss: float = 0.0
+    loss: float = 0.0  # over the updates taken
+    pending: float = 0.0  # of the update under way
     diagnostics: dict[str, Mean] = field(default_factory=dict)
     gap: Mean = field(default_factory=Mean)
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
         """One micro-batch of the update under way."""
-        self.loss += float(value.total.detach())
+        self.pending += float(value.total.detach())
         for name, numbers in value.diagnostics.items():
             self.diagnostics.setdefault(name, Mean()).add(numbers)
-        if not self.results:  # no update taken yet: these are the weights that sampled
+        if all(r.skipped for r in self.results):  # no update taken yet: these are the weights that sampled
             self.gap.add((out.logprobs - mb.behaviour_logprobs)[mb.mask].abs())
 
     def close(self, result: UpdateResult) -> None:
         """The update that the added micro-batches made."""
         self.results.append(result)
+        self.loss += 0.0 if result.skipped else self.pending
+        self.pending = 0.0
 
     def metrics(self) -> Metrics:
         taken = [r for r in self.results if not r.skipped]

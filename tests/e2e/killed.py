@@ -1,6 +1,6 @@
 """Run by test_resume.py: `winnow train CONFIG`, killed with SIGKILL at a chosen moment of step 3.
 
-    python killed.py generate|update|save CONFIG
+python killed.py generate|update|save CONFIG
 """
 
 from __future__ import annotations

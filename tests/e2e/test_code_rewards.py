@@ -11,8 +11,7 @@ from winnow.state.logbook import read_metrics, read_rollouts
 def test_programs_train(smallest, tmp_path):
     """Every other rollout is a right program: half of each group passes, the tests decide, and updates are taken."""
     (tmp_path / "writer.py").write_text(
-        "def writer(prompt, index):\n"
-        "    return prompt.meta['solution'] if index % 2 else 'print(input())'\n"
+        "def writer(prompt, index):\n    return prompt.meta['solution'] if index % 2 else 'print(input())'\n"
     )
     config = smallest(
         steps=2,

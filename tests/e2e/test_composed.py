@@ -145,3 +145,31 @@ def test_an_entropy_term_keeps_the_policy_from_sharpening(smallest):
     broad = run({**config, "terms": [{"use": "entropy", "coefficient": 1.0}]})
     last = [read_metrics(r.folder)[9]["policy/entropy"] for r in (sharp, broad)]
     assert last[1] > last[0]
+
+
+def test_a_group_that_is_always_right_teaches_without_a_baseline_and_needs_no_refill(smallest, tmp_path):
+    """Credit 1 for each: the gradient is not zero. Under a group baseline it is, and every refill is used."""
+    (tmp_path / "always.py").write_text("def always(prompt, rollout):\n    return 1.0\n")
+    config = smallest(steps=1, reward={"use": f"{tmp_path}/always.py:always"}, rollout={"refill_rounds": 1})
+    for advantage, groups, trained in (("raft", 4, 8), ("raw", 4, 8), ("grpo", 8, 0)):
+        result = run({**config, "advantage": advantage, "output": f"{config['output']}-{advantage}"})
+        (row, _) = read_metrics(result.folder)
+        assert (row["group/count"], row["select/trained"]) == (groups, trained), advantage
+
+
+def test_a_prompt_that_was_planned_no_rollouts_is_not_refilled(smallest, tmp_path):
+    """Two prompts get all the rollouts and both carry a signal: nothing is lacking."""
+
+    def two_of_four(stats, budget):
+        return np.array([budget // 2, budget // 2, 0, 0])
+
+    (tmp_path / "either.py").write_text("def either(prompt, rollout):\n    return float(rollout.index % 2)\n")
+    config = smallest(
+        steps=1,
+        allocate=two_of_four,
+        reward={"use": f"{tmp_path}/either.py:either"},
+        rollout={"refill_rounds": 3},
+    )
+    (row, _) = read_metrics(run(config).folder)
+    assert row["budget/rollouts"] == 16
+    assert "refill/groups" not in row

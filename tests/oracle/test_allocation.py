@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.algos.allocation import apportion, gvm, gvm_online, gvm_weights, uniform
+from winnow.errors import ConfigError
 from winnow.records import PromptStats
 
 P = [0, 0.125, 0.25, 0.5, 0.75, 1]
@@ -88,6 +89,42 @@ def test_the_sum_is_the_budget_in_10_000_random_cases():
         assert not maximum or counts.max() <= maximum
         low = (counts > 0) & (counts < minimum)
         assert low.sum() <= 1, (weights, budget, minimum, maximum, counts)
+
+
+def test_the_bounds_hold_through_gvm_in_10_000_random_cases():
+    """Some prompts unsolved, some never probed, some without a norm; floors and maxima that get in each other's way."""
+    draw = np.random.default_rng(2)
+    for case in range(10_000):
+        n = int(draw.integers(1, 9))
+        rates = np.where(
+            draw.random(n) < 0.1, np.nan, draw.integers(0, 9, size=n) * (draw.random(n) < draw.random()) / 8
+        )
+        norms = draw.exponential(size=n) * (draw.random(n) < 0.9) if draw.random() < 0.5 else None
+        minimum, maximum = int(draw.integers(0, 4)), int(draw.choice([0, 3, 4, 9]))
+        budget, exploration = int(draw.integers(0, 80)), int(draw.integers(0, 12))
+        options = {"minimum": minimum, "maximum": maximum, "exploration": exploration}
+        filters = {"filter_threshold": 0.9, "filter_insufficient": 1.0} if case % 4 == 0 else {}
+        planned = [gvm(stats_of(rates, norms), budget, **options, **filters)]
+        planned.append(gvm_online(stats_of(rates, norms), budget, **options))
+        for counts in planned:
+            said = f"{rates} {norms} {budget} {options} {filters} -> {counts}"
+            assert counts.min() >= 0, said
+            assert counts.max() <= (maximum or budget), said
+            assert counts.sum() == min(budget, maximum * n if maximum else budget), said
+
+
+def test_exploration_yields_to_a_maximum_and_to_the_budget_that_it_leaves():
+    assert gvm(stats_of([0, 0, 0, 0.5]), 64, maximum=4, exploration=10).tolist() == [4, 4, 4, 4]
+    assert gvm(stats_of([0, 0, 0, 0.5]), 8, maximum=4, exploration=10).tolist() == [2, 2, 2, 2]
+    assert gvm(stats_of([0, 0, 0.5, 0.5]), 8, maximum=3, exploration=1).tolist() == [1, 1, 3, 3]
+    assert gvm(stats_of([0, 0, 0, 0.5]), 10, maximum=4, minimum=3, exploration=1).sum() == 10
+
+
+@pytest.mark.parametrize("allocator", [gvm, gvm_online])
+def test_bounds_that_exclude_each_other_are_refused(allocator):
+    with pytest.raises(ConfigError, match="minimum = 3 is above maximum = 2"):
+        allocator(stats_of([0.5, 0.5]), 8, minimum=3, maximum=2)
+    assert allocator(stats_of([0.5, 0.5]), 8, minimum=3, maximum=0).tolist() == [4, 4]
 
 
 def test_heavier_prompts_get_no_less():

@@ -107,6 +107,47 @@ def test_a_wrong_configuration_is_one_message_and_exit_code_2(tmp_path, command,
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("evaluate.split=nope", "nope"),
+        ("prompt.template=nope", "'nope' is no template"),
+        ("task.size=0", "task.size"),
+        ("model.path=./nope", "there is no folder './nope'"),
+        ("rollout.prompts_per_step=3000", "rollout.prompts_per_step = 3000, but the task has only"),
+        ("prompt.max_prompt_tokens=100000", "the model's context holds"),
+    ],
+)
+def test_check_refuses_what_train_would_before_it_reads_a_weight(tmp_path, assignment, message):
+    (tmp_path / "run.toml").write_text('task = "arithmetic"')
+    result = winnow("check", tmp_path / "run.toml", "--set", assignment)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_check_needs_no_network(tmp_path):
+    (tmp_path / "run.toml").write_text('model = "owner/name"\n[task]\nuse = "gsm8k"\npath = "owner/data"\n')
+    result = winnow("check", tmp_path / "run.toml")
+    assert result.exit_code == 0, result.output
+    assert "note: task.path = 'owner/data' is not on this machine" in result.stdout
+    assert "note: model.path = 'owner/name' is not on this machine" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ('model = "owner/name"\n[evaluate]\nsplit = "nope"', "nope"),
+        ('model = "./nope"\n[task]\nuse = "gsm8k"\npath = "owner/data"', "there is no folder './nope'"),
+        ('[task]\nuse = "gsm8k"\npath = "./nope"', "task.path: ./nope"),
+    ],
+)
+def test_check_looks_at_what_is_here_where_something_is_on_the_hub(tmp_path, toml, message):
+    (tmp_path / "run.toml").write_text(toml)
+    result = winnow("check", tmp_path / "run.toml")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_a_file_of_the_users_own_is_found_beside_the_configuration(tmp_path):
     (tmp_path / "mine.py").write_text("def half(group, rng):\n    'Half of them.'\n    return group.rewards >= 0\n")
     (tmp_path / "run.toml").write_text('select = "mine.py:half"\n')
@@ -148,6 +189,27 @@ def test_eval_refuses_an_output_that_exists_before_it_starts(tmp_path):
     result = winnow("eval", "bundled", "--output", tmp_path / "eval.jsonl")
     assert result.exit_code == 2
     assert "already exists" in result.stderr
+
+
+@pytest.mark.parametrize("place", ["no/folder/x.json", "taken.json"])
+def test_export_and_score_ask_for_their_output_first(run, tmp_path, place):
+    (tmp_path / "taken.json").write_text("mine")
+    (tmp_path / "rows.jsonl").write_text("no row that could be scored")
+    for arguments in (("export", run, "--history"), ("score", tmp_path / "rows.jsonl", "--reward", "gsm8k")):
+        result = winnow(*arguments, "-o", tmp_path / place)
+        assert result.exit_code == 2
+        assert ("already exists" if place == "taken.json" else "there is no folder") in result.stderr
+    assert (tmp_path / "taken.json").read_text() == "mine"
+
+
+def test_eval_says_what_to_do_about_a_reward_that_was_a_function(tmp_path):
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
+    checkpoint.mkdir(parents=True)
+    manifest = {"winnow_run": 1, "config": {"reward": {"use": "short_and_right"}}}
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    result = winnow("eval", checkpoint)
+    assert result.exit_code == 2
+    assert "--set reward.use=file.py:function" in result.stderr
 
 
 def test_fetch_never_overwrites(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import winnow.algos.advantage
+import winnow.algos.allocation
 import winnow.algos.loss
 import winnow.algos.weighting  # noqa: F401  registers what the configurations name
 from winnow.config import validate
@@ -77,6 +78,9 @@ def test_a_sound_configuration_gets_no_advice():
         ({"evaluate": {"every": 2}}, "set evaluate.every to 5"),
         ({"update": {"tokens_per_micro_batch": 500}}, "use at least 576"),
         ({"rollout": {"max_rollouts_at_once": 8192}}, "2048 is enough"),
+        ({"weighting": "unbiased"}, "of 16 rollouts 4 are kept, and the gradient shrinks"),
+        ({"weighting": "accepted"}, "use select = 'all', or weighting = 'prompt'"),
+        ({"model": {"dtype": "bfloat16"}}, "use 'float32', or train a model.lora"),
     ],
 )
 def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
@@ -93,6 +97,9 @@ def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
         {"advantage": "raw", "select": {"use": "random", "keep_per_prompt": 1}},
         {"advantage": {"use": "grpo", "statistics": "group"}, "select": {"use": "random", "keep_per_prompt": 1}},
         {"evaluate": {"every": 5}},
+        {"weighting": "unbiased", "select": "all"},
+        {"weighting": "accepted", "select": {"use": "threshold", "low": 1.0}},
+        {"model": {"dtype": "bfloat16", "lora": {}}},
     ],
 )
 def test_what_is_meant_is_not_criticised(keys):
@@ -102,7 +109,29 @@ def test_what_is_meant_is_not_criticised(keys):
 def test_an_allocation_that_shifts_the_objective_is_named(tmp_path):
     def said(**changes):
         config = validate({"allocate": "gvm", **changes})
-        return [line for line in advice(config, budget(config, tmp_path), tmp_path) if "shares of the objective" in line]
+        return [
+            line for line in advice(config, budget(config, tmp_path), tmp_path) if "shares of the objective" in line
+        ]
 
     assert len(said(weighting="token")) == 1
     assert said(weighting="prompt") == said(weighting="unbiased") == said(allocate="uniform", weighting="token") == []
+
+
+def test_an_uneven_allocation_has_averages_instead_of_limits(tmp_path):
+    c = config(steps=10, allocate="gvm_online", weighting="prompt")
+    lines = list(describe(c, budget(c, tmp_path)))
+
+    assert "32 prompts x 16 on average, as gvm_online decides" in lines[0]
+    assert lines[1].endswith("4 per prompt = 128 rows per step, on average")
+    assert "each 32 prompts and 128 rows on average; 10 in the run" in lines[2]
+    assert lines[3].endswith("so about 5 per update")
+    assert not any("at most" in line for line in lines)
+
+
+def test_the_rollouts_of_a_probe_come_on_top(tmp_path):
+    c = config(steps=10, allocate="gvm", probe={"every": 4, "rollouts_per_prompt": 8}, rollout={"max_new_tokens": 100})
+    line, *_ = describe(c, budget(c, tmp_path))
+
+    # 4 steps x 32 prompts x 8; three windows for 10 steps of 512: 3 x 1024 / 5120
+    assert line.startswith("probe        128 prompts x 8 = 1024 rollouts per window of 4 steps, 60.0% on top")
+    assert line.endswith("up to 102k tokens")

@@ -9,7 +9,8 @@ from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.config import validate
 from winnow.errors import ConfigError, DataError
 from winnow.evaluate import Evaluation
-from winnow.report.evaluation import analysis, check_new, evaluate_model, headline, report_path, write
+from winnow.report.evaluation import analysis, check_reward, evaluate_model, headline, report_path, write
+from winnow.report.output import check_new
 from winnow.report.settings import settings_for, toml
 
 SAMPLED = (group("a", (RIGHT, WRONG, WRONG, UNREAD)), group("b", (RIGHT, RIGHT, FAILED, WRONG), texts=[NASTY] * 4))
@@ -43,7 +44,7 @@ def test_examples_are_of_different_problems_first_and_at_most_five():
 
 def test_rows_and_report_are_written_side_by_side(tmp_path):
     output = tmp_path / "eval.jsonl"
-    check_new(output)
+    check_new(output, report_path(output))
     write(judged(greedy=[group("a", (RIGHT,))]), output)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     report = (tmp_path / "eval.txt").read_text()
@@ -62,6 +63,23 @@ def test_a_missing_folder_is_noticed_before_the_evaluation(tmp_path):
     with pytest.raises(DataError, match="no folder"):
         check_new(tmp_path / "no" / "eval.jsonl")
     assert report_path(tmp_path / "a.b.jsonl").name == "a.b.txt"
+
+
+def test_a_report_beside_the_rows_is_not_overwritten_either(tmp_path):
+    (tmp_path / "eval.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"eval\.txt already exists"):
+        check_new(tmp_path / "eval.jsonl", report_path(tmp_path / "eval.jsonl"))
+
+
+@pytest.mark.parametrize("reward", [{"use": "short_and_right"}, {"parts": [{"use": "r1_zero"}, {"use": "short"}]}])
+def test_a_reward_that_was_a_function_needs_to_be_named(tmp_path, reward):
+    with pytest.raises(ConfigError, match=r"reward: no reward is called 'short.*--set reward\.use=file\.py:function"):
+        check_reward(validate({"reward": reward}), tmp_path)
+
+
+def test_a_reward_that_is_still_there_passes(tmp_path):
+    (tmp_path / "mine.py").write_text("def short(prompt, rollout):\n    return 1.0\n")
+    check_reward(validate({"reward": {"parts": [{"use": "r1_zero"}, {"use": "mine.py:short"}]}}), tmp_path)
 
 
 def test_the_resolved_configuration_is_toml_that_means_the_same():

@@ -22,8 +22,8 @@ LOADS = {
     "numpy": {"load"},
 }
 
-# (file below src/winnow, what it does); a new entry needs its reason here. The shim runs the program to be judged: inside
-# the sandbox, in a process of its own, and nothing imports it.
+# (file below src/winnow, what it does); a new entry needs its reason here. The shim runs the program to be judged:
+# inside the sandbox, in a process of its own, and nothing imports it.
 ALLOWED: set[tuple[str, str]] = {("verify/sandbox/shim.py", "compile"), ("verify/sandbox/shim.py", "exec")}
 
 

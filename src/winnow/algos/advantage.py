@@ -7,8 +7,8 @@ per group: [N], or one array [L] per rollout for credit per token. Rollouts not 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -100,37 +100,17 @@ def flat(rewards: FloatArray) -> bool:
     return len(rewards) < 2 or bool(np.ptp(rewards) <= _FLAT * max(1.0, float(np.max(np.abs(rewards)))))
 
 
-def check_credits(credits: object, groups: Sequence[Group]) -> list[Credit]:
-    """What an advantage answered as float64 arrays: per group [N], or N x [L] with one number per token.
+def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credit]:
+    """What an advantage answered, as float64: per group [N], or N x [L] with a number per token.
 
     Raises ConfigError when it is something else, or a number is not finite.
     """
-    if not _has_length(credits, len(groups)):
-        raise ConfigError(f"the advantage gave {reprlib.repr(credits)} for {len(groups)} groups; it must return one array each")
-    return [_checked(credit, group) for credit, group in zip(cast(Sequence[object], credits), groups, strict=True)]
-
-
-def _checked(credit: object, group: Group) -> Credit:
-    lengths = group.lengths.tolist()
-    try:
-        if _has_length(credit, len(lengths)):
-            arrays = tuple(np.asarray(numbers, dtype=np.float64) for numbers in cast(Sequence[object], credit))
-            shapes = [array.shape for array in arrays]
-            if all(np.isfinite(array).all() for array in arrays):
-                if all(shape == () for shape in shapes):
-                    return np.array(arrays, dtype=np.float64)
-                if shapes == [(length,) for length in lengths]:
-                    return arrays
-    except (TypeError, ValueError):  # not numbers: said below
-        pass
-    raise ConfigError(
-        f"the advantage gave {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}; it must return "
-        f"one finite number per rollout of a group, or one array per rollout with a number per token"
-    )
-
-
-def _has_length(answer: object, length: int) -> bool:
-    return isinstance(answer, Sequence | np.ndarray) and np.ndim(cast(np.ndarray, answer)) > 0 and len(answer) == length
+    answers = list(credits) if isinstance(credits, Iterable) else []
+    if len(answers) != len(groups):
+        raise ConfigError(
+            f"the advantage gave {reprlib.repr(credits)} for {len(groups)} groups; it must return one array for each"
+        )
+    return [_checked(credit, group) for credit, group in zip(answers, groups, strict=True)]
 
 
 def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, statistics: Statistics) -> FloatArray:
@@ -139,6 +119,28 @@ def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, 
     if flat(over):
         return np.zeros(len(group.rollouts), dtype=np.float64)
     return np.where(keep, credit(group.rewards, over), 0.0)
+
+
+def _checked(credit: Any, group: Group) -> Credit:
+    arrays, lengths = _finite(credit), group.lengths.tolist()
+    shapes = [array.shape for array in arrays]
+    if shapes == [()] * len(lengths):
+        return np.array(arrays, dtype=np.float64)
+    if shapes == [(length,) for length in lengths]:
+        return arrays
+    raise ConfigError(
+        f"the advantage gave {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}; it must "
+        f"return one finite number per rollout, or one array per rollout with a finite number per token"
+    )
+
+
+def _finite(credit: Any) -> tuple[FloatArray, ...]:
+    """One array per entry; none at all where something is not a finite number."""
+    try:
+        arrays = tuple(np.asarray(numbers, dtype=np.float64) for numbers in credit)
+    except (TypeError, ValueError):
+        return ()
+    return arrays if all(np.isfinite(array).all() for array in arrays) else ()
 
 
 def _kept(group: Group) -> BoolArray:

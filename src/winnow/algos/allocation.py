@@ -99,9 +99,10 @@ def apportion(
 ) -> IntArray:
     """[G] integers in proportion to `weights` that add up to `budget`, or to G x maximum if that is less.
 
-    First everyone gets its `floor`, no more than the maximum or a uniform share. Of the rest, those whose share rounds to at least 1 get at least `minimum`, the
-    heaviest first while the budget lasts. Shares are rounded half to even and the difference goes, one by one, to the
-    largest remainders. The sum comes first: where it cannot be met otherwise, one count stays below `minimum`.
+    First everyone gets its `floor`, at most the maximum and together at most the budget. Of the rest, those whose share
+    rounds to at least 1 get at least `minimum`, the heaviest first while the budget lasts. Shares are rounded half to
+    even and the difference goes, one by one, to the largest remainders. The sum comes first: where it cannot be met
+    otherwise, one count stays below `minimum`.
     """
     base = np.zeros(len(weights), dtype=np.int64) if floor is None else floor
     top = maximum or budget

@@ -6,10 +6,15 @@ divides. With the lengths L_i, the scalar that is optimised is sum_i weight_i * 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
 from winnow.records import FloatArray, IntArray, Shape
 from winnow.registry import register
+
+Tokens = Annotated[int, Field(gt=0)]
 
 
 @register("weighting", total="one")
@@ -32,7 +37,7 @@ def prompt(shape: Shape) -> FloatArray:
 
 
 @register("weighting", total="constant")
-def constant(shape: Shape, *, tokens: int | None = None) -> FloatArray:
+def constant(shape: Shape, *, tokens: Tokens | None = None) -> FloatArray:
     """1 / (B `tokens`), by default max_new_tokens: a length earns no discount (Dr. GRPO, Liu et al. 2025,
     arXiv 2503.20783, section 3.2).
     """

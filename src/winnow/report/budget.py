@@ -10,7 +10,7 @@ from pathlib import Path
 from winnow.algos.selection import kept_size
 from winnow.config import Config, Member
 from winnow.registry import Entry, resolve
-from winnow.report.text import compact
+from winnow.report.text import compact, percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class Budget:
     rows: int  # of the largest update, at most
     longest_row: int  # tokens, prompt included
     rows_at_once: int  # the longest ones that one micro-batch takes
+    probe: int  # rollouts of one probe, not trained on; 0 where the allocator asks for none
     evaluation: int  # rollouts of one evaluation
     evaluations: int  # over the run
 
@@ -37,6 +38,7 @@ def budget(config: Config, base: Path) -> Budget:
     """The arithmetic of a configuration whose members have been resolved."""
     rollout, update, evaluate = config.rollout, config.update, config.evaluate
     kept = _kept(config, base)
+    probes = resolve("allocator", config.allocate.use, base=base).traits.get("source") == "probe"
     longest = config.prompt.max_prompt_tokens + rollout.max_new_tokens
     return Budget(
         prompts=rollout.prompts_per_step,
@@ -46,44 +48,72 @@ def budget(config: Config, base: Path) -> Budget:
         rows=math.ceil(rollout.prompts_per_step / update.updates_per_step) * kept,
         longest_row=longest,
         rows_at_once=max(1, update.tokens_per_micro_batch // longest),
+        probe=config.probe.every * rollout.prompts_per_step * config.probe.rollouts_per_prompt if probes else 0,
         evaluation=evaluate.problems * (evaluate.rollouts_per_prompt + evaluate.greedy),
         evaluations=2 + ((config.steps - 1) // evaluate.every if evaluate.every else 0),
     )
 
 
 def describe(config: Config, b: Budget) -> Iterator[str]:
-    """The budget in words, in the order in which a step spends it."""
-    rollout, update = config.rollout, config.update
-    each = "" if config.allocate.label == "uniform" else f" on average, as {config.allocate.label} decides"
+    """The budget in words, in the order in which a step spends it.
+
+    Limits are limits only where every prompt gets the same number of rollouts; else they are averages.
+    """
+    uniform = config.allocate.label == "uniform"
+    yield from _about_probe(config, b)
+    yield _about_rollouts(config, b, uniform)
+    bound = "at most" if uniform else "on average"
+    yield f"kept         {b.kept} per prompt = {b.prompts * b.kept} rows per step, {bound}"
+    yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
     yield (
+        f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
+        f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
+    )
+    yield f"evaluation   {b.evaluation} rollouts x {b.evaluations} times; training samples {b.rollouts * config.steps}"
+
+
+def _about_probe(config: Config, b: Budget) -> Iterator[str]:
+    if b.probe:
+        probe, rollout = config.probe, config.rollout
+        windows = math.ceil(config.steps / probe.every)  # the last one is probed whole, whatever the run still needs
+        share = windows * b.probe / (config.steps * b.rollouts)
+        yield (
+            f"probe        {b.prompts * probe.every} prompts x {probe.rollouts_per_prompt} = {b.probe} rollouts per "
+            f"window of {probe.every} steps, {percent(share)} on top of the run's own; "
+            f"up to {compact(b.probe * rollout.max_new_tokens)} tokens"
+        )
+
+
+def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
+    rollout = config.rollout
+    each = "" if uniform else f" on average, as {config.allocate.label} decides"
+    return (
         f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step, "
         f"up to {compact(b.rollouts * rollout.max_new_tokens)} tokens"
     )
-    yield f"kept         {b.kept} per prompt = {b.prompts * b.kept} rows per step, at most"
-    epochs = f"{update.epochs} epoch{'s' * (update.epochs > 1)}"
-    yield (
-        f"updates      {epochs} x {update.updates_per_step} = {b.updates} per step, each "
-        f"{_per_update(config, b)} prompts and at most {b.rows} rows; {b.updates * config.steps} in the run"
+
+
+def _per_step(config: Config, b: Budget, rows: str) -> str:
+    update = config.update
+    return (
+        f"updates      {update.epochs} epoch{'s' * (update.epochs > 1)} x {update.updates_per_step} = {b.updates} per "
+        f"step, each {_per_update(config, b)} prompts and {rows}; {b.updates * config.steps} in the run"
     )
-    yield (
-        f"micro-batch  {update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} (the longest), "
-        f"so at most {b.micro_batches} per update"
-    )
-    yield f"evaluation   {b.evaluation} rollouts x {b.evaluations} times; training samples {b.rollouts * config.steps}"
 
 
 def advice(config: Config, b: Budget, base: Path) -> Iterator[str]:
     """One sentence per key that wastes compute, with the number that would fit."""
     yield from _about_selection(config, b, base)
-    yield from _about_shares(config, base)
+    yield from _about_shares(config, b, base)
     yield from _about_updates(config, b, base)
     yield from _about_sizes(config, b)
+    yield from _about_precision(config)
     yield from _about_evaluation(config, b)
 
 
 def _about_selection(config: Config, b: Budget, base: Path) -> Iterator[str]:
     count = config.rollout.rollouts_per_prompt
-    if b.kept >= count > 1 and any(member.label != "all" for member in config.select):
+    if b.kept >= count > 1 and any(_fixed_size(member, base) for member in config.select):
         yield (
             f"select keeps all {count} rollouts of a prompt: nothing is dropped; lower keep_per_prompt to "
             f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or say select = 'all'"
@@ -96,15 +126,28 @@ def _about_selection(config: Config, b: Budget, base: Path) -> Iterator[str]:
         )
 
 
-def _about_shares(config: Config, base: Path) -> Iterator[str]:
-    """An allocator that gives a prompt more rollouts must not thereby give it more of the objective."""
+def _about_shares(config: Config, b: Budget, base: Path) -> Iterator[str]:
+    """Neither an allocator nor a selector may change a prompt's share of the objective.
+
+    A filter by reward, which keeps no fixed number, is left alone: RAFT's drops what had no credit.
+    """
     weighting = resolve("weighting", config.weighting.use, base=base)
+    if weighting.traits.get("total") == "prompts" and b.kept < config.rollout.rollouts_per_prompt:
+        yield (
+            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some: of "
+            f"{config.rollout.rollouts_per_prompt} rollouts {b.kept} are kept, and the gradient shrinks by the share "
+            f"that is dropped; use select = 'all', or weighting = 'prompt'"
+        )
     if config.allocate.label != "uniform" and weighting.traits.get("share") != "equal":
         yield (
             f"allocate = {config.allocate.label!r} gives prompts unequal numbers of rollouts, and weighting = "
             f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt', or for 0/1 credit "
             f"'unbiased' or 'accepted'"
         )
+
+
+def _fixed_size(member: Member, base: Path) -> bool:
+    return "keep_per_prompt" in resolve("selector", member.use, base=base).options
 
 
 def _over_kept(member: Member, entry: Entry) -> bool:
@@ -144,6 +187,14 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
     if at_once >= 4 * most:
         yield (
             f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
+        )
+
+
+def _about_precision(config: Config) -> Iterator[str]:
+    if config.model.dtype == "bfloat16" and config.model.lora is None:
+        yield (
+            "model.dtype = 'bfloat16' trains weights of 8 significant bits: most small AdamW updates are rounded away "
+            "(two at a learning rate of 1e-5 changed 0.6% of the parameters); use 'float32', or train a model.lora"
         )
 
 

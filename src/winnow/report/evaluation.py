@@ -17,11 +17,12 @@ import transformers
 from winnow.algos.estimators import pass_at_k
 from winnow.build import engine_context, evaluation_sampling, held_out_prompts, load_model
 from winnow.config import Config
-from winnow.errors import DataError
+from winnow.errors import ConfigError
 from winnow.evaluate import Evaluation, evaluate
 from winnow.learner.device import resolve_device
 from winnow.members import resolve_members
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
+from winnow.registry import resolve
 from winnow.report.text import accuracies, duration, percent, quoted, safe
 from winnow.verify import Verifiers
 
@@ -75,13 +76,17 @@ def analysis(evaluation: Evaluation) -> str:
     return "\n".join([headline(evaluation), "", *_examples(evaluation.sampled)])
 
 
-def check_new(output: Path) -> None:
-    """Refuse, before an hour of sampling, to overwrite results. Raises DataError."""
-    for path in (output, report_path(output)):
-        if path.exists():
-            raise DataError(f"{path} already exists; choose another --output, or remove it")
-    if not output.parent.is_dir():
-        raise DataError(f"--output: there is no folder {output.parent}")
+def check_reward(config: Config, base: Path) -> None:
+    """Is the reward of a run still to be found? One given from Python left only its name. Raises ConfigError."""
+    used = [part.use for part in config.reward.parts] if config.reward.use is None else [config.reward.use]
+    for use in used:
+        try:
+            resolve("reward", use, base=base)
+        except ConfigError as error:
+            raise ConfigError(
+                f"reward: {error}. If the run's reward was a function given from Python, only its name was saved: "
+                f"name it with --set reward.use=file.py:function, or with a configuration (--config)"
+            ) from error
 
 
 def write(evaluation: Evaluation, output: Path) -> None:

@@ -48,6 +48,8 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
 
 def last_step(path: Path) -> int:
     """The newest step whose rollouts are complete. Raises DataError when there is none."""
+    if not path.exists():
+        raise DataError(f"cannot read {path}: there is no such file or folder; name a run folder or its rollouts.jsonl")
     folder = path if path.is_dir() else path.parent
     steps = [int(row["step"]) for row in read_metrics(folder) if "budget/rollouts" in row]
     if not steps:

@@ -13,8 +13,8 @@ PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy",
 
 
 def describe_run(config: Config, *, base: Path, device: str, threads: int) -> dict[str, Any]:
-    """The resolved configuration, the folder its files are relative to, the versions of everything that computes, and the
-    machine, as JSON.
+    """The resolved configuration, the folder its files are relative to, the versions of everything that computes, and
+    the machine, as JSON.
     """
     return {
         "config": dump(config),
