@@ -138,7 +138,7 @@ def test_check_needs_no_network(tmp_path):
     [
         ('model = "owner/name"\n[evaluate]\nsplit = "nope"', "nope"),
         ('model = "./nope"\n[task]\nuse = "gsm8k"\npath = "owner/data"', "there is no folder './nope'"),
-        ('[task]\nuse = "gsm8k"\npath = "./nope"', "task.path: ./nope"),
+        ('[task]\nuse = "gsm8k"\npath = "./nope"', "task.path: there is no file or folder ./nope"),
     ],
 )
 def test_check_looks_at_what_is_here_where_something_is_on_the_hub(tmp_path, toml, message):

@@ -75,7 +75,7 @@ def read_published(path: str, split: str, *, files: Sequence[str], subset: str |
         return read_jsonl(local)
     if local.is_dir():
         return read_jsonl(_first(local, files))
-    if _HUB_ID.fullmatch(path) and not path.endswith(".jsonl"):
+    if _HUB_ID.fullmatch(path) and not path.startswith(".") and not path.endswith(".jsonl"):
         return read_hub(path, split, subset=subset)
     raise DataError(f"task.path: there is no file or folder {path}, and it is no hub id (owner/name)")
 
