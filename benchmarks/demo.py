@@ -1,7 +1,7 @@
 """The runs that scripts/demo left behind, as one dated result: accuracy before and after, and what it cost.
 
-    scripts/demo 0 1 2 control
-    python benchmarks/demo.py runs/demo-...
+scripts/demo 0 1 2 control
+python benchmarks/demo.py runs/demo-...
 """
 
 from __future__ import annotations

@@ -75,6 +75,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     _check_values(advantage, critic)
     reward = reward_spec(config)
     make_reward(reward, base=base)  # a wrong reward ends here, not in a worker
+    _check_limits(config, reward, base)
     terms = [member.entry("term", term) for term in config.terms]
     return Members(
         config=config,
@@ -143,6 +144,19 @@ def _check_values(advantage: Entry, critic: Critic | None) -> None:
             f"advantage = {advantage.name!r} needs values, and there is no critic; give one from Python "
             f"(winnow.train(critic=...)), or choose an advantage with another baseline"
         )
+
+
+def _check_limits(config: Config, reward: Mapping[str, Any], base: Path) -> None:
+    """What exceeds a reward's own time limit is wrong; what exceeds the worker's, which kills, is failed."""
+    for part in reward.get("parts", [reward]):
+        entry = resolve("reward", part["use"], base=base)
+        name = entry.traits.get("own_limit")
+        own = None if name is None else part["options"].get(name, entry.options[name].default)
+        if own is not None and own >= config.verify.timeout_seconds:
+            raise ConfigError(
+                f"verify.timeout_seconds = {config.verify.timeout_seconds} would end the reward {entry.name!r} before "
+                f"its own limit, reward.{name} = {own}, could call it wrong; raise the former above the latter"
+            )
 
 
 def _check_presumed(entry: Entry, config: Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import winnow
 from winnow.state.logbook import read_metrics, read_rollouts
@@ -28,3 +29,9 @@ def test_programs_train(smallest, tmp_path):
     rows = read_metrics(result.folder)
     assert [row["budget/updates"] for row in rows[:2]] == [1, 1]
     assert [row["outcome/failed"] for row in rows[:2]] == [0, 0]
+
+
+def test_the_worker_s_limit_must_leave_room_for_the_reward_s_own(smallest):
+    """A program over its own limit is wrong; one that the worker had to be killed for would count as failed."""
+    with pytest.raises(winnow.ConfigError, match=r"verify.timeout_seconds = 3.0 .* reward.total_seconds = 4.5"):
+        winnow.train(**smallest(reward={"use": "code_tests"}, verify={"timeout_seconds": 3.0}))

@@ -53,7 +53,12 @@ def _check(options: Mapping[str, Any]) -> None:
         raise ConfigError(str(error)) from error
 
 
-@register("reward", example=lambda program: f"like this:</think>\n```python\n{program}\n```", check=_check)
+@register(
+    "reward",
+    example=lambda program: f"like this:</think>\n```python\n{program}\n```",
+    check=_check,
+    own_limit="total_seconds",
+)
 def code_tests(
     prompt: Prompt,
     rollout: Rollout,
