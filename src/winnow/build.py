@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector
@@ -66,10 +67,7 @@ class Run:
 
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
         """[G] for an allocator that learns from training; None where nobody would read them."""
-        of = self.config.probe.gradient_norm
-        if self.source != "history" or of == "none":
-            return None
-        return self.policy.prompt_gradient_norms(groups, of=of)
+        return measured_gradient_norms(self.config, self.policy, groups) if self.source == "history" else None
 
     def close(self) -> None:
         """End the verify workers."""
@@ -129,6 +127,12 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     return run
 
 
+def measured_gradient_norms(config: Config, policy: Policy, groups: Sequence[Group]) -> FloatArray | None:
+    """[G] the mean gradient norm of each group's correct rollouts, where the configuration asks for it."""
+    of = config.probe.gradient_norm
+    return None if of == "none" else policy.prompt_gradient_norms(groups, of=of)
+
+
 def restore(run: Run, saved: Checkpoint) -> None:
     """Everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
@@ -147,6 +151,7 @@ def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -
     A full model is resumed from its checkpoint, which is a model folder; an adapter on top of the base it was trained
     on.
     """
+    transformers.utils.logging.disable_progress_bar()  # one for every load, and for every shard of every checkpoint
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
     loaded = load(path, dtype=config.model.dtype, device=str(device))

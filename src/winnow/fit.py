@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from winnow.build import REFERENCE, Run, build, evaluation_sampling
 from winnow.errors import RunFolderError
@@ -70,7 +69,6 @@ def fit(members: Members, *, resume: bool = False, watch: Watch = lambda event: 
     SIGTERM and SIGINT end the run after the step under way, with a checkpoint. Raises WinnowError subclasses.
     """
     config = members.config
-    transformers.utils.logging.disable_progress_bar()  # a bar for every shard of every checkpoint
     torch.set_num_threads(config.threads or torch.get_num_threads())
     device = resolve_device(config.device)
     about = describe_run(config, base=members.base, device=str(device), threads=torch.get_num_threads())

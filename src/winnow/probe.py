@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.build import Run
+from winnow.build import Run, measured_gradient_norms
 from winnow.errors import ConfigError
 from winnow.measure import Clock, Metrics
-from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
+from winnow.records import Group, IntArray, Prompt, PromptStats
 
 
 def plan(run: Run, step: int) -> None:
@@ -53,7 +53,7 @@ def probe(run: Run, step: int) -> Metrics:
             prompts, counts, run.sampling, seed=(run.seed, "probe", step), on_rollout=run.verifiers.submit
         )
         groups = run.verifiers.collect(groups)
-        run.history.record_probe(groups, step, gradient_norms(run, groups))
+        run.history.record_probe(groups, step, measured_gradient_norms(run.config, run.policy, groups))
         planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), "seconds/probe": clock.seconds["probe"]}
 
@@ -85,12 +85,6 @@ def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
         f"the allocator gave {said} for {prompts} prompts and a budget of {budget}; it must return one integer per "
         f"prompt, 0 or more, which add up to the budget (or to less, where it has a maximum)"
     )
-
-
-def gradient_norms(run: Run, groups: Sequence[Group]) -> FloatArray | None:
-    """[G] the mean gradient norm of each group's correct rollouts, where the configuration asks for it."""
-    of = run.config.probe.gradient_norm
-    return None if of == "none" else run.policy.prompt_gradient_norms(groups, of=of)
 
 
 def reset(run: Run) -> None:

@@ -125,7 +125,7 @@ def _active(weights: FloatArray, budget: int, minimum: int, top: int) -> BoolArr
     affordable = budget // minimum if minimum else len(weights)
     count = max(1, min(rounded, affordable), -(-budget // top) if top else 1)
     active = np.zeros(len(weights), dtype=np.bool_)
-    active[heaviest[: max(count, 0)]] = True
+    active[heaviest[:count]] = True
     return active if minimum else active | (weights > 0)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from winnow.algos.estimators import pass_at_k
 from winnow.build import engine_context, evaluation_sampling, held_out_prompts, load_model
@@ -43,7 +42,6 @@ def evaluate_model(config: Config, base: Path) -> Evaluation:
     members = resolve_members(config, base)
     torch.set_num_threads(config.threads or torch.get_num_threads())
     prompts = held_out_prompts(members).prompts
-    transformers.utils.logging.disable_progress_bar()  # the report is the output, not the loading
     loaded = load_model(config, resolve_device(config.device), None)
     with Verifiers(members.reward, **config.verify.model_dump(), base=base) as verifiers:
         return evaluate(
