@@ -161,17 +161,20 @@ FORGED_FUNCTIONS = {
     "true is not one": "def add(a, b): return True",
     "deep": "def add(a, b):\n  x = []\n  for _ in range(900): x = [x]\n  return x",
     "huge": "def add(a, b): return 10 ** 4000",
+    "huge for the second test": "def add(a, b): return 3 if a == 1 else 10 ** 4000",
 }
 
 
 @pytest.mark.parametrize("name", FORGED_PROGRAMS)
 def test_a_verdict_on_a_program_cannot_be_forged(name: str):
-    assert judge(fence(FORGED_PROGRAMS[name])).kind == "wrong"
+    outcome = judge(fence(FORGED_PROGRAMS[name]))
+    assert outcome.kind == "wrong", outcome
 
 
 @pytest.mark.parametrize("name", FORGED_FUNCTIONS)
 def test_a_verdict_on_a_function_cannot_be_forged(name: str):
-    assert judge(fence(FORGED_FUNCTIONS[name]), ADD).kind == "wrong"
+    outcome = judge(fence(FORGED_FUNCTIONS[name]), ADD)
+    assert outcome.kind == "wrong", outcome
 
 
 # comparison
@@ -215,6 +218,12 @@ def test_outputs(mine: bytes, gold: bytes, same: bool):
         ([1], [1, 2], False),
         (1000000008, 1000000007, False),
         (float("nan"), 1.0, False),
+        (float("inf"), 1.0, False),
+        (1.0, float("inf"), False),
+        (10**4000, 1.0, False),
+        (10**4000, 1, False),
+        (1, 10**4000, False),
+        (1.0, 10**4000, False),
     ],
 )
 def test_values(mine: Any, gold: Any, same: bool):
