@@ -34,6 +34,21 @@ def test_a_uniform_just_below_one_never_picks_an_impossible_token() -> None:
     assert int(choose(logits, u, Sampling(max_new_tokens=1))[0]) == 39_999
 
 
+@pytest.mark.parametrize("vocabulary", [1, 5, 63, 64, 65, 1000])
+def test_blocks_of_the_vocabulary_choose_as_one_cumulative_sum_does(vocabulary: int) -> None:
+    random = np.random.default_rng(vocabulary)
+    logits = torch.from_numpy(random.normal(0, 4, (500, vocabulary)))
+    logits[:, ::3] = -torch.inf if vocabulary > 1 else 0.0
+    u = torch.from_numpy(random.random(500))
+    u[:3] = torch.tensor([0.0, np.nextafter(1.0, 0.0), 0.5])
+    whole = logits.softmax(-1).cumsum(-1)
+    expected = torch.searchsorted(whole / whole[:, -1:], u[:, None], right=True)[:, 0].clamp_(max=vocabulary - 1)
+    token, logprob = choose(logits, u, Sampling(max_new_tokens=1))
+    assert (token != expected).sum() <= 1  # the second: a uniform of almost 1, which rounding may lift onto the end
+    torch.testing.assert_close(logprob, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0])
+    assert logprob.isfinite().all()
+
+
 def test_temperature_sharpens_and_zero_is_greedy_at_temperature_one() -> None:
     squares = P[0] ** 2 / (P[0] ** 2).sum()  # .01 0 .16 .09 .04, over .30
     assert chosen(0.5, temperature=0.5) == (2, pytest.approx(math.log(squares[2])))

@@ -9,12 +9,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native import native
 from winnow.errors import ConfigError, EngineError
+from winnow.learner.parts import attends_fully
 from winnow.records import Prompt, Sampling
 
 PROMPT = Prompt(id="p", tokens=np.array([3, 1, 4]), text="", answer=None, task="")
@@ -88,6 +89,47 @@ def test_native_refuses_attention_it_would_get_wrong() -> None:
     c.model.config.layer_types = ["sliding_attention"]
     with pytest.raises(ConfigError, match="sliding_attention"):
         native(c)
-    with pytest.raises(ConfigError, match="flex_attention"):
-        native(context(attn_implementation="flex_attention"))
     assert np.isfinite(greedy(native(context(attn_implementation="eager")))).all()
+
+
+def test_native_refuses_layers_that_do_not_attend_through_the_interface() -> None:
+    c = context()
+    attention = c.model.model.layers[0].self_attn
+    forward = attention.forward
+    attention.forward = lambda *args, shared=None, **options: forward(*args, **options)
+    with pytest.raises(ConfigError, match=r"interface.*hf"):
+        native(c)
+
+
+def test_native_refuses_windows_that_no_layer_type_names() -> None:
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=12, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
+    c = context()
+    for window in (8, None):
+        model = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=1, sliding_window=window))
+        assert attends_fully(model) is (window is None)
+        if window is None:
+            assert np.isfinite(greedy(native(dataclasses.replace(c, model=model)))).all()
+        else:
+            with pytest.raises(ConfigError, match="sliding_window"):
+                native(dataclasses.replace(c, model=model))
+
+
+def test_a_copy_in_another_precision_keeps_its_rotary_frequencies() -> None:
+    """They are a table, not a weight: in bfloat16 they would be off by radians at position 1,000."""
+    model = native(context(), dtype="bfloat16")._model
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert model.model.rotary_emb.inv_freq.dtype == torch.float32
+
+
+def test_a_copy_in_another_precision_is_stale_until_it_loads() -> None:
+    c = context()
+    engine = native(c, dtype="bfloat16")
+    before = greedy(engine)
+    assert 0 < np.abs(before - greedy(native(c))).max() < engine.logprob_tolerance
+    perturb(c.model)
+    np.testing.assert_array_equal(greedy(engine), before)
+    engine.load({name: p.detach() for name, p in c.model.named_parameters()}, version=1)
+    assert np.abs(greedy(engine) - greedy(native(c))).max() < engine.logprob_tolerance
+    assert np.abs(greedy(engine) - before).max() > 0.1
+    assert c.model.dtype == torch.float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from winnow.seeds import Rng, derive, generator, uniform
+from winnow.seeds import Rng, derive, generator, uniform, uniforms
 
 
 def test_keys_depend_on_every_part_and_its_type():
@@ -34,3 +34,9 @@ def test_uniforms_are_uniform_and_follow_ids():
 
 
 EXPECTED = "17f07c3e6379d9b56305d158502ed406"
+
+
+def test_many_rows_of_uniforms_are_those_of_a_generator_each() -> None:
+    keys = [(7, "rollout", step, f"p{i}", i) for step in range(3) for i in range(4)]
+    np.testing.assert_array_equal(uniforms(keys, 9), [generator(*key).random(9) for key in keys])
+    assert uniforms([], 9).shape == (0, 9)

@@ -1,5 +1,5 @@
 """Engines: what samples rollouts. Importing this registers them all."""
 
-from winnow.engines import hf, native, scripted
+from winnow.engines import hf, native, scripted, vllm
 
-__all__ = ["hf", "native", "scripted"]
+__all__ = ["hf", "native", "scripted", "vllm"]

@@ -5,7 +5,7 @@ A member of the family "engine" is a function `(context, *, options) -> Engine`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,7 @@ class EngineContext:
     tokenizer: PreTrainedTokenizerBase
     stop_tokens: tuple[int, ...]  # every end-of-sequence id
     max_rollouts_at_once: int
+    context_tokens: int | None = None  # the most a prompt and its rollout may have together; None: what the model can
 
 
 class Engine(Protocol):
@@ -67,3 +68,11 @@ def check_newer(version: int, *, than: int) -> None:
     """Refuse weights that are not newer than those an engine has. Raises EngineError."""
     if version <= than:
         raise EngineError(f"the engine already has weights of version {than}; version {version} would make it stale")
+
+
+def check_names(weights: Collection[str], *, own: Collection[str], trained: Collection[str]) -> None:
+    """Raise EngineError unless the weights are a model's `own`, and all that are `trained` are among them."""
+    if unknown := [name for name in weights if name not in own]:
+        raise EngineError(f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)")
+    if missing := [name for name in trained if name not in weights]:
+        raise EngineError(f"the weights lack {missing[0]!r} ({len(missing)} such names); it would stay stale")

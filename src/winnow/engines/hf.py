@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +20,12 @@ from transformers import (
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
 from winnow.engines.batching import left_pad
 from winnow.engines.harvest import Harvest, Slot, waves
+from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule
-from winnow.errors import EngineError
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register
 from winnow.seeds import Part
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @register("engine")
@@ -41,13 +37,11 @@ def hf(context: EngineContext) -> Engine:
 class HuggingFace:
     """See `hf`. It holds the weights twice, so it also exercises the hand-over that `native` does not need."""
 
-    logprob_tolerance = 1e-4
-
     def __init__(self, context: EngineContext) -> None:
         self.version = 0
-        self._model: PreTrainedModel = copy.deepcopy(context.model).eval()
-        self._trained = [name for name, weight in self._model.named_parameters() if weight.requires_grad]
-        self._model.requires_grad_(False)
+        self._weights = OwnWeights(context.model)
+        self._model = self._weights.model
+        self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._model.generation_config = GenerationConfig()  # a model's own defaults would alter the distribution
         self._at_once = context.max_rollouts_at_once
         self._stop_tokens = context.stop_tokens
@@ -74,14 +68,7 @@ class HuggingFace:
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy weights by name; every trained parameter must be among them."""
         check_newer(version, than=self.version)
-        own = self._model.state_dict()
-        if unknown := [name for name in weights if name not in own]:
-            raise EngineError(f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)")
-        if missing := [name for name in self._trained if name not in weights]:
-            raise EngineError(f"the weights lack {missing[0]!r} ({len(missing)} such names); it would stay stale")
-        with torch.no_grad():
-            for name, weight in weights.items():
-                own[name].copy_(weight)
+        self._weights.copy(weights)
         self.version = version
 
     def _generate(

@@ -2,48 +2,72 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
-from winnow.engines.harvest import Harvest, waves
+from winnow.engines.decoder import COLUMNS, Decoder, check_attention, rounded
+from winnow.engines.graphs import Graphs
+from winnow.engines.harvest import Harvest
+from winnow.engines.key_values import Layout, Room
+from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.rows import Rows
-from winnow.engines.sampling import choose
 from winnow.engines.stopping import StopRule
-from winnow.errors import ConfigError, EngineError
+from winnow.engines.tiles import Line
+from winnow.errors import EngineError
 from winnow.records import Group, Prompt, Sampling
 from winnow.registry import register
 from winnow.seeds import Part
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 
 @register("engine")
-def native(context: EngineContext) -> Engine:
-    """Fast decoding on the policy's own module: each prompt is read once, finished rollouts leave the batch."""
-    return Native(context)
+def native(
+    context: EngineContext,
+    *,
+    dtype: Literal["policy", "bfloat16", "float16"] = "policy",
+    key_value_mb: int = 0,
+    graphs: bool = True,
+) -> Engine:
+    """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and rows never idle.
+
+    `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` bounds the memory
+    of keys and values (0: only rollout.max_rollouts_at_once bounds it). `graphs` replays CUDA graphs, on a GPU.
+    """
+    return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs)
 
 
 class Native:
     """See `native`."""
 
-    logprob_tolerance = 1e-4
-
-    def __init__(self, context: EngineContext) -> None:
-        _check_attention(context.model)
+    def __init__(
+        self, context: EngineContext, *, dtype: str = "policy", key_value_mb: int = 0, graphs: bool = True
+    ) -> None:
+        check_attention(context.model)
         self.version = 0
-        self._model = context.model
+        self._policy = context.model
+        self._copy = None if dtype == "policy" else OwnWeights(context.model, getattr(torch, dtype))
+        self._model: PreTrainedModel = context.model if self._copy is None else self._copy.model
+        self.logprob_tolerance = TOLERANCES[self._model.dtype]
+        self._decoder: Decoder | None = None
+        self._graphs = graphs and self._model.device.type == "cuda"
         self._at_once = context.max_rollouts_at_once
+        self._tokens = key_value_mb * 2**20 // Layout.of(self._model).bytes_per_token if key_value_mb else None
         self._rule = functools.cache(
             partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
         )
+
+    @property
+    def key_value_bytes(self) -> int:
+        """Memory set aside for keys and values so far."""
+        return 0 if self._decoder is None else self._decoder.key_values.bytes
 
     def generate(
         self,
@@ -57,57 +81,45 @@ class Native:
         """See `Engine`."""
         rule = self._rule(sampling.stop)
         harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        with _evaluating(self._model), torch.inference_mode():
-            for wave in waves(harvest.slots, self._at_once):
-                _decode(Rows(self._model, wave, sampling, seed), harvest, rule, sampling)
+        line = Line(
+            harvest.slots,
+            rows=self._at_once,
+            columns=sampling.max_new_tokens,
+            tokens=self._tokens,
+            multiple=COLUMNS if self._graphs else 1,
+        )
+        decoder = self._decoder_with(line.room)
+        with decoder.sampling(line.room):
+            rows = Rows(decoder, line, sampling, seed)
+            while rows.admit():
+                rows.retire(rows.draw(rule), harvest)
+                rows.advance()
         return harvest.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Takes the version; refuses weights that are not the very ones of the module it decodes on."""
+        """Takes the version, and refuses any but the module's own weights; where it decodes on a copy, copies them."""
         check_newer(version, than=self.version)
-        own = self._model.state_dict()
+        if self._copy is None:
+            self._check_own(weights)
+        else:
+            self._copy.copy(weights)
+        self.version = version
+
+    def _decoder_with(self, request: Room) -> Decoder:
+        """The last request's, if it has the room: memory is set aside again only for a request that needs more."""
+        needed = rounded(request) if self._graphs else request
+        if self._decoder is None or not self._decoder.room.covers(needed):
+            joined = needed if self._decoder is None else self._decoder.room.joined(needed)
+            fits = self._tokens is None or joined.tokens() <= self._tokens
+            self._decoder = None  # its memory goes before more is taken
+            self._decoder = Decoder(self._model, joined if fits else needed, Graphs() if self._graphs else None)
+        return self._decoder
+
+    def _check_own(self, weights: Mapping[str, Tensor]) -> None:
+        own = self._policy.state_dict()
         for name, weight in weights.items():
             if name not in own or own[name].data_ptr() != weight.data_ptr():
                 raise EngineError(
                     f"{name!r} is not a weight of the policy's own module, on which the native engine decodes; "
                     "hand over the module's weights, not copies of them, or use the engine 'hf'"
                 )
-        self.version = version
-
-
-def _decode(rows: Rows, harvest: Harvest, rule: StopRule, sampling: Sampling) -> None:
-    """Sample one wave to its end, a token per living rollout at a time."""
-    watch = torch.from_numpy(rule.watch).to(rows.logits.device)
-    while rows:
-        token, logprob = choose(rows.logits, rows.uniforms, sampling)
-        rows.append(token, logprob)
-        if rows.column == sampling.max_new_tokens:
-            finished = list(range(len(rows)))
-        else:
-            watched = watch[token].nonzero()[:, 0].tolist()
-            finished = [row for row in watched if rule.ends(rows.tokens(row).numpy(force=True))]
-        if finished:
-            rows.retire(finished, harvest)
-        if rows:
-            rows.advance()
-
-
-@contextlib.contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
-def _check_attention(model: PreTrainedModel) -> None:
-    """Decoding hands the layers a full mask of its own making; others would ignore it or need another."""
-    kinds = set(getattr(model.config, "layer_types", None) or ()) - {"full_attention"}
-    kernel = model.config._attn_implementation
-    if kinds or kernel not in ("sdpa", "eager"):
-        found = ", ".join(sorted(kinds)) or kernel
-        raise ConfigError(
-            f"rollout.engine: native decodes full attention by 'sdpa' or 'eager' only; this model has {found}, use 'hf'"
-        )

@@ -1,106 +1,110 @@
-"""The rollouts of one wave while they are being sampled, one row each."""
+"""The rollouts of one request while they are sampled, one row each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+import numpy as np
 import torch
-from torch import Tensor
 
-from winnow.engines.batching import left_pad
+from winnow.engines.decoder import Decoder
 from winnow.engines.harvest import Harvest, Slot
-from winnow.engines.key_values import KeyValues
-from winnow.engines.sampling import uniforms
-from winnow.records import Sampling
+from winnow.engines.sampling import choose, uniforms
+from winnow.engines.stopping import StopRule
+from winnow.engines.tiles import Line, Tile
+from winnow.records import BoolArray, IntArray, Sampling
 from winnow.seeds import Part
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class Rows:
-    """Living rollouts, in the first `len(rows)` rows of every table [R, ...]; the tables never shrink.
+    """Living rollouts, in the first `len(rows)` rows of every table [R, C]; the tables never grow or shrink.
 
     When rollouts finish, the last living rows move into the gaps: a step copies as many rows as it finishes, and the
-    living stay contiguous, so that the policy sees plain views.
+    living stay contiguous, so that the policy sees plain views. Then waiting rollouts take the rows that are free.
+    At any time all rows write the same column of a ring, wherever in their text they are.
     """
 
-    def __init__(self, model: PreTrainedModel, wave: list[Slot], sampling: Sampling, seed: tuple[Part, ...]) -> None:
-        """Read every prompt of the wave once, and share what was read among its rollouts."""
-        columns, device = sampling.max_new_tokens, model.device
-        prompts = {slot.place: slot.prompt for slot in wave}
-        tokens, real = left_pad(list(prompts.values()), pad=0, device=device)
-        row_of = {place: row for row, place in enumerate(prompts)}
-        owner = torch.tensor([row_of[slot.place] for slot in wave], device=device)
-        read = _read(model, tokens, real)
-        self._model = model
-        self._slots = list(wave)
-        self._cache = KeyValues(read.past_key_values, owner, tokens.shape[1] + columns)
-        self._mask = _additive(real, columns, model.dtype)[owner]
-        self._lengths = real.sum(dim=-1)[owner]
-        self._uniforms = torch.from_numpy(uniforms(seed, wave, columns)).to(device)
-        self._tokens = torch.zeros(len(wave), columns, dtype=torch.int64, device=device)
-        self._logprobs = torch.zeros(len(wave), columns, dtype=torch.float64, device=device)
-        self.logits: Tensor = read.logits[:, -1][owner]  # [R, V] of the next token
-        self.column = 0  # how many tokens every living rollout has
+    def __init__(self, decoder: Decoder, line: Line, sampling: Sampling, seed: tuple[Part, ...]) -> None:
+        self._decoder, self._line, self._sampling, self._seed = decoder, line, sampling, seed
+        self._columns = line.room.columns
+        self._seats: list[tuple[Tile, Slot]] = []
+        self._logits = torch.empty(0, 0)  # [R, V] of the next tokens
+        self._time = 0  # tokens that the first rows have by now
+        self._born = np.zeros(line.room.rows, dtype=np.int64)  # the time at which a row began
+        self._tokens = np.zeros((line.room.rows, self._columns), dtype=np.int64)
+        self._logprobs = np.zeros(self._tokens.shape, dtype=np.float64)
+        self._uniforms = np.zeros(self._tokens.shape, dtype=np.float64)
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._seats)
 
-    @property
-    def uniforms(self) -> Tensor:
-        """[R] the numbers that choose the next token."""
-        return self._uniforms[: len(self), self.column]
+    def admit(self) -> bool:
+        """Let waiting rollouts in, as many as have room, and read their prompts; False when nobody is left."""
+        if admitted := self._line.admit(len(self)):
+            rows = slice(len(self), len(self) + len(admitted))
+            if opened := self._line.open(admitted):
+                logits = self._decoder.read([t.prompt for t in opened], [t.place for t in opened])
+                for tile, row in zip(opened, logits, strict=True):
+                    tile.logits = row
+            after = torch.stack([tile.logits for tile, _ in admitted if tile.logits is not None])
+            self._logits = torch.cat([self._logits, after]) if self._seats else after
+            self._seats += admitted
+            self._born[rows] = self._time
+            drawn = uniforms(self._seed, [slot for _, slot in admitted], self._sampling.max_new_tokens)
+            numbers = np.arange(rows.start, rows.stop)
+            self._uniforms[numbers[:, None], self._written(numbers, drawn.shape[1])] = drawn
+            self._decoder.start(rows, torch.tensor([len(slot.prompt.tokens) for _, slot in admitted]))
+            self._seat()
+        return len(self) > 0
 
-    def append(self, token: Tensor, logprob: Tensor) -> None:
-        """Write the next token [R] and its log-prob [R]."""
-        self._tokens[: len(self), self.column] = token
-        self._logprobs[: len(self), self.column] = logprob
-        self.column += 1
+    def draw(self, rule: StopRule) -> IntArray:
+        """Choose the next token of every living row; the rows (ascending) that it ends."""
+        living, column = len(self), self._time % self._columns
+        uniform = torch.from_numpy(self._uniforms[:living, column])
+        token, logprob = choose(self._logits, uniform, self._sampling)
+        self._decoder.take(token)
+        self._tokens[:living, column] = token.numpy(force=True)
+        self._logprobs[:living, column] = logprob.numpy(force=True)
+        self._time += 1
+        return np.flatnonzero(self._over(self._tokens[:living, column], rule))
 
-    def tokens(self, row: int) -> Tensor:
-        """[L] what a rollout has so far."""
-        return self._tokens[row, : self.column]
-
-    def retire(self, finished: list[int], harvest: Harvest) -> None:
-        """Hand finished rows (ascending) to the harvest, and let the last living ones take their places."""
-        for row in finished:
-            logprobs = self._logprobs[row, : self.column]
-            harvest.add(
-                self._slots[row], self.tokens(row).clone().numpy(force=True), logprobs.clone().numpy(force=True)
-            )
+    def retire(self, finished: IntArray, harvest: Harvest) -> None:
+        """Hand finished rows to the harvest, and let the last living ones take their places."""
+        if not len(finished):
+            return
+        lengths = self._time - self._born[finished]
+        places = finished[:, None], self._written(finished, lengths.max())
+        found = zip(finished.tolist(), lengths.tolist(), self._tokens[places], self._logprobs[places], strict=True)
+        for row, length, tokens, logprobs in found:
+            tile, slot = self._seats[row]
+            harvest.add(slot, tokens[:length], logprobs[:length])
+            self._line.leave(tile)
         left = len(self) - len(finished)
-        gaps = [row for row in finished if row < left]
-        movers = sorted(set(range(left, len(self))).difference(finished))
+        gaps = finished[finished < left]
+        movers = np.setdiff1d(np.arange(left, len(self)), finished, assume_unique=True)
         for gap, mover in zip(gaps, movers, strict=True):
-            self._slots[gap] = self._slots[mover]
-        del self._slots[left:]
-        target, source = torch.tensor([gaps, movers], dtype=torch.int64, device=self._tokens.device)
-        for table in (self._tokens, self._logprobs, self._uniforms, self._mask, self._lengths):
-            table[target] = table[source]
-        self._cache.retain(left, source, target)
+            self._seats[gap] = self._seats[mover]
+        del self._seats[left:]
+        for table in (self._born, self._tokens, self._logprobs, self._uniforms):
+            table[gaps] = table[movers]
+        self._decoder.move(torch.from_numpy(movers), torch.from_numpy(gaps))
+        self._seat()
 
     def advance(self) -> None:
         """Feed the newest tokens to the policy, which answers with the next logits."""
-        living = len(self)
-        self.logits = self._model(
-            input_ids=self._tokens[:living, self.column - 1, None],
-            attention_mask=self._mask[:living, None, None, : self._cache.filled + 1],
-            position_ids=self._lengths[:living, None] + (self.column - 1),
-            past_key_values=self._cache,
-            use_cache=True,
-        ).logits[:, -1]
-        self._cache.filled += 1
+        if self._seats:
+            self._logits = self._decoder.advance(len(self), self._time)
 
+    def _over(self, newest: IntArray, rule: StopRule) -> BoolArray:
+        """[R] whether a row's newest token ends it."""
+        longest = self._born[: len(self)] + self._sampling.max_new_tokens == self._time
+        over: BoolArray = longest | rule.stops[newest]
+        for row in np.flatnonzero(rule.watch[newest] & ~over).tolist():
+            over[row] = rule.ends(self._tokens[row, self._written(row, self._time - self._born[row])[0]])
+        return over
 
-def _read(model: PreTrainedModel, tokens: Tensor, real: Tensor) -> Any:
-    """The logits after left-padded prompts [G, P], and their keys and values."""
-    positions = (real.cumsum(dim=-1) - 1).clamp_(min=0)
-    return model(input_ids=tokens, attention_mask=real, position_ids=positions, use_cache=True, logits_to_keep=1)
+    def _written(self, rows: int | IntArray, length: int) -> IntArray:
+        """[rows, length] the columns of rows' first tokens."""
+        columns: IntArray = (np.atleast_1d(self._born[rows])[:, None] + np.arange(length)) % self._columns
+        return columns
 
-
-def _additive(real: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    """[G, P + columns], 0 where attention may look and -inf at padding: what every kernel with a mask understands."""
-    mask = torch.zeros(len(real), real.shape[1] + columns, dtype=dtype, device=real.device)
-    mask[:, : real.shape[1]].masked_fill_(real == 0, -torch.inf)
-    return mask
+    def _seat(self) -> None:
+        self._decoder.seat(np.array([tile.place for tile, _ in self._seats], dtype=np.int64))

@@ -7,44 +7,66 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from winnow import seeds
 from winnow.engines.harvest import Slot
 from winnow.errors import EngineError
 from winnow.records import FloatArray, Sampling
-from winnow.seeds import Part, generator
+from winnow.seeds import Part
+
+BLOCK = 64  # tokens whose probabilities are added up before any are scanned
 
 
 def uniforms(seed: tuple[Part, ...], slots: Iterable[Slot], max_new_tokens: int) -> FloatArray:
     """[R, max_new_tokens] numbers in [0, 1): a row belongs to a rollout, wherever and with whomever it is sampled."""
-    return np.stack([generator(*seed, slot.prompt.id, slot.index).random(max_new_tokens) for slot in slots])
+    return seeds.uniforms(((*seed, slot.prompt.id, slot.index) for slot in slots), max_new_tokens)
 
 
 def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Tokens [R] and their log-probs [R] from logits [R, V] and uniforms [R], both float64 in and out.
 
-    A token is the first whose cumulative probability exceeds the uniform. The cumulative sum runs in float64 and is
-    never normalised: the uniform is scaled to its total instead, and kept below it, so that rounding cannot pick a
-    token of probability 0. Temperature 0 takes the most likely token, its log-prob at temperature 1. Raises EngineError
-    where logits are NaN or infinite, which the total cannot hide.
+    A token is the first whose cumulative probability exceeds the uniform. Temperature 0 takes the most likely token,
+    its log-prob at temperature 1. Raises EngineError where logits are NaN or infinite, which the total cannot hide.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature > 0:
         logits = _filtered(logits / sampling.temperature if sampling.temperature != 1 else logits, sampling)
-    top, likeliest = logits.max(dim=-1, keepdim=True)
-    steps = (logits - top).exp_().cumsum(dim=-1, dtype=torch.float64)
-    total = steps[:, -1:]
+    top = logits.amax(dim=-1, keepdim=True)
+    mass = (logits - top).exp_()
+    drawn, total = _inverted(mass, uniform[:, None].to(mass.device))
     if not total.isfinite().all():
         raise EngineError(
             "the policy's logits are not finite: its weights have diverged; lower optimizer.learning_rate and go on "
             "from an earlier checkpoint"
         )
-    if sampling.temperature > 0:
-        below = torch.minimum(uniform[:, None] * total, total.nextafter(torch.zeros_like(total)))
-        token = torch.searchsorted(steps, below, right=True)
-    else:
-        token = likeliest
+    token = drawn if sampling.temperature > 0 else logits.argmax(dim=-1, keepdim=True)
     logprob = (logits.gather(-1, token) - top).double() - total.log()
     return token[:, 0], logprob[:, 0]
+
+
+def _inverted(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the cumulative sum of mass [R, V] first exceeds uniform [R, 1] x its total: tokens [R, 1], totals [R, 1].
+
+    The sums are float64. They are taken of blocks first, then within the block that matters: most of the vocabulary is
+    added up and never scanned. The uniform is scaled and kept below the last sum, so that rounding cannot pick a token
+    without mass.
+    """
+    missing = -mass.shape[1] % BLOCK
+    blocks = (functional.pad(mass, (0, missing)) if missing else mass).view(len(mass), -1, BLOCK)
+    ends = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    sought = uniform * ends[:, -1:]
+    block = _first_above(ends, sought)
+    before = functional.pad(ends, (1, 0)).gather(-1, block)
+    inside = blocks[torch.arange(len(mass), device=mass.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
+    return block * BLOCK + _first_above(before + inside, sought), ends[:, -1:]
+
+
+def _first_above(ends: Tensor, sought: Tensor) -> Tensor:
+    """[R, 1] the first column of ascending `ends` [R, X] above `sought` [R, 1], which is kept below the last."""
+    last = ends[:, -1:]
+    found = torch.searchsorted(ends, torch.minimum(sought, last.nextafter(torch.zeros_like(last))), right=True)
+    return found.clamp_(max=ends.shape[1] - 1)  # where the sums are NaN, which `choose` refuses
 
 
 def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -30,6 +30,8 @@ class StopRule:
         self._tokenizer = tokenizer
         self._stop_tokens = frozenset(stop_tokens)
         self._stop = stop
+        self.stops = np.zeros(vocabulary, dtype=np.bool_)  # [V] the stop tokens
+        self.stops[list(stop_tokens)] = True
         self.watch = self._watch(vocabulary)
 
     def text(self, tokens: IntArray) -> str:
@@ -43,8 +45,7 @@ class StopRule:
         return bool(self._stop) and (self.text(tokens) if text is None else text).endswith(self._stop)
 
     def _watch(self, vocabulary: int) -> BoolArray:
-        watch = np.zeros(vocabulary, dtype=np.bool_)
-        watch[list(self._stop_tokens)] = True
+        watch = self.stops.copy()
         if self._stop:
             known = min(vocabulary, len(self._tokenizer))
             last = tuple({stop[-1] for stop in self._stop})

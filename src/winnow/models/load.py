@@ -50,7 +50,7 @@ class Description:
 
 def describe(path: str) -> Description:
     """Read the settings alone. Raises DataError where there are none."""
-    config = _config(path)
+    config = read_config(path)
     return Description(family=config.model_type, context=config.max_position_embeddings, vocabulary=config.vocab_size)
 
 
@@ -59,7 +59,7 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
     tokenizer = load_tokenizer(path)
-    config = _config(path)
+    config = read_config(path)
     if len(tokenizer) > config.vocab_size:
         raise DataError(
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
@@ -128,7 +128,8 @@ def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def _config(path: str) -> Any:
+def read_config(path: str) -> Any:
+    """The model's settings. Raises DataError where there are none."""
     return _read(path, "config.json", AutoConfig.from_pretrained)
 
 

@@ -1,0 +1,176 @@
+"""What an engine with weights of its own must know: what to serve, as plain data, and the weights by the model's names.
+
+The policy may be wrapped by an adapter or trained in part; whoever serves it sees a plain model under the names that a
+checkpoint of it would have. `Served` and a mapping of weights are all that crosses to such an engine, so it may live in
+another process.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from winnow.engines.base import Engine, EngineContext, OnRollout, check_names
+from winnow.errors import ConfigError
+from winnow.records import Group, Prompt, Sampling
+from winnow.seeds import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What to serve. It pickles."""
+
+    folder: Path  # with the model's config.json, and no weights; there while the server starts
+    dtype: str  # "float32" ...
+    names: frozenset[str]  # of the plain model's weights
+    adapter: Mapping[str, Any] | None  # as in peft's adapter_config.json, where one is served beside the model
+    adapter_names: frozenset[str]  # of its weights
+    tokenizer: PreTrainedTokenizerBase
+    stop_tokens: tuple[int, ...]
+    vocabulary: int
+    context_tokens: int
+    max_rollouts_at_once: int
+
+
+class Server(Engine, Protocol):
+    """An engine fed with a plain model's weights, from version 0 on: before the first `load` its version is -1."""
+
+    def close(self) -> None:
+        """Give back memory, files and processes; nothing can be generated any more."""
+
+
+class FromPolicy:
+    """The engine that a run sees: passes requests on to a server, and hands it the policy as a plain model; with
+    `adapter`, as a plain model once, and then as the adapter beside it.
+    """
+
+    def __init__(self, server: Server, model: Any, *, adapter: bool) -> None:
+        self._server, self._model, self._adapter = server, model, adapter
+        self.logprob_tolerance = server.logprob_tolerance
+        try:
+            server.load(self._beginning(), version=0)
+        except BaseException:
+            server.close()
+            raise
+        self.version = 0
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[Part, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`."""
+        return self._server.generate(prompts, counts, sampling, seed=seed, on_rollout=on_rollout)
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Hand the policy over as it is now; every trained parameter must be among `weights`."""
+        check_policy_weights(self._model, weights)
+        changed = adapter_weights(self._model) if self._adapter else served_weights(self._model, weights)
+        self._server.load(changed, version)
+        self.version = version
+
+    def close(self) -> None:
+        """See `Server`."""
+        self._server.close()
+
+    def _beginning(self) -> dict[str, Tensor]:
+        if not self._adapter:
+            return served_weights(self._model, {})
+        base = {name: parameter.detach() for name, parameter in _plain_parameters(self._model)}
+        return {**base, **adapter_weights(self._model)}
+
+
+def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> Served:
+    """Write the policy's settings into a folder, and say what else a server must know.
+
+    With `adapter`, the policy's adapter is served beside the plain model. Raises ConfigError where it has none.
+    """
+    if adapter and not hasattr(context.model, "peft_config"):
+        raise ConfigError("rollout.engine.lora = 'adapter', but no model.lora is trained; set one, or leave this out")
+    model = plain_model(context.model)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    limit = int(config.get_text_config().max_position_embeddings)
+    return Served(
+        folder=folder,
+        dtype=str(model.dtype).removeprefix("torch."),
+        names=frozenset(name for name, _ in _plain_parameters(context.model)),
+        adapter=adapter_config(context.model) if adapter else None,
+        adapter_names=frozenset(adapter_weights(context.model)) if adapter else frozenset(),
+        tokenizer=context.tokenizer,
+        stop_tokens=context.stop_tokens,
+        vocabulary=config.get_text_config().vocab_size,
+        context_tokens=min(limit, context.context_tokens or limit),
+        max_rollouts_at_once=context.max_rollouts_at_once,
+    )
+
+
+def plain_model(model: Any) -> Any:
+    """The transformers model inside a peft wrapper, or the model itself."""
+    unwrap = getattr(model, "get_base_model", None)
+    return model if unwrap is None else unwrap()
+
+
+def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
+    """Raise EngineError unless the names are a policy's, and every trained parameter is among them."""
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    check_names(weights, own=model.state_dict(), trained=trained)
+
+
+def served_weights(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The plain model's weights by its own names: `weights` where they say anything, the module's own elsewhere.
+
+    An adapter is added to copies, W + (alpha / rank) B A of Hu et al. 2021 (arXiv 2106.09685, eq. 3): the base is never
+    written. Its A and B are read from the module, so `weights` must be the module's own. Tied weights appear once.
+    """
+    given = {id(p): weights[name] for name, p in model.named_parameters() if name in weights}
+    merged = {id(base): weight for base, weight in _merged(plain_model(model))}
+    return {name: merged.get(id(p), given.get(id(p), p)).detach() for name, p in _plain_parameters(model)}
+
+
+def adapter_weights(model: Any) -> dict[str, Tensor]:
+    """The adapter that is trained, by the names that peft gives its files."""
+    (name,) = model.active_adapters
+    return {
+        key.replace(f".{name}.", "."): p.detach()
+        for key, p in model.named_parameters()
+        if ".lora_" in key and f".{name}." in key
+    }
+
+
+def adapter_config(model: Any) -> dict[str, Any]:
+    """What adapter_config.json says of the adapter that is trained."""
+    (name,) = model.active_adapters
+    config = model.peft_config[name].to_dict()
+    return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+
+
+def _plain_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Those of the plain model, by the names they have without an adapter."""
+    for name, parameter in plain_model(model).named_parameters():
+        if ".lora_" not in name:
+            yield name.replace(".base_layer.", "."), parameter
+
+
+@torch.no_grad()
+def _merged(model: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every weight that an adapter changes, with what becomes of it."""
+    for module in model.modules():
+        if hasattr(module, "get_delta_weight"):
+            base = module.get_base_layer().weight
+            change = sum(module.get_delta_weight(name) for name in module.active_adapters)
+            yield base, (base + change).to(base.dtype)

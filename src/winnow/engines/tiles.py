@@ -1,0 +1,108 @@
+"""Which rollouts are sampled together: prompts in tiles, and the line in which rollouts wait for a row."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from winnow.engines.harvest import Slot
+from winnow.engines.key_values import Room
+from winnow.errors import EngineError
+from winnow.records import Prompt
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class Tile:
+    """A prompt and some of its rollouts, which read one copy of its keys and values."""
+
+    prompt: Prompt
+    unfinished: int  # rollouts that still need the prompt
+    place: int = -1  # in the memory, from its first rollout's coming to its last one's going
+    logits: Tensor | None = None  # [V] after the prompt
+
+
+def tiles(slots: Sequence[Slot]) -> list[tuple[Tile, Slot]]:
+    """Every rollout with its tile, prompts of like length together (least padding).
+
+    A tile holds no more rollouts than a prompt gets on average: one prompt with many does not make every other's
+    tile as wide. With equal counts there is one tile per prompt.
+    """
+    by_length = sorted(slots, key=lambda slot: (len(slot.prompt.tokens), slot.place))
+    groups = [list(group) for _, group in itertools.groupby(by_length, key=lambda slot: slot.place)]
+    members = -(-len(slots) // max(1, len(groups)))
+    seated = []
+    for chunk in (group[i : i + members] for group in groups for i in range(0, len(group), members)):
+        tile = Tile(chunk[0].prompt, unfinished=len(chunk))
+        seated += [(tile, slot) for slot in chunk]
+    return seated
+
+
+class Line:
+    """Rollouts waiting for a row, and the places in memory that their tiles take."""
+
+    def __init__(
+        self, slots: Sequence[Slot], *, rows: int, columns: int, tokens: int | None = None, multiple: int = 1
+    ) -> None:
+        """At most `rows` rollouts at once, of `columns` tokens each, in memory for `tokens` tokens that is set aside in
+        multiples of `multiple` columns.
+
+        Raises EngineError where that memory does not hold a single rollout.
+        """
+        self._waiting = deque(tiles(slots))
+        opened = {id(tile): tile for tile, _ in self._waiting}.values()
+        prompt = max((len(tile.prompt.tokens) for tile in opened), default=0)
+        held = {"prompt": up(prompt, multiple), "columns": up(columns, multiple)}
+        fitting = rows if tokens is None else _fitting(tokens, tiles=len(opened), **held)
+        living = min(rows, fitting, len(self._waiting))
+        self.room = Room(
+            tiles=min(living, len(opened)),  # an open tile has a row, so there are never more of them
+            members=max((tile.unfinished for tile in opened), default=0),
+            prompt_columns=prompt,
+            rows=living,
+            columns=columns,
+        )
+        self._free = list(range(self.room.tiles))
+
+    def admit(self, living: int) -> list[tuple[Tile, Slot]]:
+        """The rollouts that come in now: none until an eighth of the rows is free, as reading prompts costs a step."""
+        free = self.room.rows - living
+        if not self._waiting or (free < len(self._waiting) and 8 * free < self.room.rows):
+            return []
+        return [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+
+    def open(self, admitted: Sequence[tuple[Tile, Slot]]) -> list[Tile]:
+        """The tiles among them that have no place yet, with a place each."""
+        fresh = list({id(tile): tile for tile, _ in admitted if tile.place < 0}.values())
+        for tile in fresh:
+            tile.place = self._free.pop()
+        return fresh
+
+    def leave(self, tile: Tile) -> None:
+        """A rollout is finished; the place of a tile's last one is free again."""
+        tile.unfinished -= 1
+        if tile.unfinished == 0:
+            self._free.append(tile.place)
+            tile.place = -1
+
+
+def up(number: int, multiple: int) -> int:
+    """Rounded up."""
+    return -(-number // multiple) * multiple
+
+
+def _fitting(tokens: int, *, tiles: int, prompt: int, columns: int) -> int:
+    """The most rows R of `columns` tokens beside min(R, tiles) prompts."""
+    shared = (tokens - tiles * prompt) // columns
+    rows = shared if shared >= tiles else tokens // (prompt + columns)
+    if rows < 1:
+        raise EngineError(
+            f"rollout.engine.key_value_mb holds {tokens} tokens, and one rollout with its prompt takes up to "
+            f"{prompt + columns}; raise it, or lower rollout.max_new_tokens"
+        )
+    return rows

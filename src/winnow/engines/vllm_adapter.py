@@ -1,0 +1,44 @@
+"""A LoRA adapter that vLLM applies beside the base weights, instead of weights it is merged into."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import save_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Adapter:
+    """The one adapter that a vLLM engine holds. vLLM reads adapters from folders; each lives as long as it is read."""
+
+    def __init__(self, engine: Any, config: Mapping[str, Any]) -> None:
+        """`config` is what peft writes into adapter_config.json."""
+        self.request: Any = None  # to go with every prompt
+        self._engine, self._config = engine, dict(config)
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Replace it."""
+        from vllm.lora.request import LoRARequest
+
+        if self.request is not None:
+            self._engine.remove_lora(self.request.lora_int_id)
+        with TemporaryDirectory(prefix="winnow-adapter-") as folder:
+            save_file({n: w.cpu().contiguous() for n, w in weights.items()}, f"{folder}/adapter_model.safetensors")
+            Path(folder, "adapter_config.json").write_text(json.dumps(self._config), encoding="utf-8")
+            self.request = LoRARequest(f"version-{version}", _number(version), folder)
+            self._engine.add_lora(self.request)
+
+    def is_of(self, version: int) -> bool:
+        """Whether vLLM's workers hold this version, and no other."""
+        return set(self._engine.list_loras()) == {_number(version)}
+
+
+def _number(version: int) -> int:
+    """vLLM counts adapters from 1."""
+    return version + 1

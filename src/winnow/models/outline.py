@@ -1,0 +1,23 @@
+"""A model without its weights: every shape that its config.json implies, and no number. What that says of its size."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from winnow.models.load import DTYPES, read_config
+
+
+def outline(path: str, *, dtype: str) -> PreTrainedModel:
+    """The model on the meta device: it can be measured and adapted, and takes no memory. Raises DataError where there
+    are no settings.
+    """
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(read_config(path), dtype=DTYPES[dtype])
+    return model
+
+
+def weight_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
+    """Of all parameters and tables, as they are or in another precision; tied ones count once."""
+    return sum(t.numel() * (dtype or t.dtype).itemsize for t in (*model.parameters(), *model.buffers()))

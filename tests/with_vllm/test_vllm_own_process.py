@@ -1,0 +1,67 @@
+"""vLLM in a process of its own, behind the same door."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+
+from winnow.engines.base import EngineContext
+from winnow.engines.vllm import vllm
+from winnow.errors import EngineError
+from winnow.models.load import load
+from winnow.records import Prompt, Sampling
+
+OWN = {"process": "own", "timeout_seconds": 60.0}
+
+
+def test_it_samples_what_is_trained(train):
+    reports = train(steps=3, engine=OWN)
+    gaps = [report.metrics["policy/logprob_gap_max"] for report in reports]
+    assert max(gaps) < 1e-3, gaps
+
+
+def test_it_samples_the_same_rollouts_as_inside():
+    loaded = load("bundled")
+    prompt = Prompt(id="p", tokens=np.arange(1, 9), text="", answer=None, task="none")
+    found = []
+    for process in ("inside", "own"):
+        context = EngineContext(
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            stop_tokens=loaded.stop_tokens,
+            max_rollouts_at_once=8,
+            context_tokens=64,
+        )
+        engine = vllm(context, process=process, compiled=False, key_value_gib=0.25)
+        found.append(engine.generate([prompt], [4], Sampling(max_new_tokens=16), seed=(0,))[0].rollouts)
+        engine.close()
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a.tokens, b.tokens)
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+
+def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path):
+    """A reward of step 2 kills the engine's process."""
+    checkpoint, shot = {"checkpoint": {"every": 1}}, tmp_path / "shot"
+
+    def kills(prompt, rollout):
+        if rollout.version == 2 and not shot.exists():
+            shot.touch()
+            os.kill(child(), signal.SIGKILL)
+        return float(len(rollout.tokens) % 2)
+
+    options = {"engine": OWN, "reward": kills, "verify": {"workers": 0}, **checkpoint}
+    with pytest.raises(EngineError, match=r"SIGKILL.*--resume"):
+        train(steps=4, **options)
+    resumed = train(steps=4, resume=True, **options)
+    assert [report.step for report in resumed] == [2, 3]
+
+
+def child() -> int:
+    """The process of the engine, which is a child of this one."""
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "second_process_child"], capture_output=True)
+    return int(found.stdout)
