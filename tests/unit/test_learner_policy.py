@@ -20,6 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from winnow.errors import ConfigError
+from winnow.learner.layout import hidden_states, tokens_shared, tokens_side_by_side
 from winnow.learner.lora import add_lora
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.policy import Policy
@@ -414,3 +415,66 @@ def test_dataclass_fields_of_a_batch_survive_annotation() -> None:
     before = dataclasses.replace(batch(rows_of_many_lengths()), update=3, tokens=11, prompts=5)
     (after,) = policy(tiny()).annotate([before], {"old_logprobs"})
     assert (after.update, after.tokens, after.prompts, after.sequences) == (3, 11, 5, before.sequences)
+
+
+def rows_of_groups() -> list[Row]:
+    """Three prompts of 6, 4 and 3 tokens with 5, 4 and 3 rollouts of 1 to 5 tokens, in no order."""
+    rng = np.random.default_rng(4)
+    rows = []
+    for group, (prompt, rollouts) in enumerate([(6, 5), (4, 4), (3, 3)]):
+        first = row(rng.integers(2, V, prompt), [2], group=group)
+        for index in range(rollouts):
+            another = row([], rng.integers(2, V, 1 + (2 * index + group) % 5), group=group, index=index)
+            rows.append(dataclasses.replace(another, prompt=first.prompt, weight=0.1 + index, advantage=1.0 - index))
+    return [rows[i] for i in rng.permutation(len(rows))]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("longest", [5, 1])
+def test_a_shared_prompt_gives_the_same_hidden_states_and_gradients(family: str, longest: int) -> None:
+    model = tiny(family)
+    rows = rows_of_groups()
+    if longest == 1:
+        rows = [dataclasses.replace(r, rollout=row([], [2 + i]).rollout) for i, r in enumerate(rows)]
+    assert tokens_shared(rows) < 0.9 * tokens_side_by_side(rows)
+    found = []
+    for may_share in (False, True):
+        model.zero_grad()
+        hidden = hidden_states(model.model, rows, pad_token=PAD, may_share=may_share)
+        hidden.mul(torch.arange(hidden.numel()).view_as(hidden)).sum().backward()
+        found.append((hidden, flat_gradient(model)))
+    (alone, gradient_alone), (shared, gradient_shared) = found
+    assert shared.shape == (sum(len(r.rollout.tokens) for r in rows), 16)
+    assert distance(shared, alone) < 1e-13
+    assert distance(gradient_shared, gradient_alone) < 1e-12
+
+
+def tokens_read(p: Policy, rows: Sequence[Row]) -> int:
+    count = 0
+
+    def add(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal count
+        count += inputs[0].numel()
+
+    with p.model.get_input_embeddings().register_forward_pre_hook(add), torch.no_grad():
+        p.forward(micro(rows, p.dtype))
+    return count
+
+
+def test_a_prompt_is_read_once_where_that_saves_a_tenth() -> None:
+    rows = rows_of_groups()
+    p = policy(tiny(dtype=torch.float32))
+    assert tokens_side_by_side(rows) == 12 * (6 + 5)
+    assert tokens_shared(rows) == 3 * 6 + 12 * 5
+    assert tokens_read(p, rows) == 3 * 6 + 12 * 4  # the last token of a completion is never read
+    alone = [r for r in rows if r.rollout.index == 0]
+    assert tokens_read(p, alone) == 3 * max(len(r.prompt.tokens) + len(r.rollout.tokens) - 1 for r in alone)
+
+
+def test_what_needs_the_old_way_keeps_it() -> None:
+    rows = rows_of_groups()
+    side_by_side = 12 * (6 + 5 - 1)
+    assert tokens_read(policy(tiny(dtype=torch.float64)), rows) == side_by_side
+    assert tokens_read(policy(tiny(dtype=torch.float32), gradient_checkpointing=True), rows) == side_by_side
+    windowed = tiny(dtype=torch.float32, use_sliding_window=True, sliding_window=8, max_window_layers=0)
+    assert tokens_read(policy(windowed), rows) == side_by_side

@@ -22,3 +22,10 @@ def resolve_device(name: str) -> torch.device:
         usable = ", ".join(repr(kind) for kind, there in present.items() if there)
         raise ConfigError(f"device: {name!r} is not available on this machine; use 'auto' or one of {usable}")
     return torch.device(name)
+
+
+def planned_device(name: str) -> torch.device:
+    """The device that a run would take, also where "cuda" is asked for and this machine has none. Raises ConfigError
+    for "mps".
+    """
+    return torch.device("cuda") if name == "cuda" else resolve_device(name)

@@ -75,4 +75,4 @@ def _importance(row: Row, most: float) -> FloatArray:
 
 
 def _advantages(row: Row) -> FloatArray:
-    return np.broadcast_to(np.asarray(row.advantage, dtype=np.float64), len(row.rollout.tokens))
+    return np.full(len(row.rollout.tokens), row.advantage, dtype=np.float64)

@@ -33,6 +33,14 @@ def causal_model(model: nn.Module) -> Any:
     return model if unwrap is None else unwrap()
 
 
+def attends_fully(model: nn.Module) -> bool:
+    """Whether every token sees all before it: no layer has a window."""
+    config = causal_model(model).config.get_text_config()
+    if kinds := getattr(config, "layer_types", None):
+        return set(kinds) == {"full_attention"}
+    return getattr(config, "sliding_window", None) is None
+
+
 @torch.no_grad()
 def _composes(causal: Any, decoder: nn.Module, head: nn.Module) -> bool:
     """Let the head answer with known logits, large enough for a soft cap to bend them, and see what comes out."""

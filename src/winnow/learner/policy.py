@@ -1,8 +1,7 @@
 """The policy: the model that is trained, asked for log-probabilities and updated by gradients.
 
-How rows become model input is private to this file: prompt and completion side by side, padded on the right. Under
-causal attention no token sees what stands to its right, so padding needs no attention mask, and only the hidden
-states that predict a completion token ever reach the output layer.
+How rows become model input is private to it (layout.py); only the hidden states that predict a completion token ever
+reach the output layer.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
+from winnow.learner.footprint import CHUNK_TOKENS
 from winnow.learner.gradient_norms import NORMS, Fed, Matrix, prompt_gradient_norms
+from winnow.learner.layout import hidden_states, side_by_side, targets
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.parts import Halves, causal_model, decoder_and_head
+from winnow.learner.parts import Halves, attends_fully, causal_model, decoder_and_head
 from winnow.learner.reference import Reference
 from winnow.records import Batch, FloatArray, Group, MicroBatch, PolicyOutput, Row
 
@@ -39,7 +40,7 @@ class Policy:
         temperature: float,
         pad_token: int,
         tokens_per_micro_batch: int,
-        chunk_tokens: int = 4096,
+        chunk_tokens: int = CHUNK_TOKENS,
         gradient_checkpointing: bool = False,
         max_importance: float = 0.0,
         reference: Reference | None = None,
@@ -52,6 +53,9 @@ class Policy:
         self._chunk_tokens = chunk_tokens
         self._max_importance = max_importance
         self.reference = reference
+        # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
+        # the last bit, reads rows in one way only. Checkpointed layers keep no keys and values.
+        self._may_share = not gradient_checkpointing and attends_fully(model) and self.dtype != torch.float64
         self._checkpointed = _checkpoint_layers(model) if gradient_checkpointing else []
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         causal_model(model).get_input_embeddings().padding_idx = None
@@ -119,9 +123,10 @@ class Policy:
         tokens = min(self._tokens_per_micro_batch, self._chunk_tokens)  # a micro-batch's whole [T, V] exists at once
         found: dict[tuple[int, int], float] = {}
         for mb in micro_batches(rows, tokens=tokens, device=self.device, dtype=self.dtype):
-            fed, predicting, targets = (part.to(self.device) for part in _layout(mb.rows, self._pad_token))
+            parts = (part.to(self.device) for part in side_by_side(mb.rows, self._pad_token))
+            fed, predicting, completion = parts
             lengths = [len(row.rollout.tokens) for row in mb.rows]
-            inputs = Fed(tokens=fed, predicting=predicting, targets=targets, mask=mb.mask, lengths=lengths)
+            inputs = Fed(tokens=fed, predicting=predicting, targets=completion, mask=mb.mask, lengths=lengths)
             with self._checkpointing():
                 norms = NORMS[of](*self._halves, inputs, temperature=self._temperature)
             found.update(zip((row.key for row in mb.rows), norms, strict=True))
@@ -140,12 +145,10 @@ class Policy:
     def _read(self, rows: Sequence[Row], halves: Halves, *, with_entropy: bool = False) -> PolicyOutput:
         """What a model says of the rows' completion tokens, row after row."""
         decoder, head = halves
-        tokens, predicting, targets = (part.to(self.device) for part in _layout(rows, self._pad_token))
-        hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
         logprobs, entropy = token_logprobs(
-            hidden.flatten(0, 1).index_select(0, predicting),
+            hidden_states(decoder, rows, pad_token=self._pad_token, may_share=self._may_share),
             head,
-            targets,
+            torch.from_numpy(targets(rows)).to(self.device),
             temperature=self._temperature,
             chunk=self._chunk_tokens,
             with_entropy=with_entropy,
@@ -174,24 +177,6 @@ class Policy:
         finally:
             for layer in layers:
                 layer.training = False
-
-
-def _layout(rows: Sequence[Row], pad_token: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Model input [rows, S], flat positions that predict a completion token [T], and those tokens [T].
-
-    The last token of a completion predicts nothing and is not fed.
-    """
-    inputs = [np.concatenate([row.prompt.tokens, row.rollout.tokens[:-1]]) for row in rows]
-    tokens = np.full((len(rows), max(map(len, inputs))), pad_token, dtype=np.int64)
-    predicting = []
-    for i, (row, fed) in enumerate(zip(rows, inputs, strict=True)):
-        if len(row.prompt.tokens) == 0:
-            raise ValueError(f"prompt {row.prompt.id!r} has no tokens, so nothing predicts the first of its completion")
-        tokens[i, : len(fed)] = fed
-        first = i * tokens.shape[1] + len(row.prompt.tokens) - 1
-        predicting.append(np.arange(first, first + len(row.rollout.tokens)))
-    targets = np.concatenate([row.rollout.tokens for row in rows])
-    return torch.from_numpy(tokens), torch.from_numpy(np.concatenate(predicting)), torch.from_numpy(targets)
 
 
 def _fill(batches: Sequence[Batch], name: str, found: Mapping[tuple[int, int], FloatArray]) -> list[Batch]:

@@ -1,0 +1,129 @@
+"""Memory as it is: what a device has left, and what the phases of a step take."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+MIB = 2**20
+UNLIMITED = 2**60  # what a control group without a limit says is more
+
+
+def room(device: torch.device) -> int | None:
+    """Bytes that this process could still take on a device; None where nobody knows, or there is no such device.
+
+    On the CPU: what the system calls available, or what the process's control group leaves, whichever is less.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] if _there(device) else None
+    return min((free for free in (_available(), *left_in_groups(_groups())) if free is not None), default=None)
+
+
+def capacity(device: torch.device) -> int | None:
+    """Bytes that a device has in all; None where there is no such device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1] if _there(device) else None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Gauge:
+    """Memory at the end of each phase, of this process and of every CUDA device it has touched, by metric name (MiB).
+
+    Reading takes some 50 microseconds and waits for no kernel. A phase entered twice has the later end and
+    the larger peak.
+    """
+
+    devices: tuple[int, ...] = field(default_factory=lambda: tuple(_touched()))
+    _seen: dict[str, float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """A phase begins."""
+        for device in self.devices:
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def read(self, phase: str) -> None:
+        """A phase is over."""
+        for name, held in _held():
+            self._seen[f"memory/{phase}/cpu/{name}"] = held / MIB
+        for device in self.devices:
+            self._read_cuda(f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device))
+
+    def metrics(self) -> dict[str, float]:
+        """Everything read so far."""
+        return dict(self._seen)
+
+    def _read_cuda(self, name: str, stats: dict[str, dict[str, dict[str, int]]]) -> None:
+        allocated = stats["allocated_bytes"]["all"]
+        self._seen[f"{name}/allocated"] = allocated["current"] / MIB
+        self._seen[f"{name}/reserved"] = stats["reserved_bytes"]["all"]["current"] / MIB
+        self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
+
+
+def _there(device: torch.device) -> bool:
+    return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+
+
+def _touched() -> Iterator[int]:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        yield from (n for n in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(n))
+
+
+def _held() -> Iterator[tuple[str, int]]:
+    """Bytes that this process holds, and the most it ever held; elsewhere than on Linux only the latter is cheap.
+
+    Linux's getrusage would count what the process that started this one had held.
+    """
+    with contextlib.suppress(OSError):
+        fields = dict(line.split(b":", 1) for line in Path("/proc/self/status").read_bytes().splitlines())
+        yield "resident", int(fields[b"VmRSS"].split()[0]) * 1024
+        yield "peak_resident", int(fields[b"VmHWM"].split()[0]) * 1024
+        return
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield "peak_resident", most * (1 if sys.platform == "darwin" else 1024)
+
+
+def _available() -> int | None:
+    """Of the whole machine: free, or taken by caches that would give way."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return capacity(torch.device("cpu"))  # no /proc: all there is
+
+
+def left_in_groups(folders: Iterable[Path]) -> Iterator[int]:
+    """What each control group leaves of its memory limit, caches that would give way counted as left; those without a
+    limit say nothing. In both versions of the interface.
+    """
+    for folder in folders:
+        for limit, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            with contextlib.suppress(OSError, ValueError, KeyError):  # "max" is no number, and no limit
+                most = int((folder / limit).read_text())
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                if most < UNLIMITED:
+                    yield max(0, most - int((folder / used).read_text()) + int(stat[cache]))
+
+
+def _groups(root: Path = Path("/sys/fs/cgroup")) -> list[Path]:
+    """The folders of this process's control groups, and of those around them; inside a container the paths may not
+    exist, and the root then is the container's own.
+    """
+    found = {root, root / "memory"}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                own = root / controllers / path.lstrip("/")
+                found |= {own, *(folder for folder in own.parents if folder.is_relative_to(root))}
+    return sorted(found)
