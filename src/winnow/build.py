@@ -5,6 +5,7 @@ Things are loaded in the order in which they are cheap to refuse: problems, toke
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ import transformers
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector
 from winnow.config import Config, Update
+from winnow.devices import plan_devices
 from winnow.engines.base import Engine, EngineContext
 from winnow.learner.lora import add_lora, load_adapter
 from winnow.learner.optim import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.reference import FrozenCopy, Reference, StartingAdapter
-from winnow.members import Advantage, Allocator, Critic, Members, Source, Weighting
+from winnow.measure import Parity
+from winnow.members import Advantage, Allocator, Critic, Members, Source, Weighting, check_installed
 from winnow.models.load import Loaded, describe, load, load_tokenizer
 from winnow.records import FloatArray, Group, Problem, Prompt, Sampling
 from winnow.state import checkpoint
@@ -63,22 +66,34 @@ class Run:
     optimizer: Optimizer
     logbook: Logbook
     tokenizer: Any
+    devices: tuple[str, ...]  # in lines: which does what, and what it has room for
     notices: tuple[str, ...]  # what a person should know before the first step
 
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
         """[G] for an allocator that learns from training; None where nobody would read them."""
         return measured_gradient_norms(self.config, self.policy, groups) if self.source == "history" else None
 
+    def parity(self) -> Parity:
+        """To compare this step's log-probs of engine and policy."""
+        return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
+
     def close(self) -> None:
-        """End the verify workers."""
-        self.verifiers.close()
+        """End the verify workers, and the engine where it has anything to end."""
+        try:
+            self.verifiers.close()
+        finally:
+            close_engine(self.engine)
 
 
 def build(members: Members, *, folder: Path, device: torch.device, saved: Checkpoint | None = None) -> Run:
     """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
     config = members.config
+    check_installed(members)
     train, held_out = training_prompts(members), held_out_prompts(members)
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    plan = plan_devices(members, device, longest_prompt=longest([*train.prompts, *held_out.prompts]))
+    plan.check()
+    devices = tuple(plan.lines())  # before anything takes what is free
     loaded = load_model(config, device, saved)
     policy = Policy(
         loaded.model,
@@ -89,42 +104,60 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
         max_importance=config.update.max_importance,
         reference=make_reference(config, loaded, device, members.needs, resumed=saved is not None),
     )
-    verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
-    run = Run(
-        config=config,
-        folder=folder,
-        seed=config.seed,
-        sampling=training_sampling(config),
-        update=config.update,
-        needs=members.needs,
-        prompts=prompts,
-        held_out=tuple(held_out.prompts),
-        allocate=members.allocate,
-        source=members.source,
-        history=History(decay=config.probe.decay),
-        engine=members.engine(engine_context(config, loaded)),
-        verifiers=verifiers,
-        select=members.select,
-        advantage=members.advantage,
-        group_baseline=members.group_baseline,
-        weighting=members.weighting,
-        objective=members.objective,
-        critic=members.critic,
-        policy=policy,
-        optimizer=make_optimizer(config, policy),
-        logbook=Logbook(folder, seed=config.seed),
-        tokenizer=loaded.tokenizer,
-        notices=(
-            *_dropped(train, "training"),
-            *_dropped(held_out, "evaluation"),
-            *_too_few(config, held_out),
-            *_imprecise(config),
-            *verifiers.notices,
-        ),
-    )
-    if saved is not None:
-        restore(run, saved)
+    with contextlib.ExitStack() as on_failure:
+        verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
+        on_failure.callback(verifiers.close)
+        engine = members.engine(engine_context(config, loaded))
+        on_failure.callback(close_engine, engine)
+        run = Run(
+            config=config,
+            folder=folder,
+            seed=config.seed,
+            sampling=training_sampling(config),
+            update=config.update,
+            needs=members.needs,
+            prompts=prompts,
+            held_out=tuple(held_out.prompts),
+            allocate=members.allocate,
+            source=members.source,
+            history=History(decay=config.probe.decay),
+            engine=engine,
+            verifiers=verifiers,
+            select=members.select,
+            advantage=members.advantage,
+            group_baseline=members.group_baseline,
+            weighting=members.weighting,
+            objective=members.objective,
+            critic=members.critic,
+            policy=policy,
+            optimizer=make_optimizer(config, policy),
+            logbook=Logbook(folder, seed=config.seed),
+            tokenizer=loaded.tokenizer,
+            devices=devices,
+            notices=(
+                *_dropped(train, "training"),
+                *_dropped(held_out, "evaluation"),
+                *_too_few(config, held_out),
+                *_imprecise(config),
+                *verifiers.notices,
+            ),
+        )
+        if saved is not None:
+            restore(run, saved)
+        on_failure.pop_all()
     return run
+
+
+def close_engine(engine: Engine) -> None:
+    """End the processes of an engine that has any; most have nothing to close."""
+    close = getattr(engine, "close", None)
+    if close is not None:
+        close()
+
+
+def longest(prompts: Sequence[Prompt]) -> int:
+    """Tokens of the longest prompt."""
+    return max(len(prompt.tokens) for prompt in prompts)
 
 
 def measured_gradient_norms(config: Config, policy: Policy, groups: Sequence[Group]) -> FloatArray | None:
@@ -208,6 +241,7 @@ def engine_context(config: Config, loaded: Loaded) -> EngineContext:
         tokenizer=loaded.tokenizer,
         stop_tokens=loaded.stop_tokens,
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
+        context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
     )
 
 

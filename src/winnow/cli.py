@@ -123,18 +123,20 @@ def check(config: ConfigFile, sets: Sets = None) -> None:
     from winnow.report.budget import advice, budget, describe
     from winnow.report.rehearsal import rehearse
     from winnow.report.settings import toml
-    from winnow.report.text import wrapped
+    from winnow.report.text import safe, wrapped
 
-    settings = load(config, sets or ())
-    notes = rehearse(resolve_members(settings, base=config.parent))
+    members = resolve_members(load(config, sets or ()), base=config.parent)
+    settings, rehearsal = members.config, rehearse(members)
     counts = budget(settings, config.parent)
     typer.echo(toml(settings))
     typer.echo()
     for line in describe(settings, counts):
         typer.echo(line)
+    for line in rehearsal.plan.lines() if rehearsal.plan else ():
+        typer.echo(safe(line))
     for sentence in advice(settings, counts, config.parent):
         typer.echo(wrapped(f"! {sentence}"))
-    for note in notes:
+    for note in rehearsal.notes:
         typer.echo(wrapped(f"note: {note}"))
 
 

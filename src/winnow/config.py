@@ -68,7 +68,7 @@ class PromptSection(Section):
 
 
 class RolloutSection(Section):
-    engine: Member = Member(use="native")
+    engine: Member = Member(use="auto")  # native, or vllm on a second CUDA device
     prompts_per_step: Positive = 32
     rollouts_per_prompt: Positive = 16
     max_new_tokens: Positive = 64
@@ -79,6 +79,7 @@ class RolloutSection(Section):
     stop: tuple[str, ...] = ()
     max_rollouts_at_once: Positive = 512  # sampled side by side: the memory the engine may take
     refill_rounds: NonNegative = 0  # more prompts, at most so often per step, while too few groups carry a signal
+    max_ratio_outside: float = Field(0.01, ge=0, le=1)  # tokens with p_policy / p_engine off by a quarter: an alarm
 
 
 class RewardPart(Member):

@@ -16,6 +16,7 @@ from winnow.build import REFERENCE, Run, build, evaluation_sampling
 from winnow.errors import RunFolderError
 from winnow.evaluate import evaluate
 from winnow.learner.device import resolve_device
+from winnow.measure import RATIOS
 from winnow.members import Members
 from winnow.probe import plan
 from winnow.records import StepReport
@@ -32,6 +33,7 @@ class Started:
     folder: Path
     first_step: int
     last_step: int  # exclusive
+    devices: tuple[str, ...] = ()  # in lines: who computes where, and what memory it will take
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def fit(members: Members, *, resume: bool = False, watch: Watch = lambda event: 
 def _fit(run: Run, *, first_step: int, watch: Watch) -> Result:
     config = run.config
     run.logbook.truncate_from(first_step)
-    watch(Started(run.folder, first_step, config.steps))
+    watch(Started(run.folder, first_step, config.steps, run.devices))
+    in_parity = True
     with _stop_signals() as stop:
         for step in range(first_step, config.steps):
             if step == 0 or _due(step, config.evaluate.every):
@@ -94,6 +97,7 @@ def _fit(run: Run, *, first_step: int, watch: Watch) -> Result:
             plan(run, step)
             watch(report := train_step(run, step))
             _warn_about_silence(report, watch)
+            in_parity = _warn_about_parity(run, report, watch, before=in_parity)
             done = step + 1
             if stop.is_set() and done < config.steps:
                 return Result(run.folder, _save(run, done), done, interrupted=True)
@@ -174,6 +178,27 @@ def _warn_about_silence(report: StepReport, watch: Watch) -> None:
             f"{int(m['outcome/failed'])} verifier failures)"
         )
     )
+
+
+def _warn_about_parity(run: Run, report: StepReport, watch: Watch, *, before: bool) -> bool:
+    """Whether the engine sampled what was trained; where it no longer does, that is said, once until it does again."""
+    m = report.metrics
+    if "policy/parity_alarm" not in m:  # nothing was trained
+        return before
+    if m["policy/parity_alarm"] and before:
+        engine, config = run.engine, run.config.rollout
+        watch(
+            Notice(
+                f"step {report.step}: the engine {config.engine.label!r} did not sample what is trained: of the same "
+                f"tokens its log-probs and the policy's differ by {m['policy/logprob_gap_mean']:.2g} on average and "
+                f"{m['policy/logprob_gap_max']:.2g} at most (it declares {engine.logprob_tolerance:.2g}), and "
+                f"{m['policy/ratio_outside']:.1%} of the ratios lie outside [{RATIOS[0]}, {RATIOS[1]}] (limit "
+                f"{config.max_ratio_outside:.1%}). It says that it sampled with the weights of version {report.step}. "
+                f"Look for weights that it did not take over, another temperature, or reduced precision; until "
+                f"policy/parity_alarm is 0 again, every ratio and gradient is biased"
+            )
+        )
+    return not m["policy/parity_alarm"]
 
 
 @contextmanager

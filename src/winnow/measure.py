@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,30 +14,36 @@ from torch import Tensor
 
 from winnow.algos.advantage import flat
 from winnow.algos.objective import Value
+from winnow.learner.memory import Gauge
 from winnow.learner.optim import UpdateResult
 from winnow.records import CAUSES, Batch, FloatArray, Group, MicroBatch, PolicyOutput
 
 Metrics = dict[str, float]
 
+RATIOS = (0.8, 1.25)  # of policy to engine: a token outside was sampled by another policy than is trained
+
 
 @dataclass
 class Clock:
-    """Seconds per phase of one step."""
+    """Seconds per phase of one step, and the memory that each phase took."""
 
     started: float = field(default_factory=time.perf_counter)
     seconds: Metrics = field(default_factory=dict)
+    gauge: Gauge = field(default_factory=Gauge)
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         begin = time.perf_counter()
+        self.gauge.start()
         try:
             yield
         finally:
+            self.gauge.read(phase)
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begin
 
     def metrics(self) -> Metrics:
         phases = {f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()}
-        return {**phases, "seconds/step": time.perf_counter() - self.started}
+        return {**phases, **self.gauge.metrics(), "seconds/step": time.perf_counter() - self.started}
 
 
 @dataclass
@@ -52,7 +59,7 @@ class Mean:
             numbers = values.detach().double()
             self.total += float(numbers.sum())
             self.count += numbers.numel()
-            self.largest = max(self.largest, float(numbers.max()))
+            self.largest = float(np.maximum(self.largest, float(numbers.max())))  # NaN stays
 
     @property
     def value(self) -> float:
@@ -60,13 +67,49 @@ class Mean:
 
 
 @dataclass
+class Parity:
+    """Does the engine sample the policy that is trained? Their log-probs of the same tokens under the same weights.
+
+    An alarm is a gap above the engine's declared `tolerance`, or more than `max_outside` of the tokens with a ratio
+    outside `RATIOS`. An engine that declares no tolerance (infinity) samples something else on purpose.
+    """
+
+    tolerance: float
+    max_outside: float
+    gap: Mean = field(default_factory=Mean)
+    outside: Mean = field(default_factory=Mean)
+
+    def add(self, policy: Tensor, engine: Tensor) -> None:
+        """Log-probs [T] of trained tokens."""
+        difference = (policy - engine).detach()
+        self.gap.add(difference.abs())
+        ratio = difference.exp()
+        self.outside.add(~((ratio >= RATIOS[0]) & (ratio <= RATIOS[1])))
+
+    @property
+    def alarm(self) -> bool:
+        broken = not (self.gap.largest <= self.tolerance and self.outside.value <= self.max_outside)  # also where NaN
+        return broken and math.isfinite(self.tolerance)
+
+    def metrics(self) -> Metrics:
+        if not self.gap.count:
+            return {}
+        return {
+            "policy/logprob_gap_mean": self.gap.value,
+            "policy/logprob_gap_max": self.gap.largest,
+            "policy/ratio_outside": self.outside.value,
+            "policy/parity_alarm": float(self.alarm),
+        }
+
+
+@dataclass
 class Tally:
     """What the updates of one step said, gathered micro-batch by micro-batch."""
 
+    parity: Parity
     loss: float = 0.0  # over the updates taken
     pending: float = 0.0  # of the update under way
     diagnostics: dict[str, Mean] = field(default_factory=dict)
-    gap: Mean = field(default_factory=Mean)
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
@@ -75,7 +118,7 @@ class Tally:
         for name, numbers in value.diagnostics.items():
             self.diagnostics.setdefault(name, Mean()).add(numbers)
         if all(r.skipped for r in self.results):  # no update taken yet: these are the weights that sampled
-            self.gap.add((out.logprobs - mb.behaviour_logprobs)[mb.mask].abs())
+            self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask])
 
     def close(self, result: UpdateResult) -> None:
         """The update that the added micro-batches made."""
@@ -93,10 +136,7 @@ class Tally:
         if taken:
             metrics["policy/loss"] = self.loss / len(taken)
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
-        if self.gap.count:
-            metrics["policy/logprob_gap_mean"] = self.gap.value
-            metrics["policy/logprob_gap_max"] = self.gap.largest
-        return {**metrics, **self._diagnostics()}
+        return {**metrics, **self.parity.metrics(), **self._diagnostics()}
 
     def _diagnostics(self) -> Metrics:
         metrics: Metrics = {}
@@ -114,22 +154,23 @@ def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -
     """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no
     refill.
     """
+    verified = [group.take(group.valid) for group in groups]
     return {
-        **_rewards(groups),
+        **_rewards(verified),
         **_outcomes(groups),
-        **_groups(groups),
+        **_groups(groups, verified),
         **_rollouts(groups),
-        **_budget(groups, batches),
+        **_budget(groups, verified, batches),
         **_refill(groups[asked:], asked),
     }
 
 
-def _rewards(groups: Sequence[Group]) -> Metrics:
+def _rewards(verified: Sequence[Group]) -> Metrics:
     """Over all N verified rollouts, kept or not."""
-    rewards = _join([g.rewards[g.valid] for g in groups])
+    rewards = _join([g.rewards for g in verified])
     if not len(rewards):
         return {}
-    correct = _join([g.correct[g.valid].astype(np.float64) for g in groups])
+    correct = _join([g.correct.astype(np.float64) for g in verified])
     metrics = {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
@@ -138,7 +179,7 @@ def _rewards(groups: Sequence[Group]) -> Metrics:
         "reward/accuracy": float(correct.mean()),
     }
     parts: dict[str, list[float]] = {}
-    for outcome in (o for g in groups for o in g.outcomes or () if not o.failed):
+    for outcome in (o for g in verified for o in g.outcomes or ()):
         for part, value in outcome.parts.items():
             parts.setdefault(part, []).append(value)
     return {**metrics, **{f"reward/part/{part}": float(np.mean(values)) for part, values in parts.items()}}
@@ -151,9 +192,8 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
     return {**metrics, **{f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}}
 
 
-def _groups(groups: Sequence[Group]) -> Metrics:
-    verdicts = [(g.rewards[g.valid], g.correct[g.valid]) for g in groups if g.valid.any()]
-    flat_groups = [correct for rewards, correct in verdicts if flat(rewards)]
+def _groups(groups: Sequence[Group], verified: Sequence[Group]) -> Metrics:
+    flat_groups = [g.correct for g in verified if g.rollouts and flat(g.rewards)]
     return {
         "group/count": float(sum(bool(g.rollouts) for g in groups)),
         "group/flat": float(len(flat_groups)),
@@ -176,7 +216,7 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
     }
 
 
-def _budget(groups: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
+def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
     trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.rows}
     kept = [credit for g in groups for credit in _kept_advantages(g)]
     generated = float(sum(g.lengths.sum() for g in groups))
@@ -186,7 +226,7 @@ def _budget(groups: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
         "budget/rollouts": float(sum(len(g.rollouts) for g in groups)),
         "budget/prompts_skipped": float(sum(not g.rollouts for g in groups)),
         "budget/tokens_generated": generated,
-        "budget/tokens_verified": float(sum(g.lengths[g.valid].sum() for g in groups)),
+        "budget/tokens_verified": float(sum(g.lengths.sum() for g in verified)),
         "budget/tokens_trained": float(sum(trained.values())),
         "budget/tokens_wasted": generated - float(sum(trained.values())),
     }
@@ -209,6 +249,8 @@ def _kept_advantages(group: Group) -> list[float]:
     """The mean credit of each kept rollout's tokens."""
     if group.keep is None or group.advantages is None:
         return []
+    if isinstance(group.advantages, np.ndarray):
+        return list(group.advantages[group.keep])
     return [float(np.mean(a)) for a, keep in zip(group.advantages, group.keep, strict=True) if keep]
 
 

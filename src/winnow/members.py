@@ -5,10 +5,13 @@ A mistake ends here, before data, model or device are touched.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 import winnow.algos.advantage  # importing a family's module registers its members
 import winnow.algos.allocation
@@ -30,6 +33,9 @@ from winnow.rewards.compose import make_reward
 
 # Where in the configuration the members of a family are named, where that is not the family's own name.
 KEYS = {"allocator": "allocate", "selector": "select", "engine": "rollout.engine", "term": "terms"}
+
+# What `auto` means where there is a second CUDA device: it is vLLM's alone.
+SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
 
 Advantage = Callable[[Sequence[Group]], Sequence[FloatArray]]
 Weighting = Callable[[Shape], FloatArray]
@@ -63,11 +69,12 @@ class Members:
 
 
 def resolve_members(config: Config, base: Path, *, critic: Critic | None = None) -> Members:
-    """Look every name up and bind every option. Raises ConfigError naming the key.
+    """Look every name up and bind every option; `auto` becomes an engine. Raises ConfigError naming the key.
 
     `critic` gives the values that some advantages want; it comes from Python, as winnow trains none itself.
     """
     member = _Resolver(base)
+    config = with_engine(config, cuda_devices=torch.cuda.device_count(), vllm=_installed("vllm"))
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
     allocator = member.entry("allocator", config.allocate)
     _check_presumed(loss, config)
@@ -98,6 +105,38 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=_needs(config, [loss, *terms]),
     )
+
+
+def with_engine(config: Config, *, cuda_devices: int, vllm: bool) -> Config:
+    """The configuration with an engine instead of `auto`: vLLM on a second CUDA device where there is one and the
+    policy is on the first, else `native`, which needs none.
+    """
+    engine = config.rollout.engine
+    if engine.use != "auto":
+        return config
+    if engine.options:
+        raise ConfigError(
+            f"rollout.engine.{next(iter(engine.options))}: 'auto' has no options; name the engine that they are for"
+        )
+    two = cuda_devices >= 2 and vllm and config.device in ("auto", "cuda") and config.model.dtype != "float64"
+    chosen = SECOND_DEVICE if two else {"use": "native"}
+    rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
+    return config.model_copy(update={"rollout": rollout})
+
+
+def check_installed(members: Members) -> None:
+    """Raise ConfigError where the engine needs a package that is not here."""
+    label = members.config.rollout.engine.label
+    package = resolve("engine", members.config.rollout.engine.use, base=members.base).traits.get("requires")
+    if package is not None and not _installed(package):
+        raise ConfigError(
+            f"rollout.engine = {label!r}: the package {package!r} is not installed here; install winnow-rl[{package}] "
+            f"(docs/engines.md says how, also without a GPU), or choose the engine 'native'"
+        )
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def reward_spec(config: Config) -> dict[str, Any]:

@@ -42,6 +42,9 @@ METRICS: dict[str, str] = {
     "policy/learning_rate": "learning rate of the step's last update",
     "policy/logprob_gap_mean": "mean |engine log-prob - policy log-prob| of the trained tokens at the step's weights",
     "policy/logprob_gap_max": "largest of those gaps",
+    "policy/ratio_outside": "share of those tokens whose p_policy / p_engine lies outside [0.8, 1.25]",
+    "policy/parity_alarm": "1 when the engine did not sample what is trained: a gap above what it declares, or "
+    "policy/ratio_outside above rollout.max_ratio_outside; else 0",
     "policy/skipped_updates": "optimizer updates skipped because no row was left or the gradient was not finite",
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts that the plan gave no rollout",
@@ -66,6 +69,12 @@ METRICS: dict[str, str] = {
     "seconds/update": "forward, backward and optimizer",
     "seconds/sync": "handing the new weights to the engine",
     "seconds/step": "all of these",
+    "memory/{phase}/cpu/resident": "MiB that this process held at the end of a phase, verify workers not counted",
+    "memory/{phase}/cpu/peak_resident": "most MiB that this process had held by the end of a phase, since it began",
+    "memory/{phase}/{device}/allocated": "MiB of a CUDA device (cuda0 ...) in this process's tensors at the end of a "
+    "phase",
+    "memory/{phase}/{device}/reserved": "MiB that torch then held of the device, those kept for reuse included",
+    "memory/{phase}/{device}/peak": "most MiB allocated at any time in the phase",
     "eval/accuracy_sampled": "mean correctness over the held-out problems at the training temperature",
     "eval/accuracy_sampled_sem": "standard error of eval/accuracy_sampled over problems",
     "eval/accuracy_greedy": "share of held-out problems answered correctly at temperature 0",

@@ -122,6 +122,8 @@ class Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""
         index = np.asarray(rows)
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
+        if np.array_equal(index, np.arange(len(self.rollouts))):
+            return self
         return dataclasses.replace(
             self,
             rollouts=_pick(self.rollouts, index),
@@ -214,7 +216,7 @@ class Row:
     @property
     def teaches(self) -> bool:
         """False when the advantage is zero at every token."""
-        return bool(np.any(np.asarray(self.advantage) != 0.0))
+        return bool(self.advantage != 0.0 if isinstance(self.advantage, float) else np.any(self.advantage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,7 +20,7 @@ from winnow.seeds import Rng
 
 def train_step(run: Run, step: int) -> StepReport:
     """Sample, score, choose, credit, learn, hand over the weights, and write it down."""
-    clock, tally = Clock(), Tally()
+    clock, tally = Clock(), Tally(run.parity())
     prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
     counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
     groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group

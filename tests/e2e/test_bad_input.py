@@ -295,3 +295,9 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
     assert [row["outcome/failed/malformed"] for row in read_metrics(folder)] == [8, 8], "finished steps are kept"
     outcomes = [o for entry in read_rollouts(folder) for o in entry.group.outcomes]
     assert {o.cause for o in outcomes[1::2]} == {"malformed"}
+
+
+def test_an_engine_whose_package_is_missing_is_refused_before_a_model_is_read(refused, monkeypatch):
+    monkeypatch.setattr("winnow.members._installed", lambda package: False)
+    message = refused("--set", "rollout.engine=vllm")
+    assert_says(message, "rollout.engine = 'vllm'", "not installed here", "winnow-rl[vllm]", "'native'")

@@ -47,7 +47,7 @@ def rows(path: Path) -> list[dict]:
     """A log without what the clock said."""
     out = []
     for line in path.read_text().splitlines():
-        row = {k: v for k, v in json.loads(line).items() if not k.startswith(("seconds/", "eval/seconds"))}
+        row = {k: v for k, v in json.loads(line).items() if not k.startswith(("seconds/", "memory/", "eval/seconds"))}
         if "outcome" in row:
             row["outcome"] = {k: v for k, v in row["outcome"].items() if k != "seconds"}
         out.append(row)

@@ -106,5 +106,5 @@ def test_a_run_that_broke_off_resumes_to_the_same_files(smallest, tmp_path):
 
 def _logged(folder):
     """(step, prompt, index, reward) of every row, in the order of the file."""
-    rows = map(json.loads, (folder / "rollouts.jsonl").read_text().splitlines())
+    rows = map(json.loads, (folder / "rollouts.jsonl").read_bytes().splitlines())
     return [(row["step"], row["prompt_id"], row["index"], np.float64(row["outcome"]["reward"])) for row in rows]

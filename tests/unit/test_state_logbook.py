@@ -133,7 +133,7 @@ def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
 def test_a_row_stands_alone(tmp_path):
     original = group()
     Logbook(tmp_path, seed=0).write(0, {}, [original], [])
-    last = json.loads((tmp_path / "rollouts.jsonl").read_text().splitlines()[-1])
+    last = json.loads((tmp_path / "rollouts.jsonl").read_bytes().splitlines()[-1])
 
     rebuilt = Group(prompt=prompt_of(last), rollouts=(rollout_of(last),), outcomes=(outcome_of(last),))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -97,7 +97,10 @@ def per_group(
 
 def flat(rewards: FloatArray) -> bool:
     """True when no reward differs from another: nothing to learn from a baseline of these."""
-    return len(rewards) < 2 or bool(np.ptp(rewards) <= _FLAT * max(1.0, float(np.max(np.abs(rewards)))))
+    if len(rewards) < 2:
+        return True
+    low, high = float(rewards.min()), float(rewards.max())
+    return high - low <= _FLAT * max(1.0, -low, high)
 
 
 def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credit]:
@@ -122,6 +125,9 @@ def _lift(credit: Callable[[FloatArray, FloatArray], FloatArray], group: Group, 
 
 
 def _checked(credit: Any, group: Group) -> Credit:
+    per_rollout = isinstance(credit, np.ndarray) and credit.shape == (len(group.rollouts),)
+    if per_rollout and credit.dtype == np.float64 and np.isfinite(credit).all():
+        return cast(FloatArray, credit)
     arrays, lengths = _finite(credit), group.lengths.tolist()
     shapes = [array.shape for array in arrays]
     if shapes == [()] * len(lengths):

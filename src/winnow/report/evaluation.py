@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -14,12 +15,12 @@ import numpy as np
 import torch
 
 from winnow.algos.estimators import pass_at_k
-from winnow.build import engine_context, evaluation_sampling, held_out_prompts, load_model
+from winnow.build import close_engine, engine_context, evaluation_sampling, held_out_prompts, load_model
 from winnow.config import Config
 from winnow.errors import ConfigError
 from winnow.evaluate import Evaluation, evaluate
 from winnow.learner.device import resolve_device
-from winnow.members import resolve_members
+from winnow.members import check_installed, resolve_members
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.report.text import accuracies, duration, percent, quoted, safe
@@ -41,11 +42,15 @@ def evaluate_model(config: Config, base: Path) -> Evaluation:
     """
     members = resolve_members(config, base)
     torch.set_num_threads(config.threads or torch.get_num_threads())
+    check_installed(members)
     prompts = held_out_prompts(members).prompts
     loaded = load_model(config, resolve_device(config.device), None)
-    with Verifiers(members.reward, **config.verify.model_dump(), base=base) as verifiers:
+    with contextlib.ExitStack() as stack:
+        verifiers = stack.enter_context(Verifiers(members.reward, **config.verify.model_dump(), base=base))
+        engine = members.engine(engine_context(config, loaded))
+        stack.callback(close_engine, engine)
         return evaluate(
-            members.engine(engine_context(config, loaded)),
+            engine,
             verifiers,
             prompts,
             evaluation_sampling(config),

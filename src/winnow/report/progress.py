@@ -96,7 +96,8 @@ class Display:
         """What is said once; on a screen a step only changes the picture."""
         match event:
             case Started():
-                return f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
+                steps = f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
+                return "\n".join([*map(safe, event.devices), steps])
             case Evaluated():
                 return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
             case Notice():

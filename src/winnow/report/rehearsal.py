@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.build import held_out_prompts, training_prompts
+from winnow.build import held_out_prompts, longest, training_prompts
+from winnow.devices import plan_devices
+from winnow.learner.device import planned_device
 from winnow.members import Members
-from winnow.models.load import describe
+from winnow.memory_plan import MemoryPlan
 from winnow.registry import resolve
 from winnow.tasks.stream import PromptStream
 
 
-def rehearse(members: Members) -> list[str]:
-    """Load the problems and render the prompts of both splits; a sentence per thing that only the network could show.
+@dataclass(frozen=True)
+class Rehearsal:
+    """What came out."""
+
+    plan: MemoryPlan | None  # None where the model's settings are not on this machine
+    notes: tuple[str, ...]  # a sentence per thing that only the network could show
+
+
+def rehearse(members: Members) -> Rehearsal:
+    """Load the problems, render the prompts of both splits, and plan the devices.
 
     Raises ConfigError or DataError as a run would.
     """
     data, model = _hub_data(members), _hub_model(members)
+    longest_prompt = None
     if model is None and data is None:
-        _check_prompts(members)
+        longest_prompt = _check_prompts(members)
     elif data is None:
         _check_problems(members)
-    elif model is None:
-        describe(members.config.model.path)
-    return [
+    notes = (
         *([f"task.path = {data!r} is not on this machine, so no problem was looked at"] if data else []),
         *([f"model.path = {model!r} is not on this machine, so no prompt was rendered"] if model else []),
-    ]
+    )
+    return Rehearsal(None if model else _plan(members, longest_prompt), notes)
 
 
-def _check_prompts(members: Members) -> None:
+def _plan(members: Members, longest_prompt: int | None) -> MemoryPlan:
+    plan = plan_devices(members, planned_device(members.config.device), longest_prompt=longest_prompt)
+    plan.check()
+    return plan
+
+
+def _check_prompts(members: Members) -> int:
+    """Tokens of the longest prompt."""
     config = members.config
-    training = training_prompts(members).prompts
+    training, held_out = training_prompts(members).prompts, held_out_prompts(members).prompts
     PromptStream(training, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
-    held_out_prompts(members)
+    return longest([*training, *held_out])
 
 
 def _check_problems(members: Members) -> None:

@@ -38,6 +38,7 @@ MAY_CHANGE = (
     "checkpoint",
     "evaluate",
     "model.gradient_checkpointing",
+    "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",
     "update.tokens_per_micro_batch",
     "verify.workers",

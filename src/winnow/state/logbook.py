@@ -113,7 +113,7 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
 
 def _append(path: Path, text: str) -> None:
     """Append whole rows or nothing. Raises RunFolderError."""
-    rest = memoryview(text.encode("ascii"))
+    rest = memoryview(text.encode("utf-8"))
     with _refusals(path), path.open("ab", buffering=0) as file:
         end = file.tell()
         try:

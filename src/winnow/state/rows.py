@@ -14,8 +14,8 @@ re-score the file line by line; the rows of a group follow each other, so that g
     weight                          in the step's first epoch; null when it reached no batch
 
 Numbers are written in full, so reading gives the same float64 back. The JSON is strict: a number that is not finite is
-null and is read back as NaN. Text is ASCII with escapes: lone surrogates and U+2028 survive. This module imports no
-torch.
+null and is read back as NaN. Text is UTF-8, and a row ends at "\n" alone, which no row has inside (U+2028 may
+be): whatever a model writes survives, lone surrogates too. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from winnow import metrics as words
 from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
@@ -68,7 +69,7 @@ def rollout_lines(
             "outcome": _outcome_fields(outcome),
             "keep": keep,
             "reason": _reason(outcome, keep, advantage, weight),
-            "advantage": advantage.tolist(),
+            "advantage": advantage,
             "weight": weight,
         }
         yield f"{shared},{_encode(own)[1:]}\n"
@@ -81,7 +82,7 @@ def _shared(step: int, seed: int, group: Group) -> dict[str, Any]:
         "seed": seed,
         "prompt_id": prompt.id,
         "prompt": prompt.text,
-        "prompt_tokens": prompt.tokens.tolist(),
+        "prompt_tokens": prompt.tokens,
         "answer": prompt.answer,
         "task": prompt.task,
         "meta": prompt.meta,
@@ -93,11 +94,11 @@ def _rollout_fields(rollout: Rollout) -> dict[str, Any]:
     return {
         "index": rollout.index,
         "text": rollout.text,
-        "tokens": rollout.tokens.tolist(),
-        "logprobs": rollout.logprobs.tolist(),
+        "tokens": np.ascontiguousarray(rollout.tokens),
+        "logprobs": np.ascontiguousarray(rollout.logprobs),
         "finish": rollout.finish,
         "version": rollout.version,
-        "trainable": None if rollout.trainable is None else rollout.trainable.tolist(),
+        "trainable": rollout.trainable,
     }
 
 
@@ -179,32 +180,33 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
 
 
 def _encode(data: Mapping[str, Any]) -> str:
+    """JSON in UTF-8; text that UTF-8 does not know (a lone surrogate) makes the row one of ASCII with escapes."""
     try:
-        return _strict(data)
-    except ValueError:
-        return _strict(_finite(data))
+        return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    except orjson.JSONEncodeError:
+        return json.dumps(_plain(data), separators=(",", ":"), allow_nan=False)
 
 
-def _scalar(value: Any) -> Any:
-    """numpy's scalars as Python's; a user's reward or metadata may hold them."""
-    if isinstance(value, np.generic):
-        return value.item()
+def _other(value: Any) -> Any:
+    """What orjson does not know: a user's reward or metadata may hold arrays that are not contiguous."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     raise TypeError(f"a row cannot hold a {type(value).__name__}: {value!r:.80}")
 
 
-_strict = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_scalar).encode
-
-
-def _finite(value: Any) -> Any:
-    """The same data with null for every number that JSON cannot say."""
-    value = value.item() if isinstance(value, np.generic) else value
+def _plain(value: Any) -> Any:
+    """The same data in Python's own types, with null for every number that JSON cannot say."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return value
+        return [_plain(v) for v in value]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return _other(value)
 
 
 def _number(value: float | None) -> float:

@@ -1,0 +1,45 @@
+"""An engine in a second process that is killed mid-step: the run ends with a message, and resumes to the same bits."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from test_resume import digests, python, rows, write_config
+
+ENGINE = Path(__file__).with_name("second_engine.py")
+LIMIT_SECONDS = 120.0
+
+
+def test_a_run_whose_engine_is_killed_says_so_and_resumes_to_the_same_bits(
+    smallest, tiny_folder, tmp_path, monkeypatch
+):
+    config = smallest(steps=6, checkpoint={"every": 2}, evaluate={"every": 2})
+    engine = {"use": f"{ENGINE}:second", "folder": str(tiny_folder("qwen2")), "timeout_seconds": LIMIT_SECONDS}
+    tomls = {}
+    for name, use in (("whole", "hf"), ("killed", engine)):
+        changed = {**config, "output": str(tmp_path / name), "rollout": {**config["rollout"], "engine": use}}
+        tomls[name] = write_config(tmp_path / f"{name}.toml", changed)
+
+    undisturbed = python("-m", "winnow", "train", tomls["whole"])
+    assert undisturbed.returncode == 0, undisturbed.stderr
+
+    begun = time.monotonic()
+    monkeypatch.setenv("WINNOW_TEST_ENGINE", "dies")
+    killed = python("-m", "winnow", "train", tomls["killed"])
+    assert time.monotonic() - begun < LIMIT_SECONDS / 2  # noticed, not waited for
+    assert killed.returncode == 1, killed.stderr
+    assert "was killed by SIGKILL" in killed.stderr
+    assert "into sampling 16 rollouts with the weights of version 3" in killed.stderr
+    assert "--resume" in killed.stderr
+    assert "Traceback" not in killed.stderr
+    assert sorted(os.listdir(tmp_path / "killed" / "checkpoints")) == ["step-000002"]
+
+    monkeypatch.delenv("WINNOW_TEST_ENGINE")
+    resumed = python("-m", "winnow", "train", tomls["killed"], "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Exception" not in resumed.stderr
+    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")  # another process changes no bit either
+    for log in ("metrics.jsonl", "rollouts.jsonl"):
+        assert rows(tmp_path / "killed" / log) == rows(tmp_path / "whole" / log), log
