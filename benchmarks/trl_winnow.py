@@ -1,0 +1,139 @@
+"""winnow's side: one `Run`, built as a training builds it and kept alive, of which single steps are timed."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl_sides import Measured, Setting, hash_reward
+
+from winnow.build import Run, build
+from winnow.config import validate
+from winnow.engines.base import Engine, EngineContext, OnRollout
+from winnow.engines.native import native
+from winnow.members import resolve_members
+from winnow.probe import plan
+from winnow.records import Group, Prompt, Sampling
+from winnow.seeds import Part
+from winnow.step import train_step
+
+MICRO_BATCH_TOKENS = 4096  # as configs/arithmetic.toml has it for a CPU
+
+
+class Ours:
+    """Steps of one run, one after the other."""
+
+    def __init__(self, setting: Setting, folder: Path, *, replay: Sequence[Group] | None = None) -> None:
+        """With `replay`, these are every step's rollouts and nothing is sampled."""
+        self.setting = setting
+        self.run = _run(setting, folder, replay)
+        self.metrics: dict[str, float] = {}  # of the last step
+        self._step = 0
+
+    def __call__(self) -> Measured:
+        """Plan and take the next step, as `fit` does."""
+        begin = time.perf_counter()
+        plan(self.run, self._step)
+        self.metrics = metrics = train_step(self.run, self._step).metrics
+        seconds = time.perf_counter() - begin
+        self._step += 1
+        phases = {k.removeprefix("seconds/"): v for k, v in metrics.items() if k.startswith("seconds/")}
+        phases.pop("step")
+        return Measured(
+            seconds=seconds,
+            phases={**phases, "log": seconds - sum(phases.values())},
+            reward=metrics["reward/mean"],
+            tokens=metrics["budget/tokens_generated"],
+            length_mean=metrics["rollout/length_mean"],
+            length_max=metrics["rollout/length_max"],
+            trained=int(metrics["select/trained"]),
+        )
+
+    def prompts(self, steps: int = 1) -> list[Prompt]:
+        """Of the first steps, in the order in which they are sampled."""
+        return [prompt for step in range(steps) for prompt in self.run.prompts.take(step)]
+
+    def epoch(self) -> list[Prompt]:
+        """Of every step of the first epoch."""
+        return self.prompts(self.run.prompts.steps_per_epoch)
+
+    def sample(self, seed: int) -> list[Group]:
+        """The first step's prompts, sampled by the weights as they are."""
+        prompts = self.prompts()
+        counts = [self.setting.rollouts] * len(prompts)
+        return self.run.engine.generate(prompts, counts, self.run.sampling, seed=("benchmark", seed))
+
+
+def _run(setting: Setting, folder: Path, replay: Sequence[Group] | None) -> Run:
+    members = resolve_members(validate(_config(setting, replay)), base=Path.cwd())
+    path = Path(tempfile.mkdtemp(prefix="winnow-", dir=folder))
+    return build(members, folder=path, device=torch.device("cpu"))
+
+
+def _config(setting: Setting, replay: Sequence[Group] | None) -> dict[str, Any]:
+    """TRL's `grpo` loss in winnow's words: group-normalised credit, clip 0.2, every sequence weighs the same."""
+    rollout: dict[str, Any] = {
+        "prompts_per_step": setting.prompts,
+        "rollouts_per_prompt": setting.rollouts,
+        "max_new_tokens": setting.max_new_tokens,
+    }
+    if replay is not None:
+        rollout["engine"] = {"use": lambda context: Replay(replay)}
+    elif setting.fixed:
+        rollout["engine"] = {"use": unstoppable}
+    keep = {"use": "max_variance", "keep_per_prompt": setting.keep} if setting.keep else {"use": "all"}
+    return {
+        "device": "cpu",
+        "task": {"use": "arithmetic", "levels": [2, 3, 4], "size": setting.problems},
+        "rollout": rollout,
+        "reward": {"use": setting.reward or hash_reward},
+        "select": keep,
+        "advantage": "grpo",
+        "update": {"tokens_per_micro_batch": MICRO_BATCH_TOKENS},
+        "weighting": "sequence",
+        "loss": "clip",
+        "optimizer": {"learning_rate": setting.learning_rate, "betas": (0.9, 0.95), "eps": setting.eps},
+        "evaluate": {"problems": 1},
+        "verify": {"workers": 0},
+    }
+
+
+def unstoppable(context: EngineContext) -> Engine:
+    """The native engine with no stop token: every rollout is max_new_tokens long."""
+    return native(dataclasses.replace(context, stop_tokens=()))
+
+
+class Replay:
+    """An engine whose rollouts are known."""
+
+    logprob_tolerance = float("inf")
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.version = 0
+        self._groups = {group.prompt.id: group for group in groups}
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[Part, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`; only the version is new."""
+        return [self._again(prompt) for prompt in prompts]
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """There is nothing for the weights to change."""
+        self.version = version
+
+    def _again(self, prompt: Prompt) -> Group:
+        rollouts = self._groups[prompt.id].rollouts
+        return Group(prompt=prompt, rollouts=tuple(dataclasses.replace(r, version=self.version) for r in rollouts))
