@@ -207,12 +207,12 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
     if not rollouts:
         return {}
     lengths = np.concatenate([g.lengths for g in groups])
-    surprise = _join([-r.logprobs for r in rollouts])
+    logprobs = np.concatenate([r.logprobs for r in rollouts])
     return {
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
-        "rollout/truncated": float(np.mean([r.finish == "length" for r in rollouts])),
-        "policy/entropy": float(surprise.mean()) if len(surprise) else np.nan,
+        "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
+        "policy/entropy": -float(logprobs.mean()) if len(logprobs) else np.nan,
     }
 
 

@@ -122,7 +122,7 @@ class Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""
         index = np.asarray(rows)
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
-        if np.array_equal(index, np.arange(len(self.rollouts))):
+        if index.tolist() == list(range(len(self.rollouts))):
             return self
         return dataclasses.replace(
             self,

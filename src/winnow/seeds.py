@@ -21,8 +21,7 @@ _WORD = 2**64 - 1
 
 def derive(*parts: Part) -> int:
     """A 128-bit key from names; `derive(1, "2")` and `derive("1", 2)` differ."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+    return int.from_bytes(_hashed(parts).digest(), "little")
 
 
 def generator(*parts: Part) -> np.random.Generator:
@@ -56,5 +55,19 @@ class Rng:
     key: tuple[Part, ...]
 
     def uniforms(self, ids: Sequence[str]) -> npt.NDArray[np.float64]:
-        """[N] numbers in [0, 1), one per id."""
-        return np.array([uniform(*self.key, name) for name in ids], dtype=np.float64)
+        """[N] numbers in [0, 1), one per id: `uniform(*key, id)`, with what the ids share hashed once."""
+        shared, digests = _hashed((*self.key, "")), []
+        for name in ids:
+            own = shared.copy()
+            own.update(_bytes(name))
+            digests.append(own.digest())
+        high = np.frombuffer(b"".join(digests), dtype="<u8")[1::2]
+        return np.asarray((high >> 11) * _UNIT, dtype=np.float64)
+
+
+def _hashed(parts: Iterable[Part]) -> hashlib.blake2b:
+    return hashlib.blake2b(_bytes("\x1f".join(f"{type(part).__name__}:{part}" for part in parts)), digest_size=16)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -101,7 +101,7 @@ def fill_keep(run: Run, group: Group, step: int) -> Group:
     """Failed rollouts are hidden from the selector and never kept; nor is a group that a refill was to replace."""
     keep = np.zeros(len(group.rollouts), dtype=np.bool_)
     valid = group.valid
-    if valid.any() and (carries_signal(group, run.group_baseline) or not run.config.rollout.refill_rounds):
+    if valid.any() and (not run.config.rollout.refill_rounds or carries_signal(group, run.group_baseline)):
         keep[valid] = run.select(group.take(valid), Rng((run.seed, "select", step)))
     return group.fill(keep=keep)
 

@@ -50,7 +50,7 @@ class Logbook:
         lines = itertools.chain.from_iterable(
             rollout_lines(step, self._seed, place, group, weights) for place, group in enumerate(groups)
         )
-        _append(self._rollouts, "".join(lines))
+        _append(self._rollouts, b"".join(lines))
         _append(self._metrics, row)
         return StepReport(step=step, metrics=dict(metrics))
 
@@ -111,9 +111,9 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
         yield logged_group(list(of_group))
 
 
-def _append(path: Path, text: str) -> None:
+def _append(path: Path, rows: bytes) -> None:
     """Append whole rows or nothing. Raises RunFolderError."""
-    rest = memoryview(text.encode("utf-8"))
+    rest = memoryview(rows)
     with _refusals(path), path.open("ab", buffering=0) as file:
         end = file.tell()
         try:

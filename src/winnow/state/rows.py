@@ -44,15 +44,15 @@ class LoggedGroup:
     weights: tuple[float | None, ...]  # [N]
 
 
-def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
+def metrics_line(step: int, metrics: Mapping[str, float]) -> bytes:
     """A row of metrics.jsonl. Raises KeyError for a metric without a meaning."""
     words.check(metrics)
-    return _encode({"step": step, **metrics}) + "\n"
+    return _encode({"step": step, **metrics}) + b"\n"
 
 
 def rollout_lines(
     step: int, seed: int, place: int, group: Group, weights: Mapping[tuple[int, int], float]
-) -> Iterator[str]:
+) -> Iterator[bytes]:
     """The rows of one group; what they share is encoded once. `place` is its position in the step.
 
     `weights` are by `Row.key`. Raises ValueError for a group that is not filled up to its advantages.
@@ -72,7 +72,7 @@ def rollout_lines(
             "advantage": advantage,
             "weight": weight,
         }
-        yield f"{shared},{_encode(own)[1:]}\n"
+        yield b"".join((shared, b",", _encode(own)[1:], b"\n"))
 
 
 def _shared(step: int, seed: int, group: Group) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _rollout_fields(rollout: Rollout) -> dict[str, Any]:
 
 
 def _outcome_fields(outcome: Outcome) -> dict[str, Any]:
-    """The fields of an Outcome by hand: dataclasses.asdict copies deeply and costs more than writing the row."""
+    """The fields of an Outcome by hand: dataclasses.asdict copies deeply, and orjson is slower on dataclasses."""
     return {
         "reward": outcome.reward,
         "correct": outcome.correct,
@@ -123,7 +123,8 @@ def _reason(outcome: Outcome, keep: bool, advantage: float | FloatArray, weight:
         return "not selected"
     if weight is not None:
         return "kept"
-    return "not scheduled" if np.any(advantage) else "zero advantage"
+    silent = not advantage.any() if isinstance(advantage, np.ndarray) else advantage == 0.0
+    return "zero advantage" if silent else "not scheduled"
 
 
 def prompt_of(row: Mapping[str, Any]) -> Prompt:
@@ -179,12 +180,12 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
     )
 
 
-def _encode(data: Mapping[str, Any]) -> str:
+def _encode(data: Mapping[str, Any]) -> bytes:
     """JSON in UTF-8; text that UTF-8 does not know (a lone surrogate) makes the row one of ASCII with escapes."""
     try:
-        return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+        return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:
-        return json.dumps(_plain(data), separators=(",", ":"), allow_nan=False)
+        return json.dumps(_plain(data), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _other(value: Any) -> Any:
