@@ -84,13 +84,12 @@ class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
 
     def __init__(self, layout: Layout, room: Room) -> None:
         super().__init__(layers=[])
+        self.layout, self.attended = layout, set[int]()  # the latter: layers that have asked
         self._prompts = layout.table(room.tiles, room.prompt_columns)
         self._own = layout.table(room.rows, room.columns)
-        self._column = torch.zeros(1, dtype=torch.int64, device=layout.device)
-        self._grid = torch.zeros(room.tiles, room.members, dtype=torch.int64, device=layout.device)
-        self._tile = torch.zeros(room.rows, dtype=torch.int64, device=layout.device)
-        self._member = torch.zeros(room.rows, dtype=torch.int64, device=layout.device)
-        self.layout, self.attended = layout, set[int]()  # the latter: layers that have asked
+        self._asking = self._places(room.tiles * room.members)
+        self._hearing = self._places(room.rows)
+        self._column, self._column_on_device = 0, torch.zeros(1, dtype=torch.int64, device=layout.device)
         self.used = room  # what the next forward pass looks at
 
     @property
@@ -111,25 +110,23 @@ class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
 
         `tight` looks at no more seats of a tile than the fullest has; without it the shape stays as it is.
         """
-        order = np.argsort(tile, kind="stable")
-        counts = np.bincount(tile, minlength=len(self._grid))
+        row, order, counts = np.arange(len(tile)), np.argsort(tile, kind="stable"), np.bincount(tile)
         member = np.empty_like(tile)
-        member[order] = np.arange(len(tile)) - np.repeat(np.cumsum(counts) - counts, counts)
-        grid = np.zeros(self._grid.shape, dtype=np.int64)  # an empty seat asks what row 0 asks, and nobody listens
-        grid[tile, member] = np.arange(len(tile))
-        unused = (0, len(self._tile) - len(tile))
-        for table, values in (
-            (self._grid, grid),
-            (self._tile, np.pad(tile, unused)),
-            (self._member, np.pad(member, unused)),
-        ):
-            table.copy_(torch.from_numpy(values))
+        member[order] = row - np.repeat(np.cumsum(counts) - counts, counts)
         if tight:
             self.used = replace(self.used, members=int(counts.max(initial=0)))
+        heads = np.arange(self.layout.heads)
+        of_row = row[:, None] * len(heads) + heads
+        of_seat = (tile[:, None] * len(heads) + heads) * self.used.members + member[:, None]
+        asking = np.zeros(self.used.tiles * len(heads) * self.used.members, dtype=np.int64)
+        asking[of_seat] = of_row  # an empty seat asks what row 0 asks, and nobody listens
+        self._asking[: len(asking)] = torch.from_numpy(asking)
+        self._hearing.zero_()[: of_seat.size] = torch.from_numpy(of_seat.ravel())
 
     def turn(self, column: int, *, rows: int, columns: int) -> None:
         """The next forward pass writes `column` of `rows` rows, and reads `columns` columns."""
-        self._column.fill_(column)
+        self._column = column
+        self._column_on_device.fill_(column)
         self.used = replace(self.used, rows=rows, columns=columns)
 
     def update(
@@ -137,7 +134,10 @@ class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
     ) -> tuple[Tensor, Tensor]:
         """Write one column of a layer [R, heads, 1, D]. What is returned is not used: `attend` reads the table."""
         for table, states in zip(self._own[layer_idx, :, : self.used.rows], (key_states, value_states), strict=True):
-            table.index_copy_(2, self._column, states)
+            if states.is_cuda:  # a recorded step finds the column in a tensor; a plain one writes three times as fast
+                table.index_copy_(2, self._column_on_device, states)
+            else:
+                table[:, :, self._column] = states[:, :, 0]
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -161,14 +161,19 @@ class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
         asked = queries.view(used.rows, own_keys.shape[1], -1, queries.shape[2])  # [R, heads, queries per head, D]
         scores = torch.cat([self._by_tile(asked, prompt_keys.mT), asked @ own_keys.mT], dim=-1)
         exact = torch.promote_types(scores.dtype, torch.float32)
-        weights = (scores.to(exact) + mask[:, None, None]).softmax(dim=-1).to(scores.dtype)
+        weights = scores.to(exact).add_(mask[:, None, None]).softmax(dim=-1).to(scores.dtype)
         on_prompt, on_own = weights[..., : used.prompt_columns], weights[..., used.prompt_columns :]
         found: Tensor = self._by_tile(on_prompt, prompt_values) + on_own @ own_values
         return found.view(queries.shape)
 
     def _by_tile(self, of_rows: Tensor, of_tiles: Tensor) -> Tensor:
         """Per row, its [heads, q, X] times its tile's [heads, X, Y]."""
-        used = self.used
-        seated = of_rows[self._grid[: used.tiles, : used.members]].transpose(1, 2)  # [tiles, heads, members, q, X]
-        product: Tensor = seated.flatten(2, 3) @ of_tiles
-        return product.view(*seated.shape[:4], -1)[self._tile[: used.rows], :, self._member[: used.rows]]
+        tiles, heads, members = self.used.tiles, self.layout.heads, self.used.members
+        rows, _, asked, _ = of_rows.shape
+        seated = of_rows.flatten(0, 1).index_select(0, self._asking[: tiles * heads * members])
+        product: Tensor = seated.view(tiles, heads, members * asked, -1) @ of_tiles
+        heard = product.view(len(seated), -1).index_select(0, self._hearing[: rows * heads])
+        return heard.view(rows, heads, asked, -1)
+
+    def _places(self, seats: int) -> Tensor:
+        return torch.zeros(seats * self.layout.heads, dtype=torch.int64, device=self.layout.device)
