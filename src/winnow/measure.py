@@ -56,10 +56,10 @@ class Mean:
 
     def add(self, values: Tensor) -> None:
         if values.numel():
-            numbers = values.detach().double()
+            numbers = values.detach().double().numpy(force=True)
             self.total += float(numbers.sum())
-            self.count += numbers.numel()
-            self.largest = float(np.maximum(self.largest, float(numbers.max())))  # NaN stays
+            self.count += numbers.size
+            self.largest = float(np.maximum(self.largest, numbers.max()))  # NaN stays
 
     @property
     def value(self) -> float:

@@ -269,7 +269,7 @@ def _pick(values: Any, index: IntArray) -> Any:
 def _check_fill(record: Any, fields: Iterable[str], *, length: int) -> None:
     kind = type(record).__name__.lower()
     for name in fields:
-        if name not in {f.name for f in dataclasses.fields(record)}:
+        if name not in record.__slots__:
             raise ValueError(f"a {kind} has no field {name!r}")
         if getattr(record, name) is not None:
             raise ValueError(f"{name!r} of this {kind} is already filled; fields are written once")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from winnow.algos.estimators import truncated_importance
-from winnow.records import BoolArray, FloatArray, MicroBatch, Row
+from winnow.records import BoolArray, FloatArray, IntArray, MicroBatch, Row
 
 
 def micro_batches(
@@ -54,9 +54,9 @@ def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype, max_
         rows=tuple(rows),
         sequence=torch.from_numpy(sequence).to(device),
         mask=torch.from_numpy(np.concatenate([_mask(row) for row in rows])).to(device),
-        advantages=floats(_advantages(row) for row in rows),
+        advantages=floats(_advantages(rows, lengths)),
         weights=floats([weights]),
-        importance=floats(_importance(row, max_importance) for row in rows),
+        importance=floats(_importance(rows, lengths, max_importance)),
         behaviour_logprobs=floats(row.rollout.logprobs for row in rows),
         old_logprobs=floats_if_filled("old_logprobs"),
         ref_logprobs=floats_if_filled("ref_logprobs"),
@@ -68,11 +68,14 @@ def _mask(row: Row) -> BoolArray:
     return np.ones(len(row.rollout.tokens), dtype=np.bool_) if mask is None else mask
 
 
-def _importance(row: Row, most: float) -> FloatArray:
-    if most == 0.0 or row.old_logprobs is None:  # the latter while the old log-probs themselves are computed
-        return np.ones(len(row.rollout.tokens))
-    return truncated_importance(row.old_logprobs, row.rollout.logprobs, most=most)
+def _importance(rows: Sequence[Row], lengths: IntArray, most: float) -> list[FloatArray]:
+    pairs = [(row.old_logprobs, row.rollout.logprobs) for row in rows if row.old_logprobs is not None]
+    if most == 0.0 or len(pairs) < len(rows):  # the latter while the old log-probs themselves are computed
+        return [np.ones(lengths.sum())]
+    return [truncated_importance(old, behaviour, most=most) for old, behaviour in pairs]
 
 
-def _advantages(row: Row) -> FloatArray:
-    return np.full(len(row.rollout.tokens), row.advantage, dtype=np.float64)
+def _advantages(rows: Sequence[Row], lengths: IntArray) -> list[FloatArray]:
+    if all(isinstance(row.advantage, float) for row in rows):
+        return [np.repeat([row.advantage for row in rows], lengths)]
+    return [np.full(length, row.advantage) for length, row in zip(lengths, rows, strict=True)]
