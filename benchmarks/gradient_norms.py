@@ -84,7 +84,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _batch(rows: Sequence[Row]) -> Batch:
-    return Batch(epoch=0, update=0, rows=tuple(rows), sequences=len(rows), tokens=0, prompts=0)
+    return Batch(epoch=0, update=0, rows=tuple(rows))
 
 
 @torch.no_grad()

@@ -226,9 +226,6 @@ class Batch:
     epoch: int
     update: int  # within the epoch
     rows: tuple[Row, ...]
-    sequences: int  # kept rollouts the weights were made for (rows that left included)
-    tokens: int  # their trainable tokens
-    prompts: int  # their groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

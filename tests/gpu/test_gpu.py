@@ -86,7 +86,7 @@ def test_native_reports_the_log_probs_of_the_policy(dtype: str) -> None:
         Row(prompt=prompt, rollout=rollout, group=place // ROLLOUTS, advantage=1.0, weight=1.0)
         for place, (prompt, rollout) in enumerate(flat(groups))
     )
-    batch = Batch(epoch=0, update=0, rows=rows, sequences=len(rows), tokens=0, prompts=len(prompts))
+    batch = Batch(epoch=0, update=0, rows=rows)
     learner = Policy(
         loaded.model, temperature=1.0, pad_token=loaded.tokenizer.pad_token_id, tokens_per_micro_batch=4096
     )

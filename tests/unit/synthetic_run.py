@@ -40,7 +40,7 @@ def batch(groups):
         for r, keep in zip(g.rollouts, g.keep, strict=True)
         if keep
     )
-    return Batch(epoch=0, update=0, rows=rows, sequences=len(rows), tokens=3 * len(rows), prompts=len(groups))
+    return Batch(epoch=0, update=0, rows=rows)
 
 
 def metrics(step, **changes):

@@ -86,18 +86,22 @@ def test_groups_stay_whole() -> None:
         assert len(homes) == len(set(homes)) == 24
 
 
+def tokens(batch: Batch) -> int:
+    return sum(len(row.rollout.tokens) for row in batch.rows)
+
+
 def test_batches_are_balanced_by_kept_tokens() -> None:
     equal = [group(f"p{i}", [5, 5]) for i in range(8)]
-    assert [b.tokens for b in cut(equal, updates_per_step=4)] == [20, 20, 20, 20]
-    assert sorted(b.tokens for b in cut([group("big", [90]), *equal], updates_per_step=2)) == [80, 90]
-    loads = [b.tokens for b in cut(many(), updates_per_step=4)]
+    assert [tokens(b) for b in cut(equal, updates_per_step=4)] == [20, 20, 20, 20]
+    assert sorted(tokens(b) for b in cut([group("big", [90]), *equal], updates_per_step=2)) == [80, 90]
+    loads = [tokens(b) for b in cut(many(), updates_per_step=4)]
     assert max(loads) - min(loads) < 0.1 * sum(loads) / 4
 
 
 def test_rollouts_that_are_not_kept_weigh_nothing() -> None:
     unkept = [group(f"u{i}", [500, 5], keep=[False, True]) for i in range(2)]
     kept = [group(f"k{i}", [5]) for i in range(2)]
-    assert [b.tokens for b in cut([*unkept, *kept], updates_per_step=2)] == [10, 10]
+    assert [tokens(b) for b in cut([*unkept, *kept], updates_per_step=2)] == [10, 10]
 
 
 @pytest.mark.parametrize("make", [many, lambda: [group(f"p{i}", [5, 5]) for i in range(24)]], ids=["many", "equal"])
@@ -125,7 +129,6 @@ def test_weights_see_silent_rollouts_before_they_leave() -> None:
     (batch,) = cut([group("live", [2, 6], advantages=[1.0, -1.0]), flat])
     assert [row.key for row in batch.rows] == [(0, 0), (0, 1)]
     assert [row.weight for row in batch.rows] == [1 / 16, 1 / 16]
-    assert (batch.sequences, batch.tokens, batch.prompts) == (4, 16, 2)
 
 
 def test_silent_rows_stay_when_a_term_teaches_them() -> None:
@@ -179,14 +182,12 @@ def test_a_rollout_without_anything_to_train_is_no_row() -> None:
     nothing = [group("empty", [0, 3]), group("masked", [2, 3], trainable=[False, False])]
     (batch,) = cut(nothing)
     assert [row.key for row in batch.rows] == [(0, 1), (1, 1)]
-    assert (batch.sequences, batch.tokens) == (2, 6)
+    assert [row.weight for row in batch.rows] == [1 / 6, 1 / 6]
 
 
 def test_an_empty_batch_is_still_a_batch() -> None:
     batches = cut([group("only", [3])], epochs=2, updates_per_step=3)
     assert sorted(len(b.rows) for b in batches) == [0, 0, 0, 0, 1, 1]
-    empty = next(b for b in batches if not b.rows)
-    assert (empty.sequences, empty.tokens, empty.prompts) == (0, 0, 0)
     assert len(cut([], updates_per_step=2)) == 2
 
 

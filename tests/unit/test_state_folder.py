@@ -33,7 +33,6 @@ def listing(path):
 
 def test_a_new_folder_gets_a_manifest(tmp_path):
     with start(tmp_path / "deep" / "run") as folder:
-        assert not folder.resumed
         assert folder.notices == ()
 
     written = json.loads((tmp_path / "deep" / "run" / "manifest.json").read_text())
@@ -132,7 +131,6 @@ def test_resume_allows_more_steps_and_tells_what_changed(tmp_path):
     new["threads"] = 2
 
     with RunFolder.open(tmp_path, resume=True, manifest=new) as folder:
-        assert folder.resumed
         assert [notice.partition(";")[0] for notice in folder.notices] == [
             "steps was 100 and is now 200",
             "checkpoint was None and is now {'every': 5}",

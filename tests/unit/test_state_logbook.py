@@ -47,7 +47,7 @@ def batch(*rows, epoch=0):
         Row(prompt=g.prompt, rollout=g.rollouts[i], group=place, advantage=1.0, weight=weight)
         for place, g, i, weight in rows
     )
-    return Batch(epoch=epoch, update=0, rows=made, sequences=len(made), tokens=3 * len(made), prompts=1)
+    return Batch(epoch=epoch, update=0, rows=made)
 
 
 def plain(g):

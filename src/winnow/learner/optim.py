@@ -54,7 +54,6 @@ class Optimizer:
         self._warmup = warmup_updates
         self._total = total_updates
         self.updates = 0  # so far, skipped ones included
-        self.skipped = 0
 
     @property
     def learning_rate(self) -> float:
@@ -90,7 +89,7 @@ class Optimizer:
             for name, parameter in self._parameters.items()
             for key, value in self._adamw.state.get(parameter, {}).items()
         }
-        return tensors, {"updates": self.updates, "skipped": self.skipped}
+        return tensors, {"updates": self.updates}
 
     def load_state(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Continue exactly where `state` was taken. Raises RunFolderError when it is of other parameters."""
@@ -101,12 +100,11 @@ class Optimizer:
             self._check(name, key, value)
             state.setdefault(names.index(name), {})[key] = value
         self._adamw.load_state_dict({**self._adamw.state_dict(), "state": state})
-        self.updates, self.skipped = counts["updates"], counts["skipped"]
+        self.updates = counts["updates"]
 
     def _advance(self, grad_norm: float, *, skipped: bool) -> UpdateResult:
         result = UpdateResult(grad_norm=grad_norm, learning_rate=self.learning_rate, skipped=skipped)
         self.updates += 1
-        self.skipped += skipped
         return result
 
     def _check(self, name: str, key: str, value: Tensor) -> None:

@@ -47,9 +47,6 @@ def schedule(
                     epoch=epoch,
                     update=update,
                     rows=tuple(row for row in rows if row.teaches or not drop_silent),
-                    sequences=len(sequences),
-                    tokens=sum(c.length for c in sequences),
-                    prompts=len(part),
                 )
             )
     return batches

@@ -50,7 +50,6 @@ class RunFolder:
     """A run folder that this process alone may write to, until `close` or the end of the process."""
 
     path: Path
-    resumed: bool
     notices: tuple[str, ...]  # differences to the run being resumed, for a person
     lock: Lock
 
@@ -80,7 +79,7 @@ class RunFolder:
             on_failure.callback(lock.release)
             notices = _claim(path, resume, manifest)
             on_failure.pop_all()
-        return cls(path, resume, notices, lock)
+        return cls(path, notices, lock)
 
     def close(self) -> None:
         """Let another process have the folder."""
