@@ -100,7 +100,7 @@ def evaluate(
         "evaluate.greedy": greedy,
         "evaluate.split": split,
         "seed": seed,
-        "rollout.temperature": temperature,
+        "evaluate.temperature": temperature,
     }
     own = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
     settings, base = settings_for(model, config, [*own, *(sets or ())])

@@ -30,13 +30,17 @@ Use = str | Callable[..., Any]
 class Section(BaseModel):
     """Strict: an unknown key or a wrong type is an error."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
 
 class Member(BaseModel):
     """A function by name, by "file.py:function", or itself; every other key is one of its options."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
     use: Use
 
     @property
@@ -76,7 +80,7 @@ class RolloutSection(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: NonNegative = 0
     min_p: float = Field(0.0, ge=0, le=1)
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     max_rollouts_at_once: Positive = 512  # sampled side by side: the memory the engine may take
     refill_rounds: NonNegative = 0  # more prompts, at most so often per step, while too few groups carry a signal
     max_ratio_outside: float = Field(0.01, ge=0, le=1)  # tokens with p_policy / p_engine off by a quarter: an alarm
@@ -89,7 +93,9 @@ class RewardPart(Member):
 class Reward(BaseModel):
     """One reward, or a weighted sum of `parts` of which the first decides what is correct."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
     use: Use | None = None
     parts: tuple[RewardPart, ...] = ()
     shaping: Literal["always", "if_wrong"] = "always"
@@ -214,8 +220,10 @@ def load(path: Path, sets: Sequence[str] = ()) -> Config:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
     try:
-        data = tomllib.loads(text)
+        data = _tables(tomllib.loads(text))  # so that an override finds a table where the file has a name
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     for assignment in sets:
@@ -243,21 +251,27 @@ def dump(config: Config) -> dict[str, Any]:
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`loss="clip"` for `loss={use="clip"}`, one selector for a list of one, a function wherever a name may stand."""
+    """One selector for a list of one, tuples for arrays, and `_tables`."""
+    out = _tables(data)
+    if "select" in out:
+        chain = out["select"] if isinstance(out["select"], (list, tuple)) else [out["select"]]
+        out["select"] = tuple({"use": m} if isinstance(m, str) or callable(m) else m for m in chain)
+    return typing.cast(dict[str, Any], _tuples(out))
+
+
+def _tables(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`loss = {use = "clip"}` for `loss = "clip"`, a function wherever a name may stand."""
     out = dict(data)
     for key in (*MEMBER_KEYS, "reward"):
         if key in out and (isinstance(out[key], str) or callable(out[key])):
             out[key] = {"use": out[key]}
-    if "select" in out:
-        chain = out["select"] if isinstance(out["select"], (list, tuple)) else [out["select"]]
-        out["select"] = tuple({"use": m} if isinstance(m, str) or callable(m) else m for m in chain)
     rollout = out.get("rollout")
     engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
     if isinstance(engine, str) or callable(engine):
         out["rollout"] = {**out["rollout"], "engine": {"use": engine}}
     if isinstance(out.get("model"), (str, Path)):
         out["model"] = {"path": str(out["model"])}
-    return typing.cast(dict[str, Any], _tuples(out))
+    return out
 
 
 def _tuples(value: Any) -> Any:

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from winnow.config import Config
+from winnow.config import Config, Member
 from winnow.engines.decoder import COLUMNS
+from winnow.engines.graphs import padded
 from winnow.engines.key_values import Layout
 from winnow.engines.tiles import up
 from winnow.engines.vllm_start import CPU_KEY_VALUE_GIB
@@ -58,7 +59,7 @@ def _jobs(config: Config, device: str) -> str:
         "native": f"native samples on {device} with {weights}",
         "hf": f"hf samples on {device} with a copy of the weights",
         "vllm": f"vllm samples on {place}{process} with a copy of the weights",
-    }.get(engine.label, f"{engine.label} samples")
+    }.get(_built_in(engine), f"{engine.label} samples")
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return f"policy on {device}; {how}; rewards by {judges}"
 
@@ -83,8 +84,7 @@ def _policy(members: Members, model: nn.Module, prompt: int, device: str) -> Ite
 
 def _engine(members: Members, model: PreTrainedModel, prompt: int, device: str) -> Iterator[Part]:
     """What a built-in engine takes. Of one that nobody here knows, nothing is said."""
-    engine = members.config.rollout.engine
-    match engine.label:
+    match _built_in(members.config.rollout.engine):
         case "native":
             yield from _native(members, model, prompt, device)
         case "hf":
@@ -115,7 +115,7 @@ def _native(members: Members, model: PreTrainedModel, prompt: int, device: str) 
         prompts = min(limit, 2 * prompts)  # one with more rollouts than the others has several tiles
     columns = members.config.rollout.max_new_tokens
     if device.startswith("cuda") and options.get("graphs", True):
-        prompt, columns = up(prompt, COLUMNS), up(columns, COLUMNS)
+        prompt, columns, prompts = up(prompt, COLUMNS), up(columns, COLUMNS), padded(prompts, 2 * prompts)
         yield Part("recorded logits", rows * footprint.head(model).shape[0] * dtype.itemsize, "always", device)
     per_token = Layout.of(model, dtype).bytes_per_token
     table = (prompts * prompt + rows * columns) * per_token
@@ -155,9 +155,16 @@ def _vllm(config: Config, model: nn.Module, device: str) -> Iterator[Part]:
 
 
 def _places(first: str, count: int) -> list[str]:
-    """ "cuda:1" and the devices after it."""
+    """ "cuda:1" and the devices after it; there is but one cpu."""
     kind, _, index = first.partition(":")
-    return [first] if count == 1 else [f"{kind}:{int(index or 0) + i}" for i in range(count)]
+    return [first] * count if count == 1 or kind == "cpu" else [f"{kind}:{int(index or 0) + i}" for i in range(count)]
+
+
+def _built_in(engine: Member) -> str:
+    """The name of an engine of ours, however it was given; empty for a user's own, whatever that is called."""
+    if isinstance(engine.use, str):
+        return engine.use
+    return next((name for name in ("native", "hf", "vllm") if resolve("engine", name).function is engine.use), "")
 
 
 def _options(config: Config) -> dict[str, Any]:

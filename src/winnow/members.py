@@ -75,6 +75,8 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     """
     member = _Resolver(base)
     config = with_engine(config, cuda_devices=torch.cuda.device_count(), vllm=_installed("vllm"))
+    engine = member.bound("engine", config.rollout.engine, key="rollout.engine")
+    member.entry("engine", config.rollout.engine).traits.get("fits", _anything)(config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
     allocator = member.entry("allocator", config.allocate)
     _check_presumed(loss, config)
@@ -100,7 +102,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
                 Term(term.label, term.coefficient, member.bound("term", term, key="terms")) for term in config.terms
             ),
         ),
-        engine=member.bound("engine", config.rollout.engine, key="rollout.engine"),
+        engine=engine,
         critic=critic,
         group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=_needs(config, [loss, *terms]),
@@ -122,6 +124,10 @@ def with_engine(config: Config, *, cuda_devices: int, vllm: bool) -> Config:
     chosen = SECOND_DEVICE if two else {"use": "native"}
     rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
     return config.model_copy(update={"rollout": rollout})
+
+
+def _anything(config: Config) -> None:
+    """Of an engine that refuses no configuration."""
 
 
 def check_installed(members: Members) -> None:

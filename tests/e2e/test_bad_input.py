@@ -68,6 +68,38 @@ KEYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"rollout": {"promts_per_step": 4}},
         ("run.toml, line ", "unknown key 'rollout.promts_per_step'; did you mean 'prompts_per_step'?"),
     ),
+    "vLLM on a device that is none": (
+        {"rollout": {"engine": {"use": "vllm", "process": "own", "device": "banana"}}},
+        ("rollout.engine.device is 'banana': ",),
+    ),
+    "vLLM on no device at all": (
+        {"rollout": {"engine": {"use": "vllm", "tensor_parallel": 0}}},
+        ("rollout.engine.tensor_parallel is 0: ",),
+    ),
+    "vLLM inside, on another device": (
+        {"rollout": {"engine": {"use": "vllm", "device": "cuda:1"}}},
+        ("rollout.engine.device = 'cuda:1'", "set rollout.engine.process = 'own'"),
+    ),
+    "vLLM in float64": (
+        {"rollout": {"engine": "vllm"}, "model": {"dtype": "float64"}},
+        ("model.dtype = 'float64': vLLM samples in float32 or bfloat16",),
+    ),
+    "vLLM asleep on a CPU": (
+        {"rollout": {"engine": {"use": "vllm", "sleep": True}}, "device": "cpu"},
+        ("rollout.engine.sleep: vLLM cannot sleep on a CPU",),
+    ),
+    "an adapter for vLLM where there is none": (
+        {"rollout": {"engine": {"use": "vllm", "lora": "adapter"}}, "model": {"dtype": "float32"}},
+        ("rollout.engine.lora = 'adapter': there is no model.lora", "set rollout.engine.lora = 'merged'"),
+    ),
+    "less than no memory": (
+        {"rollout": {"engine": {"use": "native", "key_value_mb": -5}}},
+        ("rollout.engine.key_value_mb is -5: ",),
+    ),
+    "an empty stop string": (
+        {"rollout": {"stop": [""]}},
+        ("'rollout.stop.0' is '': string should have at least 1 character",),
+    ),
     "a misspelt option": (
         {"select": {"keep_per_promt": 2}},
         ("select.keep_per_promt: the selector 'max_variance' has no such option; did you mean 'keep_per_prompt'?",),

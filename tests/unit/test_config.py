@@ -93,3 +93,28 @@ def test_dump_is_json_and_says_everything():
 def test_dump_reads_back_as_the_same_configuration():
     config = validate({"loss": {"use": "clip", "high": 0.28}, "model": {"lora": {"rank": 4}}})
     assert validate(dump(config)) == config
+
+
+def test_a_number_without_end_is_refused(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[optimizer]\nlearning_rate = inf\n")
+    with pytest.raises(
+        ConfigError, match=r"line 2: 'optimizer\.learning_rate' is inf: input should be a finite number"
+    ):
+        load(file)
+
+
+def test_a_name_in_the_file_may_get_options_by_override(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('model = "bundled"\nloss = "clip"\n[rollout]\nengine = "native"\n')
+    config = load(file, ["model.dtype=bfloat16", "loss.high=0.28", "rollout.engine.key_value_mb=5"])
+    assert (config.model.path, config.model.dtype) == ("bundled", "bfloat16")
+    assert (config.loss.use, config.loss.options) == ("clip", {"high": 0.28})
+    assert config.rollout.engine.options == {"key_value_mb": 5}
+
+
+def test_a_file_that_is_not_text_says_so(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_bytes(b"steps = 1 # \xff")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        load(file)

@@ -159,6 +159,16 @@ EXAMPLE = MemoryPlan(
 )
 
 
+def test_an_engine_of_the_user_s_own_is_not_ours_whatever_its_name():
+    def vllm(context):
+        raise AssertionError("a plan makes no engine")
+
+    found = planned(rollout={"engine": vllm})
+    assert "vllm samples;" in found.jobs
+    assert not [p for p in found.parts if "vLLM" in p.name]
+    assert part(planned(rollout={"engine": native}), "keys and values") == part(planned(), "keys and values")
+
+
 def test_phases_do_not_coincide():
     assert EXAMPLE.need("cpu") == 2 * GIB + (5 * GIB + GIB // 8)
 

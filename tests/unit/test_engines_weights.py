@@ -9,13 +9,21 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    DiffLlamaConfig,
+    DiffLlamaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native import native
 from winnow.errors import ConfigError, EngineError
-from winnow.learner.parts import attends_fully
+from winnow.learner.parts import reads_in_pieces
 from winnow.records import Prompt, Sampling
 
 PROMPT = Prompt(id="p", tokens=np.array([3, 1, 4]), text="", answer=None, task="")
@@ -101,13 +109,22 @@ def test_native_refuses_layers_that_do_not_attend_through_the_interface() -> Non
         native(c)
 
 
+def test_native_refuses_attention_of_a_kind_of_its_own() -> None:
+    """DiffLlama rearranges values on their way to the interface, and subtracts one attention from another."""
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=12, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
+    model = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, num_key_value_heads=2)).eval()
+    with pytest.raises(ConfigError, match=r"in a way of their own.*hf"):
+        native(dataclasses.replace(context(), model=model))
+
+
 def test_native_refuses_windows_that_no_layer_type_names() -> None:
     torch.manual_seed(0)
     sizes = dict(vocab_size=12, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2)
     c = context()
     for window in (8, None):
         model = MistralForCausalLM(MistralConfig(**sizes, num_key_value_heads=1, sliding_window=window))
-        assert attends_fully(model) is (window is None)
+        assert reads_in_pieces(model) is (window is None)
         if window is None:
             assert np.isfinite(greedy(native(dataclasses.replace(c, model=model)))).all()
         else:

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from winnow.errors import ConfigError
-from winnow.learner.layout import hidden_states, tokens_shared, tokens_side_by_side
+from winnow.learner.layout import hidden_states, shares, tokens_shared, tokens_side_by_side
 from winnow.learner.lora import add_lora
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.policy import Policy
@@ -459,6 +459,18 @@ def tokens_read(p: Policy, rows: Sequence[Row]) -> int:
     with p.model.get_input_embeddings().register_forward_pre_hook(add), torch.no_grad():
         p.forward(micro(rows, p.dtype))
     return count
+
+
+def test_a_prompt_is_not_shared_beside_much_longer_completions() -> None:
+    """Their attention over a mask costs more than the prompt saves."""
+
+    def group(prompt: int, completion: int) -> list[Row]:
+        first = row([2] * prompt, [3] * completion)
+        return [dataclasses.replace(row([], [3] * completion, index=i), prompt=first.prompt) for i in range(8)]
+
+    assert [shares(group(*sizes)) for sizes in ((300, 256), (300, 300), (300, 301), (20, 256), (100, 257))] == [
+        *(True, True, False, False, False)
+    ]
 
 
 def test_a_prompt_is_read_once_where_that_saves_a_tenth() -> None:

@@ -244,6 +244,28 @@ def test_requests_of_nearly_the_same_size_are_recorded_once() -> None:
     assert replace(rounded(one), rows=0) == replace(rounded(other), rows=0)
 
 
+def test_a_bound_on_memory_counts_what_recorded_steps_set_aside() -> None:
+    """33 tiles would be set aside as 48: 48 x 64 + 33 x 64 tokens are more than 5,000, 32 x 64 + 32 x 64 are not."""
+    room = Line(slots(prompts(*[50] * 40), [1] * 40), rows=40, columns=60, tokens=5000, held=rounded).room
+    assert (room.rows, rounded(room).tokens()) == (32, 4096)
+
+
+def test_a_request_that_failed_leaves_nothing_behind() -> None:
+    engine, wanted = native(context()), prompts(3, 3, 3, 3, 9)
+    weight = engine._policy.model.layers[0].mlp.up_proj.weight
+    healthy = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(torch.nan)
+    with pytest.raises(EngineError, match="not finite"):
+        engine.generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,))
+    with torch.no_grad():
+        weight.copy_(healthy)
+    check_same(
+        engine.generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,)),
+        native(context()).generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,)),
+    )
+
+
 def test_rows_are_padded_by_at_most_a_half_to_few_sizes() -> None:
     assert [padded(n, 512) for n in (1, 2, 3, 5, 8, 9, 33, 49, 500)] == [1, 2, 3, 6, 8, 12, 48, 64, 512]
     assert padded(500, 505) == 505

@@ -63,6 +63,7 @@ def test_a_missing_folder_is_noticed_before_the_evaluation(tmp_path):
     with pytest.raises(DataError, match="no folder"):
         check_new(tmp_path / "no" / "eval.jsonl")
     assert report_path(tmp_path / "a.b.jsonl").name == "a.b.txt"
+    assert report_path(tmp_path / "a.txt").name == "a.txt.txt"  # never the rollouts' own file
 
 
 def test_a_report_beside_the_rows_is_not_overwritten_either(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 import torch
 from second_engines import digest
 
+from winnow.engines import second_process_life
 from winnow.engines.second_process import SecondProcess, second_process
 from winnow.engines.second_process_child import find
 from winnow.engines.second_process_wire import Closed, Crashed, Done, Wire
@@ -188,7 +190,10 @@ def check_it_stays_dead(engine: SecondProcess, pid: int, said: str) -> None:
         ("close", "closed its end of the wire, and had to be killed 2 seconds later"),
     ],
 )
-def test_an_engine_that_ends_is_noticed_at_once(engine: SecondProcess, deed: str, fate: str) -> None:
+def test_an_engine_that_ends_is_noticed_at_once(
+    engine: SecondProcess, deed: str, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_process_life, "STOP_SECONDS", 2.0)
     pid, begun = int(who(engine)[0]), time.monotonic()
     with pytest.raises(EngineError) as error:
         generate(engine, "a", deed)
@@ -198,6 +203,12 @@ def test_an_engine_that_ends_is_noticed_at_once(engine: SecondProcess, deed: str
     assert "seconds into sampling 4 rollouts with the weights of version 0. " in said
     assert "--resume" in said
     check_it_stays_dead(engine, pid, said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_job_is_for_the_trainer_alone(engine: SecondProcess, number: int) -> None:
+    os.killpg(int(who(engine)[0]), number)
+    assert len(generate(engine, "a")) == 1
 
 
 def test_an_exception_in_the_engine_ends_it_and_is_told(engine: SecondProcess) -> None:

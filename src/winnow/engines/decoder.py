@@ -21,6 +21,7 @@ from winnow.records import IntArray, Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+GAP, HALF_GAP = 1e-2, 0.5  # in standard deviations of the logits; the latter in 16 bits, where experts may change
 COLUMNS = 64  # a recorded step reads prompts and ring in pieces of this many columns
 
 
@@ -135,25 +136,43 @@ def rounded(request: Room) -> Room:
 
 
 def check_attention(model: PreTrainedModel) -> None:
-    """Decode a token, and see whether every layer attended as it was told to. Raises ConfigError."""
+    """Decode two tokens, and see whether every layer attended as it was told to: their logits are those of one plain
+    forward pass. Raises ConfigError.
+
+    A layer may do more to keys, values and mask than the interface shows (repeat heads in another order, say).
+    """
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
     if kinds:
         raise _unfit(f"{', '.join(sorted(kinds))} layers")
-    room = Room(tiles=1, members=1, prompt_columns=1, rows=1, columns=1)
-    prompt = Prompt(id="", tokens=np.zeros(1, dtype=np.int64), text="", answer=None, task="")
     try:
-        decoder = Decoder(model, room)
-        with decoder.sampling(room):
-            decoder.take(decoder.read([prompt], [0]).argmax(dim=-1))
-            decoder.start(slice(0, 1), torch.ones(1, dtype=torch.int64))
-            decoder.seat(np.zeros(1, dtype=np.int64))
-            decoder.advance(1, 1)
+        decoder = Decoder(model, Room(tiles=1, members=1, prompt_columns=3, rows=1, columns=2))
+        decoded, plain = _two_ways(decoder, model)
     except torch.OutOfMemoryError:
         raise
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
         raise _unfit(f"a forward pass that says {type(error).__name__}: {error}") from error
     if len(decoder.key_values.attended) != decoder.key_values.layout.layers:
         raise _unfit("layers that do not attend through transformers' attention interface")
+    if not plain.isfinite().all():
+        return  # broken weights, of which sampling says more
+    off = float((decoded - plain).abs().max() / plain.std().clamp(min=1e-9))
+    if not off <= (HALF_GAP if plain.dtype.itemsize < 4 else GAP):
+        raise _unfit(f"layers that attend in a way of their own: decoded logits are off by {off:.2g} of their spread")
+
+
+def _two_ways(decoder: Decoder, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    """Logits [V] after a prompt of three tokens and two decoded ones, and from one forward pass over all five."""
+    tokens = torch.arange(5) % model.config.get_text_config().vocab_size
+    prompt = Prompt(id="", tokens=tokens[:3].numpy(), text="", answer=None, task="")
+    with decoder.sampling(decoder.room):
+        decoder.read([prompt], [0])
+        decoder.start(slice(0, 1), torch.tensor([3]))
+        decoder.seat(np.zeros(1, dtype=np.int64))
+        for time in (1, 2):
+            decoder.take(tokens[2 + time, None].to(model.device))
+            decoded = decoder.advance(1, time)[0]
+        plain: Tensor = model(input_ids=tokens[None].to(model.device), use_cache=False).logits[0, -1]
+    return decoded, plain
 
 
 def _unfit(why: str) -> ConfigError:

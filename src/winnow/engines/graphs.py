@@ -39,6 +39,8 @@ class Graphs:
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._aside):
                 answer = step()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise EngineError(
                 f"a decoding step of this model cannot be recorded as a CUDA graph ({error}); "

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
-from winnow.engines.decoder import COLUMNS, Decoder, check_attention, rounded
+from winnow.engines.decoder import Decoder, check_attention, rounded
 from winnow.engines.graphs import Graphs
 from winnow.engines.harvest import Harvest
 from winnow.engines.key_values import Layout, Room
@@ -33,7 +34,7 @@ def native(
     context: EngineContext,
     *,
     dtype: Literal["policy", "bfloat16", "float16"] = "policy",
-    key_value_mb: int = 0,
+    key_value_mb: Annotated[int, Field(ge=0)] = 0,
     graphs: bool = True,
 ) -> Engine:
     """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and rows never idle.
@@ -86,14 +87,18 @@ class Native:
             rows=self._at_once,
             columns=sampling.max_new_tokens,
             tokens=self._tokens,
-            multiple=COLUMNS if self._graphs else 1,
+            held=rounded if self._graphs else None,
         )
         decoder = self._decoder_with(line.room)
-        with decoder.sampling(line.room):
-            rows = Rows(decoder, line, sampling, seed)
-            while rows.admit():
-                rows.retire(rows.draw(rule), harvest)
-                rows.advance()
+        try:
+            with decoder.sampling(line.room):
+                rows = Rows(decoder, line, sampling, seed)
+                while rows.admit():
+                    rows.retire(rows.draw(rule), harvest)
+                    rows.advance()
+        except BaseException:
+            self._decoder = None  # its tables may hold what is no number, and a weight of 0 does not make that 0
+            raise
         return harvest.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:

@@ -31,7 +31,7 @@ from winnow.engines.second_process_wire import (
     Start,
 )
 from winnow.engines.shared_weights import SharedWeights, nameless_file
-from winnow.errors import ConfigError, EngineError
+from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import Part
 
@@ -80,6 +80,9 @@ class SecondProcess:
         self._over: str | None = None  # why nothing can be asked any more
         try:
             ready = self._ask(start, "making the engine", start_seconds)
+        except WinnowError:  # it ends by itself, and takes with it what it has started
+            self._life.end()
+            raise
         except BaseException:
             self._life.kill()
             raise

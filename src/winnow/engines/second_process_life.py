@@ -16,7 +16,7 @@ from typing import IO
 
 from winnow.engines.second_process_wire import Wire
 
-STOP_SECONDS = 2.0  # for a process to end by itself, once it is told to
+STOP_SECONDS = 10.0  # for a process to end by itself, once it is told to; vLLM on two devices takes 6
 LAST_LINES = 20
 _LINE_BYTES = 1000
 _MODULE = ("-P", "-u", "-X", "faulthandler", "-m", "winnow.engines.second_process_child")

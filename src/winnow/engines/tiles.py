@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,26 +47,33 @@ class Line:
     """Rollouts waiting for a row, and the places in memory that their tiles take."""
 
     def __init__(
-        self, slots: Sequence[Slot], *, rows: int, columns: int, tokens: int | None = None, multiple: int = 1
+        self,
+        slots: Sequence[Slot],
+        *,
+        rows: int,
+        columns: int,
+        tokens: int | None = None,
+        held: Callable[[Room], Room] | None = None,
     ) -> None:
-        """At most `rows` rollouts at once, of `columns` tokens each, in memory for `tokens` tokens that is set aside in
-        multiples of `multiple` columns.
+        """At most `rows` rollouts at once, of `columns` tokens each, in memory for `tokens` tokens; where more is set
+        aside for a room than it needs, `held` says how much.
 
         Raises EngineError where that memory does not hold a single rollout.
         """
         self._waiting = deque(tiles(slots))
         opened = {id(tile): tile for tile, _ in self._waiting}.values()
         prompt = max((len(tile.prompt.tokens) for tile in opened), default=0)
-        held = {"prompt": up(prompt, multiple), "columns": up(columns, multiple)}
-        fitting = rows if tokens is None else _fitting(tokens, tiles=len(opened), **held)
-        living = min(rows, fitting, len(self._waiting))
-        self.room = Room(
-            tiles=min(living, len(opened)),  # an open tile has a row, so there are never more of them
-            members=max((tile.unfinished for tile in opened), default=0),
-            prompt_columns=prompt,
-            rows=living,
-            columns=columns,
-        )
+        members = max((tile.unfinished for tile in opened), default=0)
+
+        def room(living: int) -> Room:
+            tiles = min(living, len(opened))  # an open tile has a row, so there are never more of them
+            return Room(tiles=tiles, members=members, prompt_columns=prompt, rows=living, columns=columns)
+
+        self.room = room(min(rows, len(self._waiting)))
+        while tokens is not None and (held(self.room) if held else self.room).tokens() > tokens:
+            if self.room.rows == 1:
+                raise _too_little(tokens, prompt + columns)
+            self.room = room(self.room.rows - 1)
         self._free = list(range(self.room.tiles))
 
     def admit(self, living: int) -> list[tuple[Tile, Slot]]:
@@ -96,13 +103,8 @@ def up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _fitting(tokens: int, *, tiles: int, prompt: int, columns: int) -> int:
-    """The most rows R of `columns` tokens beside min(R, tiles) prompts."""
-    shared = (tokens - tiles * prompt) // columns
-    rows = shared if shared >= tiles else tokens // (prompt + columns)
-    if rows < 1:
-        raise EngineError(
-            f"rollout.engine.key_value_mb holds {tokens} tokens, and one rollout with its prompt takes up to "
-            f"{prompt + columns}; raise it, or lower rollout.max_new_tokens"
-        )
-    return rows
+def _too_little(tokens: int, wanted: int) -> EngineError:
+    return EngineError(
+        f"rollout.engine.key_value_mb holds {tokens} tokens, and one rollout with its prompt takes up to {wanted}; "
+        f"raise it, or lower rollout.max_new_tokens"
+    )

@@ -13,18 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from winnow import seeds
+from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
 from winnow.engines.harvest import Harvest, Slot
 from winnow.engines.second_process import second_process
 from winnow.engines.served import FromPolicy, Served, describe
 from winnow.engines.stopping import StopRule
 from winnow.engines.vllm_adapter import Adapter
-from winnow.engines.vllm_start import Settings, start
+from winnow.engines.vllm_start import LORA_RANKS, NO_SLEEP, Settings, start
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register
@@ -35,20 +37,38 @@ if TYPE_CHECKING:
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.5}  # measured: 3e-5, and 0.23 (docs/engines.md)
 
+Seconds = Annotated[float, Field(gt=0)]
+Cuda = Annotated[str, Field(pattern=r"^cuda(:\d+)?$")]
 
-@register("engine", requires="vllm")
+
+def fits(config: Config) -> None:
+    """Refuse what vLLM cannot do before anything is loaded. Raises ConfigError."""
+    options, lora = config.rollout.engine.options, config.model.lora
+    check(config.model.dtype, process=options.get("process", "inside"), device=options.get("device"))
+    if options.get("sleep") and config.device == "cpu":
+        raise ConfigError(NO_SLEEP)
+    if options.get("lora") == "adapter" and (lora is None or lora.rank > LORA_RANKS[-1]):
+        found = "there is no model.lora" if lora is None else f"model.lora.rank = {lora.rank}"
+        raise ConfigError(
+            f"rollout.engine.lora = 'adapter': {found}, and vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
+            f"rollout.engine.lora = 'merged'"
+        )
+
+
+@register("engine", requires="vllm", fits=fits)
 def vllm(
     context: EngineContext,
     *,
     process: Literal["inside", "own"] = "inside",
-    device: str | None = None,
+    device: Cuda | None = None,
     lora: Literal["merged", "adapter"] = "merged",
-    tensor_parallel: int = 1,
-    gpu_memory_utilization: float = 0.5,
-    key_value_gib: float | None = None,
+    tensor_parallel: Annotated[int, Field(gt=0)] = 1,
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    key_value_gib: Annotated[float, Field(gt=0)] | None = None,
     compiled: bool = True,
     sleep: bool = False,
-    timeout_seconds: float = 600.0,
+    timeout_seconds: Seconds = 600.0,
+    start_seconds: Seconds = 600.0,
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, on a device of its own, in one of its own."""
     settings = Settings(
@@ -60,29 +80,29 @@ def vllm(
     )
     with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # read once, at the start
         served = describe(context, Path(folder), adapter=lora == "adapter")
-        check(served, process=process, device=device)
+        check(served.dtype, process=process, device=device)
         if process == "inside":
             return FromPolicy(VllmEngine(served, settings), context.model, adapter=lora == "adapter")
         elsewhere = second_process(
             "winnow.engines.vllm:VllmEngine",
             {"served": served, "settings": settings},
             timeout_seconds=timeout_seconds,
+            start_seconds=start_seconds,
             environment=visible(device, tensor_parallel),
         )
         return FromPolicy(elsewhere, context.model, adapter=lora == "adapter")
 
 
-def check(served: Served, *, process: str, device: str | None) -> None:
-    """Refuse what vLLM cannot do before a process is started. Raises ConfigError."""
+def check(dtype: str, *, process: str, device: str | None) -> None:
+    """Refuse a precision that vLLM lacks, and a device that it would not sample on. Raises ConfigError."""
     if device is not None and process == "inside":
         raise ConfigError(
             f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is; set "
             f"rollout.engine.process = 'own', or leave the device out"
         )
-    if served.dtype not in TOLERANCES:
+    if dtype not in TOLERANCES:
         raise ConfigError(
-            f"model.dtype = {served.dtype!r}: vLLM samples in float32 or bfloat16; choose one of them, or the engine "
-            f"'native'"
+            f"model.dtype = {dtype!r}: vLLM samples in float32 or bfloat16; choose one of them, or the engine 'native'"
         )
 
 
@@ -216,13 +236,22 @@ class VllmEngine:
 
 
 def visible(device: str | None, count: int) -> dict[str, str]:
-    """The environment in which a process sees `count` CUDA devices from `device` ("cuda:1") on, and no others."""
+    """The environment in which a process sees `count` CUDA devices from `device` ("cuda:1") on, and no others.
+
+    Raises ConfigError where the trainer itself does not see that many.
+    """
     if device is None:
         return {}
     _, _, first = device.partition(":")
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = listed.split(",") if listed else [str(i) for i in range(int(first or 0) + count)]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(names[int(first or 0) :][:count])}
+    shown = names[int(first or 0) :][:count]
+    if len(shown) < count:
+        raise ConfigError(
+            f"rollout.engine.device = {device!r} with tensor_parallel = {count}: CUDA_VISIBLE_DEVICES shows {listed!r} "
+            f"only; name devices that are there"
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
 
 
 def _check_room(slots: Sequence[Slot], sampling: Sampling, context_tokens: int) -> None:
@@ -263,7 +292,8 @@ def speaking(action: str) -> Iterator[None]:
     except WinnowError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        said = " ".join(str(error).split()[:60])  # of many lines the first rarely says what was wrong
+        reason = f"{type(error).__name__}: {said}"
         raise EngineError(
             f"vLLM could not {action}: {reason}. Where memory ran out, lower rollout.engine.gpu_memory_utilization (or "
             f"key_value_gib) or rollout.max_rollouts_at_once; where it does not know the model, use the engine "

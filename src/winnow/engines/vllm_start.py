@@ -19,6 +19,7 @@ LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 CPU_KEY_VALUE_GIB = 2.0
 LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
 CPU_TOKENS_AT_ONCE = 4096  # vLLM's own default
+NO_SLEEP = "rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the machine's; leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def _on_cpu(settings: Settings, served: Served) -> tuple[Settings, dict[str, Any
     random numbers, which a generator of the CPU cannot do.
     """
     if settings.sleep:
-        raise ConfigError("rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the machine's; leave it out")
+        raise ConfigError(NO_SLEEP)
     at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
     bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
     return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}

@@ -2,7 +2,8 @@
 
 Side by side: prompt and completion in one row, padded on the right. Under causal attention no token sees what stands to
 its right, so padding needs no mask. Or shared: each prompt is read once, and its completions are read on top of its
-keys and values. Both give the same hidden states; rollouts of one prompt make the second the cheaper one.
+keys and values. Both give the same hidden states; rollouts of one prompt make the second the cheaper one, unless
+completions are long beside it: its attention is over a mask, which causal attention does without.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from transformers import DynamicCache
 from winnow.records import IntArray, Row
 
 WORTHWHILE = 0.9  # of the tokens: two passes that save less are no faster than one
+SHORT = 256  # tokens of a completion whose attention costs little, masked or not
 
 
 def hidden_states(decoder: nn.Module, rows: Sequence[Row], *, pad_token: int, may_share: bool) -> Tensor:
@@ -27,12 +29,20 @@ def hidden_states(decoder: nn.Module, rows: Sequence[Row], *, pad_token: int, ma
     for row in rows:
         if len(row.prompt.tokens) == 0:
             raise ValueError(f"prompt {row.prompt.id!r} has no tokens, so nothing predicts the first of its completion")
-    if may_share and tokens_shared(rows) < WORTHWHILE * tokens_side_by_side(rows):
+    if may_share and shares(rows):
         return _shared(decoder, rows, pad_token)
     device = next(decoder.parameters()).device
     tokens, predicting, _ = (part.to(device) for part in side_by_side(rows, pad_token))
     hidden: Tensor = decoder(input_ids=tokens, use_cache=False).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, predicting)
+
+
+def shares(rows: Sequence[Row]) -> bool:
+    """Whether reading each prompt once pays."""
+    longest = max(len(row.rollout.tokens) for row in rows)
+    if longest > max(SHORT, *(len(row.prompt.tokens) for row in rows)):
+        return False
+    return tokens_shared(rows) < WORTHWHILE * tokens_side_by_side(rows)
 
 
 def tokens_side_by_side(rows: Sequence[Row]) -> int:

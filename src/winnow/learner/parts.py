@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, cast
 
 import torch
@@ -33,9 +34,14 @@ def causal_model(model: nn.Module) -> Any:
     return model if unwrap is None else unwrap()
 
 
-def attends_fully(model: nn.Module) -> bool:
-    """Whether every token sees all before it: no layer has a window."""
-    config = causal_model(model).config.get_text_config()
+def reads_in_pieces(model: nn.Module) -> bool:
+    """Whether a text can be read on top of another's keys and values: every token sees all before it (no layer has a
+    window), and stands where it is told to.
+    """
+    causal = causal_model(model)
+    if "position_ids" not in inspect.signature(causal.get_decoder().forward).parameters:
+        return False
+    config = causal.config.get_text_config()
     if kinds := getattr(config, "layer_types", None):
         return set(kinds) == {"full_attention"}
     return getattr(config, "sliding_window", None) is None

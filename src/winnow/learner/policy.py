@@ -20,7 +20,7 @@ from winnow.learner.gradient_norms import NORMS, Fed, Matrix, prompt_gradient_no
 from winnow.learner.layout import hidden_states, side_by_side, targets
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.parts import Halves, attends_fully, causal_model, decoder_and_head
+from winnow.learner.parts import Halves, causal_model, decoder_and_head, reads_in_pieces
 from winnow.learner.reference import Reference
 from winnow.records import Batch, FloatArray, Group, MicroBatch, PolicyOutput, Row
 
@@ -55,7 +55,7 @@ class Policy:
         self.reference = reference
         # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
         # the last bit, reads rows in one way only. Checkpointed layers keep no keys and values.
-        self._may_share = not gradient_checkpointing and attends_fully(model) and self.dtype != torch.float64
+        self._may_share = not gradient_checkpointing and reads_in_pieces(model) and self.dtype != torch.float64
         self._checkpointed = _checkpoint_layers(model) if gradient_checkpointing else []
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         causal_model(model).get_input_embeddings().padding_idx = None

@@ -51,7 +51,13 @@ class Description:
 def describe(path: str) -> Description:
     """Read the settings alone. Raises DataError where there are none."""
     config = read_config(path)
-    return Description(family=config.model_type, context=config.max_position_embeddings, vocabulary=config.vocab_size)
+    text = config.get_text_config()
+    try:
+        return Description(family=config.model_type, context=text.max_position_embeddings, vocabulary=text.vocab_size)
+    except AttributeError as error:
+        raise DataError(
+            f"model.path: {path!r} is no causal language model with a bounded context ({error}); choose another"
+        ) from error
 
 
 def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:

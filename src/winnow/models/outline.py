@@ -6,15 +6,23 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from winnow.errors import DataError
 from winnow.models.load import DTYPES, read_config
 
 
 def outline(path: str, *, dtype: str) -> PreTrainedModel:
     """The model on the meta device: it can be measured and adapted, and takes no memory. Raises DataError where there
-    are no settings.
+    are no settings, or none that make a causal language model.
     """
-    with torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(read_config(path), dtype=DTYPES[dtype])
+    config = read_config(path)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+    except Exception as error:  # every family's own
+        raise DataError(
+            f"model.path: transformers makes no causal language model of config.json of {path!r}; it said: "
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        ) from error
     return model
 
 

@@ -87,9 +87,11 @@ def _about_probe(config: Config, b: Budget) -> Iterator[str]:
 def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
     rollout = config.rollout
     each = "" if uniform else f" on average, as {config.allocate.label} decides"
+    refills = rollout.refill_rounds
+    more = f", and at most as many again in each of {refills} refills" if refills else ""
     return (
-        f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step, "
-        f"up to {compact(b.rollouts * rollout.max_new_tokens)} tokens"
+        f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step{more}, "
+        f"up to {compact(b.rollouts * (1 + refills) * rollout.max_new_tokens)} tokens"
     )
 
 
@@ -183,7 +185,7 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
             f"update.tokens_per_micro_batch = {tokens} is less than one longest row ({b.longest_row} tokens): such "
             f"rows run alone and above the limit; use at least {b.longest_row}"
         )
-    most = max(b.rollouts, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
+    most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
     if at_once >= 4 * most:
         yield (
             f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"

@@ -101,8 +101,8 @@ def write(evaluation: Evaluation, output: Path) -> None:
 
 
 def report_path(output: Path) -> Path:
-    """Where the text report of a JSONL file goes."""
-    return output.with_suffix(".txt")
+    """Where the text report of a JSONL file goes, whatever that file is called."""
+    return output.with_name(f"{output.name}.txt") if output.suffix == ".txt" else output.with_suffix(".txt")
 
 
 def _judged(groups: Sequence[Group]) -> Iterator[tuple[Prompt, Rollout, Outcome]]:

@@ -40,6 +40,11 @@ MAY_CHANGE = (
     "model.gradient_checkpointing",
     "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",
+    "rollout.engine.gpu_memory_utilization",
+    "rollout.engine.key_value_gib",
+    "rollout.engine.key_value_mb",
+    "rollout.engine.start_seconds",
+    "rollout.engine.timeout_seconds",
     "update.tokens_per_micro_batch",
     "verify.workers",
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from winnow.config import Config, dump
 
-PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy", "safetensors")
+PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy", "safetensors", "vllm")
 
 
 def describe_run(config: Config, *, base: Path, device: str, threads: int) -> dict[str, Any]:
