@@ -4,9 +4,10 @@
     python benchmarks/trl_step.py --points step pods       some of them
     python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
 
-Needs `trl` (1.16.0 or 1.10.0) beside winnow; the file is not called trl.py, as that would hide the package. First both
-sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py). Then, per point, TRL
-and winnow take one step each in turn, 2 of each to warm up; what counts is the median of the ratios per pair.
+Needs `trl` (1.16.0, or 1.10.0 with `requests`) beside winnow; the file is not called trl.py, as that would hide the
+package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py).
+Then, per point, TRL and winnow take one step each in turn, 2 of each to warm up; what counts is the median of the
+ratios per pair.
 
 generation  the same prompts, sampled by the base policy
 update      forward, backward, clipping and optimizer on the same rollouts
