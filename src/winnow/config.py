@@ -28,19 +28,17 @@ Use = str | Callable[..., Any]
 
 
 class Section(BaseModel):
-    """Strict: an unknown key or a wrong type is an error."""
+    """Strict: an unknown key (unless it says otherwise) or a wrong type is an error."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
 
 
-class Member(BaseModel):
+class Member(Section):
     """A function by name, by "file.py:function", or itself; every other key is one of its options."""
 
-    model_config = ConfigDict(
-        extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="allow")
     use: Use
 
     @property
@@ -90,12 +88,10 @@ class RewardPart(Member):
     weight: float = 1.0
 
 
-class Reward(BaseModel):
+class Reward(Section):
     """One reward, or a weighted sum of `parts` of which the first decides what is correct."""
 
-    model_config = ConfigDict(
-        extra="allow", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="allow")
     use: Use | None = None
     parts: tuple[RewardPart, ...] = ()
     shaping: Literal["always", "if_wrong"] = "always"

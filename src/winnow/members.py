@@ -75,8 +75,10 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     """
     member = _Resolver(base)
     config = with_engine(config, cuda_devices=torch.cuda.device_count(), vllm=_installed("vllm"))
-    engine = member.bound("engine", config.rollout.engine, key="rollout.engine")
-    member.entry("engine", config.rollout.engine).traits.get("fits", _anything)(config)
+    engine = member.entry("engine", config.rollout.engine)
+    make_engine = bind(engine, config.rollout.engine.options, key="rollout.engine")
+    if "fits" in engine.traits:
+        engine.traits["fits"](config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
     allocator = member.entry("allocator", config.allocate)
     _check_presumed(loss, config)
@@ -102,7 +104,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
                 Term(term.label, term.coefficient, member.bound("term", term, key="terms")) for term in config.terms
             ),
         ),
-        engine=engine,
+        engine=make_engine,
         critic=critic,
         group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=_needs(config, [loss, *terms]),
@@ -124,10 +126,6 @@ def with_engine(config: Config, *, cuda_devices: int, vllm: bool) -> Config:
     chosen = SECOND_DEVICE if two else {"use": "native"}
     rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
     return config.model_copy(update={"rollout": rollout})
-
-
-def _anything(config: Config) -> None:
-    """Of an engine that refuses no configuration."""
 
 
 def check_installed(members: Members) -> None:

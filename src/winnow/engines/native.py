@@ -19,7 +19,7 @@ from winnow.engines.key_values import Layout, Room
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.rows import Rows
 from winnow.engines.stopping import StopRule
-from winnow.engines.tiles import Line
+from winnow.engines.tiles import Line, exactly
 from winnow.errors import EngineError
 from winnow.records import Group, Prompt, Sampling
 from winnow.registry import register
@@ -59,6 +59,7 @@ class Native:
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._decoder: Decoder | None = None
         self._graphs = graphs and self._model.device.type == "cuda"
+        self._held = rounded if self._graphs else exactly  # what is set aside for a request
         self._at_once = context.max_rollouts_at_once
         self._tokens = key_value_mb * 2**20 // Layout.of(self._model).bytes_per_token if key_value_mb else None
         self._rule = functools.cache(
@@ -87,7 +88,7 @@ class Native:
             rows=self._at_once,
             columns=sampling.max_new_tokens,
             tokens=self._tokens,
-            held=rounded if self._graphs else None,
+            held=self._held,
         )
         decoder = self._decoder_with(line.room)
         try:
@@ -112,7 +113,7 @@ class Native:
 
     def _decoder_with(self, request: Room) -> Decoder:
         """The last request's, if it has the room: memory is set aside again only for a request that needs more."""
-        needed = rounded(request) if self._graphs else request
+        needed = self._held(request)
         if self._decoder is None or not self._decoder.room.covers(needed):
             joined = needed if self._decoder is None else self._decoder.room.joined(needed)
             fits = self._tokens is None or joined.tokens() <= self._tokens

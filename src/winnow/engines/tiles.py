@@ -43,6 +43,11 @@ def tiles(slots: Sequence[Slot]) -> list[tuple[Tile, Slot]]:
     return seated
 
 
+def exactly(room: Room) -> Room:
+    """What is set aside where no more is than is needed."""
+    return room
+
+
 class Line:
     """Rollouts waiting for a row, and the places in memory that their tiles take."""
 
@@ -53,7 +58,7 @@ class Line:
         rows: int,
         columns: int,
         tokens: int | None = None,
-        held: Callable[[Room], Room] | None = None,
+        held: Callable[[Room], Room] = exactly,
     ) -> None:
         """At most `rows` rollouts at once, of `columns` tokens each, in memory for `tokens` tokens; where more is set
         aside for a room than it needs, `held` says how much.
@@ -70,7 +75,7 @@ class Line:
             return Room(tiles=tiles, members=members, prompt_columns=prompt, rows=living, columns=columns)
 
         self.room = room(min(rows, len(self._waiting)))
-        while tokens is not None and (held(self.room) if held else self.room).tokens() > tokens:
+        while tokens is not None and held(self.room).tokens() > tokens:
             if self.room.rows == 1:
                 raise _too_little(tokens, prompt + columns)
             self.room = room(self.room.rows - 1)

@@ -26,7 +26,7 @@ from winnow.engines.second_process import second_process
 from winnow.engines.served import FromPolicy, Served, describe
 from winnow.engines.stopping import StopRule
 from winnow.engines.vllm_adapter import Adapter
-from winnow.engines.vllm_start import LORA_RANKS, NO_SLEEP, Settings, start
+from winnow.engines.vllm_start import NO_SLEEP, Settings, kernel_rank, start
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register
@@ -47,12 +47,13 @@ def fits(config: Config) -> None:
     check(config.model.dtype, process=options.get("process", "inside"), device=options.get("device"))
     if options.get("sleep") and config.device == "cpu":
         raise ConfigError(NO_SLEEP)
-    if options.get("lora") == "adapter" and (lora is None or lora.rank > LORA_RANKS[-1]):
-        found = "there is no model.lora" if lora is None else f"model.lora.rank = {lora.rank}"
-        raise ConfigError(
-            f"rollout.engine.lora = 'adapter': {found}, and vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
-            f"rollout.engine.lora = 'merged'"
-        )
+    if options.get("lora") == "adapter":
+        if lora is None:
+            raise ConfigError(
+                "rollout.engine.lora = 'adapter': there is no model.lora to serve; set one, or set "
+                "rollout.engine.lora = 'merged'"
+            )
+        kernel_rank(lora.rank)
 
 
 @register("engine", requires="vllm", fits=fits)

@@ -82,13 +82,17 @@ def _on_cpu(settings: Settings, served: Served) -> tuple[Settings, dict[str, Any
 def _lora(served: Served) -> dict[str, Any]:
     if served.adapter is None:
         return {}
-    rank = next((rank for rank in LORA_RANKS if rank >= served.adapter["r"]), None)
-    if rank is None:
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": kernel_rank(served.adapter["r"])}
+
+
+def kernel_rank(rank: int) -> int:
+    """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
+    if rank > LORA_RANKS[-1]:
         raise ConfigError(
-            f"model.lora.rank = {served.adapter['r']}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
+            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
             f"rollout.engine.lora = 'merged', or lower the rank"
         )
-    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
+    return next(known for known in LORA_RANKS if known >= rank)
 
 
 def _bytes(gib: float | None) -> int | None:
