@@ -167,7 +167,14 @@ def _batch(lab: Lab, model: Any, sampled: int, selector: Selector) -> Batch:
     groups = [group.fill(keep=selector(group, Rng(("select",)))) for group in groups]
     groups = [group.fill(advantages=credit) for group, credit in zip(groups, grpo(groups), strict=True)]
     (batch,) = schedule(
-        groups, token, epochs=1, updates_per_step=1, max_new_tokens=length, pass_rates=None, seed=("update",)
+        groups,
+        token,
+        epochs=1,
+        updates_per_step=1,
+        max_new_tokens=length,
+        planned=len(groups),
+        pass_rates=None,
+        seed=("update",),
     )
     return batch
 

@@ -68,6 +68,7 @@ def _batch(ours: Ours) -> Batch:
         epochs=1,
         updates_per_step=1,
         max_new_tokens=run.sampling.max_new_tokens,
+        planned=len(prompts),
         pass_rates=None,
         seed=("parity",),
     )

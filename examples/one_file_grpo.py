@@ -195,6 +195,8 @@ def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]],
         with torch.no_grad():
             row.old = logprobs(model, row, temperature)
 
+    # Every token weighs the same, in whichever update it falls; rows without a lesson count, too.
+    tokens = sum(len(row.tokens) for rows in groups for row in rows) / update["updates_per_step"]
     losses, norms = [], []
     for epoch in range(update["epochs"]):
         names = (config["seed"], "schedule", step, "schedule", epoch)
@@ -202,7 +204,6 @@ def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]],
             if all(row.advantage == 0 for row in rows):
                 adamw.skip()
                 continue
-            tokens = sum(len(row.tokens) for row in rows)  # each weighs the same; rows without a lesson count, too
             losses.append(0.0)
             for row in rows:
                 if row.old is not None:

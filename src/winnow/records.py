@@ -2,7 +2,7 @@
 
 Shapes used everywhere:
 
-    G  prompts of a step          L  tokens of one completion       B  sequences of one optimizer step
+    G  prompts of a step          L  tokens of one completion       B  sequences that are trained together
     N  rollouts of one prompt     P  tokens of one prompt           T  completion tokens of one micro-batch
     V  vocabulary
 
@@ -179,12 +179,13 @@ class PromptStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a weighting sees: every kept rollout of one optimizer step, zero-advantage ones included."""
+    """What a weighting sees: every kept rollout of a step, zero-advantage ones included, and the groups they are of."""
 
+    planned: int  # prompts of the step's plan, also those of which nothing was kept; refills add none
     lengths: IntArray  # [B] trainable tokens
     group: IntArray  # [B] index into the per-group arrays below
     correct: BoolArray  # [B]
-    generated: IntArray  # [G] rollouts sampled
+    generated: IntArray  # [G] rollouts sampled, of each group that has a kept one
     valid: IntArray  # [G] of these, verified
     accepted: IntArray  # [G] of these, correct
     pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN where unknown

@@ -37,6 +37,7 @@ def train_step(run: Run, step: int) -> StepReport:
             epochs=run.update.epochs,
             updates_per_step=run.update.updates_per_step,
             max_new_tokens=run.sampling.max_new_tokens,
+            planned=len(prompts),
             pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
             drop_silent=not run.objective.terms,
             seed=(run.seed, "schedule", step),

@@ -202,6 +202,7 @@ def _shape(lengths: Sequence[int], group: Sequence[int]) -> Shape:
     groups = max(group) + 1
     ones: FloatArray = np.ones(groups)
     return Shape(
+        planned=groups,
         lengths=np.array(lengths),
         group=np.array(group),
         correct=np.ones(len(lengths), dtype=np.bool_),

@@ -63,6 +63,7 @@ def estimate(theta, counts, rng):
     chosen = np.concatenate(answers)
     weights = unbiased(
         Shape(
+            planned=PROMPTS,
             lengths=np.ones(len(chosen), dtype=np.int64),
             group=group,
             correct=chosen == RIGHT[group],

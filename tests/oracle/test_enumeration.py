@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
-from winnow.algos.selection import max_variance
-from winnow.algos.weighting import constant, token, unbiased
+from winnow.algos.selection import max_variance, threshold
+from winnow.algos.weighting import accepted, constant, token, unbiased
+from winnow.learner.schedule import schedule
 from winnow.records import Shape
 from winnow.seeds import Rng
 from winnow.testing import group_of
@@ -50,6 +51,7 @@ PASS_RATE = float(P @ REWARDS)
 
 def weights_of(weighting, kept, members, pass_rate=np.nan):
     shape = Shape(
+        planned=1,
         lengths=np.full(kept.sum(), 3),
         group=np.zeros(kept.sum(), dtype=int),
         correct=CORRECT[list(members)][kept],
@@ -165,6 +167,40 @@ def test_a_token_mean_is_the_constant_one_when_lengths_are_equal():
     members = (3, 11, 20)
     mean = pipeline_gradient(members, raw, token)
     assert mean == pytest.approx(pipeline_gradient(members, raw, constant))
+
+
+# Two prompts of one rollout each; what is kept is what is correct (`threshold`), so a batch may hold one of them.
+PASS_RATES = np.array([1.0, 0.1])
+
+
+def expected_weights(weighting, *, updates_per_step=1, added=0):
+    """E[weight of each prompt's kept rollout], by enumeration; `added` groups come from a refill."""
+    total = np.zeros(2)
+    for right in itertools.product([0.0, 1.0], repeat=2):
+        groups = [group_of([reward], prompt=f"p{i}") for i, reward in enumerate([*right, *[1.0] * added])]
+        groups = [g.fill(keep=threshold(g, Rng(("x",)), low=1.0)) for g in groups]
+        groups = [g.fill(advantages=credit) for g, credit in zip(groups, raft(groups), strict=True)]
+        batches = schedule(
+            groups, weighting, epochs=1, updates_per_step=updates_per_step, max_new_tokens=3, planned=2,
+            pass_rates=np.concatenate([PASS_RATES, np.full(added, np.nan)]), seed=(0,),
+        )  # fmt: skip
+        chance = np.prod(np.where(right, PASS_RATES, 1 - PASS_RATES))
+        for row in (row for batch in batches for row in batch.rows if row.group < 2):
+            total[row.group] += chance * row.weight
+    return total
+
+
+@pytest.mark.parametrize("added", [0, 3])
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_a_prompt_that_has_nothing_kept_still_counts(updates, added):
+    """E[1 / (G n p) where correct] = 1 / G for both, whatever becomes of the other, of updates and of refills."""
+    found = expected_weights(unbiased, updates_per_step=updates, added=added)
+    assert found / updates == pytest.approx([0.5, 0.5], rel=1e-12)
+
+
+def test_accepted_counts_the_step_s_prompts_too():
+    """A correct rollout weighs 1 / G, alone in its batch or not."""
+    assert expected_weights(accepted) == pytest.approx(0.5 * PASS_RATES, rel=1e-12)
 
 
 @pytest.mark.parametrize(("trials", "p", "ratio"), [(8, 0.1, 0.38), (8, 0.5, 1.18)])

@@ -11,6 +11,7 @@ from winnow.algos.weighting import accepted, constant, prompt, sequence, token, 
 from winnow.records import Shape
 
 SHAPE = Shape(
+    planned=2,
     lengths=np.array([2, 3, 5]),
     group=np.array([0, 0, 1]),
     correct=np.array([True, False, True]),

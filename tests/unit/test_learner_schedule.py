@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from winnow.algos.weighting import accepted, prompt, unbiased
 from winnow.errors import ConfigError
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, FloatArray, Group, Outcome, Prompt, Rollout, Shape
@@ -55,8 +56,11 @@ def group(
 
 
 def cut(groups: Sequence[Group], **changes: object) -> list[Batch]:
-    defaults = {"epochs": 1, "updates_per_step": 1, "max_new_tokens": 8, "pass_rates": None, "seed": (7, "schedule")}
-    return schedule(groups, token_mean, **{**defaults, **changes})
+    defaults = {
+        "weighting": token_mean, "epochs": 1, "updates_per_step": 1, "max_new_tokens": 8, "planned": len(groups),
+        "pass_rates": None, "seed": (7, "schedule"),
+    }  # fmt: skip
+    return schedule(groups, **{**defaults, **changes})
 
 
 def members(batches: Sequence[Batch]) -> list[list[str]]:
@@ -136,9 +140,31 @@ def test_silent_rows_stay_when_a_term_teaches_them() -> None:
     assert [row.weight for row in batch.rows] == [1 / 8, 1 / 8]
 
 
-def test_weights_sum_as_declared_in_every_batch() -> None:
-    for batch in cut(many(), epochs=2, updates_per_step=3):
-        assert sum(row.weight * len(row.rollout.tokens) for row in batch.rows) == pytest.approx(1.0, abs=1e-12)
+def weight(batches: Sequence[Batch]) -> float:
+    """Of all tokens."""
+    return sum(row.weight * len(row.rollout.tokens) for batch in batches for row in batch.rows)
+
+
+def test_weights_sum_as_declared_on_average_over_the_batches_of_an_epoch() -> None:
+    batches = cut(many(), epochs=2, updates_per_step=3)
+    assert [weight([b for b in batches if b.epoch == epoch]) / 3 for epoch in (0, 1)] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("weighting", [prompt, unbiased, accepted], ids=lambda w: w.__name__)
+def test_every_prompt_weighs_the_same_in_whichever_batch_it_falls(weighting: object) -> None:
+    """32 prompts of very unequal lengths and counts in 4 updates: batches differ in prompts, prompts not in weight."""
+    rng = np.random.default_rng(2)
+    longest = np.ceil(rng.lognormal(4.0, 1.0, size=32)).astype(int)
+    groups = [
+        group(f"p{i}", rng.integers(1, most, size=rng.integers(1, 17), endpoint=True).tolist())
+        for i, most in enumerate(longest)
+    ]
+    batches = cut(groups, weighting=weighting, updates_per_step=4, pass_rates=np.ones(32))
+    assert len({len(names) for names in members(batches)}) > 1, "batches of equally many prompts would show nothing"
+    rollouts = {position: [r for b in batches for r in b.rows if r.group == position] for position in range(32)}
+    by_tokens = weighting is prompt
+    shares = [sum(r.weight * (len(r.rollout.tokens) if by_tokens else 1) for r in rows) for rows in rollouts.values()]
+    assert shares == pytest.approx([4 / 32] * 32)
 
 
 def test_rows_carry_what_belongs_to_them() -> None:
@@ -166,8 +192,9 @@ def test_what_the_weighting_sees() -> None:
         group("b", [5, 6], rewards=[1.0, 1.0], keep=[False, True]),
     ]
     rates = np.array([0.1, 0.2, np.nan])
-    schedule(groups, spy, epochs=1, updates_per_step=1, max_new_tokens=9, pass_rates=rates, seed=(0,))
+    cut(groups, weighting=spy, updates_per_step=2, max_new_tokens=9, planned=5, pass_rates=rates)
     (shape,) = seen
+    assert shape.planned == 5
     assert shape.lengths.tolist() == [1, 3, 6]
     assert shape.group.tolist() == [0, 0, 1]
     assert shape.correct.tolist() == [True, False, True]
@@ -196,13 +223,13 @@ def test_unknown_pass_rates_are_nan() -> None:
         assert np.isnan(shape.pass_rate).all()
         return token_mean(shape)
 
-    schedule(many(2), spy, epochs=1, updates_per_step=1, max_new_tokens=8, pass_rates=None, seed=(0,))
+    cut(many(2), weighting=spy)
 
 
 @pytest.mark.parametrize("bad", [lambda shape: np.ones(1), lambda shape: np.full(len(shape.lengths), np.nan)])
 def test_a_weighting_that_breaks_its_contract_is_refused(bad: object) -> None:
     with pytest.raises(ConfigError, match="one finite weight per entry"):
-        schedule(many(3), bad, epochs=1, updates_per_step=1, max_new_tokens=8, pass_rates=None, seed=(0,))
+        cut(many(3), weighting=bad)
 
 
 def test_groups_must_be_selected_and_credited() -> None:

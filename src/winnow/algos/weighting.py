@@ -1,7 +1,8 @@
 """What "mean" means: one weight per sequence, which multiplies the loss of each of its tokens.
 
-A weighting sees every kept rollout of one optimizer step before anything is split, so no loss, micro-batch or rank ever
-divides. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it.
+A weighting sees every kept rollout of one step before anything is split, so no loss, update, micro-batch or rank ever
+divides. With the lengths L_i, the scalar that is optimised is sum_i weight_i * sum_t loss_it; a step of several updates
+optimises that many times as much in all.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ def constant(shape: Shape, *, tokens: Tokens | None = None) -> FloatArray:
 def unbiased(shape: Shape) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 
-    Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over G prompts instead of their sum. n_i counts verified
-    rollouts; p_i is the plan's pass rate, measured before these rollouts and independent of them. Where the plan knows
-    none, or 0, p_i is estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
+    Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over the G prompts of the step's plan instead of their sum. G is
+    known before anything is sampled: a prompt of which nothing is kept is counted, and one that a refill adds is not,
+    or the weight of a prompt would depend on what becomes of the others. n_i counts verified rollouts; p_i is the
+    plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i is
+    estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
     """
     known = np.nan_to_num(shape.pass_rate) > 0
     accepted_rollouts = np.where(known, shape.valid * shape.pass_rate, np.maximum(shape.accepted, 1))
@@ -61,13 +64,14 @@ def unbiased(shape: Shape) -> FloatArray:
 def accepted(shape: Shape) -> FloatArray:
     """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one.
 
-    The M-step of GVM's Algorithm 1 (arXiv 2505.02391), over G prompts instead of their sum. No correct rollout: 1 / G.
+    The M-step of GVM's Algorithm 1 (arXiv 2505.02391), over the G prompts of the step's plan instead of their sum, as
+    `unbiased` counts them. No correct rollout: 1 / G.
     """
     return _per_prompt(shape, np.maximum(shape.accepted, 1))
 
 
 def _per_prompt(shape: Shape, rollouts: FloatArray | IntArray) -> FloatArray:
-    return np.asarray(1.0 / (len(shape.generated) * rollouts[shape.group]), dtype=np.float64)
+    return np.asarray(1.0 / (shape.planned * rollouts[shape.group]), dtype=np.float64)
 
 
 def _everywhere(shape: Shape, value: float) -> FloatArray:

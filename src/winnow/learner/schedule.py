@@ -1,4 +1,4 @@
-"""From a step's groups to its batches: which rollouts meet in one optimizer step, and what each of them weighs."""
+"""From a step's groups to its batches: what each kept rollout weighs, and which of them meet in one optimizer step."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ def schedule(
     epochs: int,
     updates_per_step: int,
     max_new_tokens: int,
+    planned: int,
     pass_rates: FloatArray | None,
     drop_silent: bool = True,
     seed: tuple[seeds.Part, ...],
 ) -> list[Batch]:
-    """Cut the kept rollouts into epochs x `updates_per_step` batches of whole groups, weigh them, drop the silent.
+    """Weigh a step's kept rollouts, cut them into epochs x `updates_per_step` batches of whole groups, drop the silent.
 
-    Each epoch is cut anew. A batch is weighed with its zero-advantage rollouts in it; those leave afterwards, unless
-    `drop_silent` is off (a KL or entropy term teaches from them too). A kept rollout without a trainable token is
-    never weighed. With fewer groups than batches, some batches are empty; they are returned all the same, so that the
-    learning rate advances. `pass_rates` [G] are the plan's.
+    A rollout is weighed among all that the step kept, zero-advantage ones included, and multiplied by
+    `updates_per_step`: what a prompt weighs depends on no batch, and a batch weighs on average what a step of one
+    update would. Silent rollouts leave afterwards, unless `drop_silent` is off (a KL or entropy term teaches from them
+    too). A kept rollout without a trainable token is never weighed. Each epoch is cut anew. With fewer groups than
+    batches, some batches are empty; they are returned all the same, so that the learning rate advances.
 
+    `planned` counts the prompts of the step's plan; the groups of refills come on top. `pass_rates` [G] are the plan's.
     Raises ConfigError when the weighting does not give one finite number per sequence.
     """
     candidates = [_candidates(position, group) for position, group in enumerate(groups)]
     tokens = np.array([sum(c.length for c in members) for members in candidates], dtype=np.int64)
     rates = np.full(len(groups), np.nan) if pass_rates is None else pass_rates
-    batches = []
-    for epoch in range(epochs):
-        parts = _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
-        for update, part in enumerate(parts):
-            sequences = [c for position in part for c in candidates[position]]
-            weights = _weigh(weighting, _shape(sequences, rates, max_new_tokens))
-            rows = [c.row(weight) for c, weight in zip(sequences, weights, strict=True)]
-            batches.append(
-                Batch(
-                    epoch=epoch,
-                    update=update,
-                    rows=tuple(row for row in rows if row.teaches or not drop_silent),
-                )
-            )
-    return batches
+    sequences = [c for members in candidates for c in members]
+    weights = updates_per_step * _weigh(weighting, _shape(sequences, planned, rates, max_new_tokens))
+    rows: dict[int, list[Row]] = {position: [] for position in range(len(groups))}
+    for candidate, weight in zip(sequences, weights, strict=True):
+        row = candidate.row(weight)
+        if row.teaches or not drop_silent:
+            rows[candidate.position].append(row)
+    return [
+        Batch(epoch=epoch, update=update, rows=tuple(row for position in part for row in rows[position]))
+        for epoch in range(epochs)
+        for update, part in enumerate(_cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch)))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,12 @@ def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[in
     return [sorted(dealt[part]) for part in rng.permutation(parts)]
 
 
-def _shape(sequences: Sequence[_Candidate], rates: FloatArray, max_new_tokens: int) -> Shape:
+def _shape(sequences: Sequence[_Candidate], planned: int, rates: FloatArray, max_new_tokens: int) -> Shape:
     groups = {c.position: c.group for c in sequences}
     place = {position: i for i, position in enumerate(groups)}
     correct = {position: group.correct for position, group in groups.items()}
     return Shape(
+        planned=planned,
         lengths=np.array([c.length for c in sequences], dtype=np.int64),
         group=np.array([place[c.position] for c in sequences], dtype=np.int64),
         correct=np.array([correct[c.position][c.place] for c in sequences], dtype=np.bool_),

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.algos.selection import kept_size
+import numpy as np
+
+from winnow.algos.selection import chain, kept_size
 from winnow.config import Config, Member
-from winnow.registry import Entry, resolve
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.registry import Entry, bind, resolve
 from winnow.report.text import compact, percent
+from winnow.seeds import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,16 +133,12 @@ def _about_selection(config: Config, b: Budget, base: Path) -> Iterator[str]:
 
 
 def _about_shares(config: Config, b: Budget, base: Path) -> Iterator[str]:
-    """Neither an allocator nor a selector may change a prompt's share of the objective.
-
-    A filter by reward, which keeps no fixed number, is left alone: RAFT's drops what had no credit.
-    """
+    """Neither an allocator nor a selector may change a prompt's share of the objective."""
     weighting = resolve("weighting", config.weighting.use, base=base)
-    if weighting.traits.get("total") == "prompts" and b.kept < config.rollout.rollouts_per_prompt:
+    if weighting.traits.get("total") == "prompts" and _drops_correct(config, base):
         yield (
-            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some: of "
-            f"{config.rollout.rollouts_per_prompt} rollouts {b.kept} are kept, and the gradient shrinks by the share "
-            f"that is dropped; use select = 'all', or weighting = 'prompt'"
+            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some of the correct ones, "
+            f"and the gradient shrinks by their share; use select = 'all', or weighting = 'prompt'"
         )
     if config.allocate.label != "uniform" and weighting.traits.get("share") != "equal":
         yield (
@@ -146,6 +146,34 @@ def _about_shares(config: Config, b: Budget, base: Path) -> Iterator[str]:
             f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt', or for 0/1 credit "
             f"'unbiased' or 'accepted'"
         )
+
+
+def _drops_correct(config: Config, base: Path) -> bool:
+    """Whether the selectors drop a correct rollout of a group that is all correct, or half of it.
+
+    One that drops only what has no credit, as RAFT's filter does, changes no share.
+    """
+    count = config.rollout.rollouts_per_prompt
+    select = chain([bind(resolve("selector", m.use, base=base), m.options, key="select") for m in config.select])
+    for correct in (count, math.ceil(count / 2)):
+        group = _group(correct, count)
+        if not select(group, Rng(("check",)))[:correct].all():
+            return True
+    return False
+
+
+def _group(correct: int, count: int) -> Group:
+    """Rollouts that say nothing, of which the first are correct."""
+    prompt = Prompt(id="check", tokens=np.zeros(0, np.int64), text="", answer=None, task="")
+    rollouts = [
+        Rollout(index=i, tokens=np.zeros(1, np.int64), logprobs=np.zeros(1), text="", finish="stop", version=0)
+        for i in range(count)
+    ]
+    outcomes = [
+        Outcome(reward=float(i < correct), correct=i < correct, kind="correct" if i < correct else "wrong")
+        for i in range(count)
+    ]
+    return Group(prompt=prompt, rollouts=tuple(rollouts), outcomes=tuple(outcomes))
 
 
 def _fixed_size(member: Member, base: Path) -> bool:
