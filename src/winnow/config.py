@@ -130,6 +130,16 @@ class Update(Section):
     tokens_per_micro_batch: Positive = 16384  # prompt, completion and padding
     max_importance: float = Field(0.0, ge=0)  # truncates p_policy / p_engine per token; 0: no correction
 
+    @pydantic.field_validator("max_importance")
+    @classmethod
+    def _no_shrinking(cls, value: float) -> float:
+        if 0 < value < 1:
+            raise ValueError(
+                f"{value} would also shrink the gradient of every token on which policy and engine agree; use 1 or "
+                f"more, for example 2, or 0 for no correction"
+            )
+        return value
+
 
 class Optimizer(Section):
     learning_rate: float = Field(1e-4, gt=0)

@@ -27,6 +27,7 @@ from winnow.algos.selection import Selector, chain
 from winnow.config import Config, Member
 from winnow.engines.base import Engine, EngineContext
 from winnow.errors import ConfigError
+from winnow.metrics import RATIOS, distinct
 from winnow.records import FloatArray, Group, IntArray, Problem, PromptStats, Shape
 from winnow.registry import Entry, bind, resolve
 from winnow.rewards.compose import make_reward
@@ -37,11 +38,24 @@ KEYS = {"allocator": "allocate", "selector": "select", "engine": "rollout.engine
 # What `auto` means where there is a second CUDA device: it is vLLM's alone.
 SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
 
+Source = Literal["none", "history", "probe"]
+
+# Which keys of `probe` an allocator reads, by where its knowledge comes from, and that in words.
+_PROBE_KEYS: Mapping[Source, frozenset[str]] = {
+    "none": frozenset(),
+    "history": frozenset({"gradient_norm", "decay"}),
+    "probe": frozenset({"every", "rollouts_per_prompt", "gradient_norm", "outer_reset"}),
+}
+_KNOWS: Mapping[Source, str] = {
+    "none": "which needs to know nothing of the prompts",
+    "history": "which knows the prompts from earlier visits and does not probe",
+    "probe": "which probes anew and forgets earlier visits",
+}
+
 Advantage = Callable[[Sequence[Group]], Sequence[FloatArray]]
 Weighting = Callable[[Shape], FloatArray]
 Allocator = Callable[[PromptStats, int], IntArray]
 Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per group: N x [L]
-Source = Literal["none", "history", "probe"]
 
 
 @dataclass(frozen=True)
@@ -81,33 +95,39 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         engine.traits["fits"](config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
     allocator = member.entry("allocator", config.allocate)
+    source = allocator.traits.get("source", "history")
     _check_presumed(loss, config)
+    _check_probe(config, source)
     _check_keep(config)
     _check_values(advantage, critic)
     reward = reward_spec(config)
     make_reward(reward, base=base)  # a wrong reward ends here, not in a worker
     _check_limits(config, reward, base)
     terms = [member.entry("term", term) for term in config.terms]
+    needs = _needs(config, [loss, *terms])
+    _check_reset(config, needs)
+    names = distinct([term.name for term in terms], taken=RATIOS)
     return Members(
         config=config,
         base=base,
         task=member.bound("task", config.task, key="task"),
         reward=reward,
         allocate=bind(allocator, _allocator_options(config, allocator, advantage), key="allocate"),
-        source=allocator.traits.get("source", "history"),
+        source=source,
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),
         objective=Objective(
             loss=member.bound("loss", config.loss, key="loss"),
             terms=tuple(
-                Term(term.label, term.coefficient, member.bound("term", term, key="terms")) for term in config.terms
+                Term(name, term.coefficient, member.bound("term", term, key="terms"))
+                for name, term in zip(names, config.terms, strict=True)
             ),
         ),
         engine=make_engine,
         critic=critic,
         group_baseline=advantage.traits.get("baseline", "group") == "group",
-        needs=_needs(config, [loss, *terms]),
+        needs=needs,
     )
 
 
@@ -200,6 +220,26 @@ def _check_limits(config: Config, reward: Mapping[str, Any], base: Path) -> None
                 f"verify.timeout_seconds = {config.verify.timeout_seconds} would end the reward {entry.name!r} before "
                 f"its own limit, reward.{name} = {own}, could call it wrong; raise the former above the latter"
             )
+
+
+def _check_probe(config: Config, source: Source) -> None:
+    """A key of `probe` that the allocator never reads would be ignored without a word."""
+    for key, field in type(config.probe).model_fields.items():
+        if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
+            raise ConfigError(
+                f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
+                f"{config.allocate.label!r}, {_KNOWS[source]}; remove it, or choose "
+                f"allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}"
+            )
+
+
+def _check_reset(config: Config, needs: frozenset[str]) -> None:
+    reset = config.probe.outer_reset
+    if reset in ("reference", "both") and "ref_logprobs" not in needs:
+        raise ConfigError(
+            f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one; add a KL "
+            f"term, or use {'optimizer' if reset == 'both' else 'none'!r}"
+        )
 
 
 def _check_presumed(entry: Entry, config: Config) -> None:

@@ -6,6 +6,7 @@ over all N verified rollouts of every group unless the text says "kept".
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -86,7 +87,23 @@ METRICS: dict[str, str] = {
     "eval/seconds": "seconds the evaluation took",
 }
 
+RATIOS = ("ratio", "clip_fraction")  # a loss's diagnostics of these names have metrics of their own, under policy/
+
 _PATTERNS = {name: re.compile(re.sub(r"\{\w+\}", r"[\\w.+-]+", name)) for name in METRICS if "{" in name}
+
+
+def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """What stands for {...} in a pattern, made from any text: "mine.py:pull" -> "mine.py_pull".
+
+    A name that comes twice, or is `taken`, gets a number.
+    """
+    used, found = set(taken), list[str]()
+    for name in names:
+        legal = re.sub(r"[^\w.+-]", "_", name) or "_"
+        numbered = (f"{legal}_{number}" for number in itertools.count(2))
+        found.append(legal if legal not in used else next(other for other in numbered if other not in used))
+        used.add(found[-1])
+    return found
 
 
 def meaning(key: str) -> str | None:

@@ -124,6 +124,30 @@ KEYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"rollout": {"top_p": 0.9}},
         ("rollout.top_p, top_k and min_p must stay off while training", "use them in evaluation"),
     ),
+    "a probe under an allocator that has none": (
+        {"probe": {"every": 4}},
+        ("probe.every = 4 has no effect under allocate = 'uniform'", "remove it, or choose allocate = 'gvm'"),
+    ),
+    "a probe's size under an allocator that learns from visits": (
+        {"allocate": "gvm_online", "weighting": "prompt", "probe": {"rollouts_per_prompt": 4}},
+        ("probe.rollouts_per_prompt = 4 has no effect under allocate = 'gvm_online'", "does not probe"),
+    ),
+    "a memory of visits under an allocator that probes": (
+        {"allocate": "gvm", "weighting": "prompt", "probe": {"decay": 0.5}},
+        ("probe.decay = 0.5 has no effect under allocate = 'gvm'", "choose allocate = 'gvm_online'"),
+    ),
+    "a reset where nothing is probed": (
+        {"allocate": "gvm_online", "weighting": "prompt", "probe": {"outer_reset": "optimizer"}},
+        ("probe.outer_reset = 'optimizer' has no effect under allocate = 'gvm_online'",),
+    ),
+    "a reset of a reference that nothing is compared with": (
+        {"allocate": "gvm", "weighting": "prompt", "probe": {"outer_reset": "both"}},
+        ("probe.outer_reset = 'both' restarts the reference policy", "add a KL term, or use 'optimizer'"),
+    ),
+    "a correction that shrinks every gradient": (
+        {"update": {"max_importance": 0.5}},
+        ("update.max_importance: 0.5 would also shrink the gradient", "use 1 or more, for example 2, or 0"),
+    ),
     "more prompts than there are": (
         {"rollout": {"prompts_per_step": 17}},
         ("rollout.prompts_per_step = 17, but the task has only 16 prompts", "lower it to at most 16"),

@@ -27,6 +27,24 @@ def test_the_reference_is_the_policy_at_the_start(lora, smallest):
     assert rows[0]["select/trained"] == rows[0]["select/kept"] == 8
 
 
+def test_any_term_and_any_diagnostic_has_a_metric_of_its_own(smallest, tmp_path):
+    """Named by file, twice, like a metric of the ratio, or with signs that no metric's name may have."""
+    (tmp_path / "mine.py").write_text(
+        "def pull(out, mb):\n    return out.logprobs**2\n\n\n"
+        "def ratio(out, mb):\n    return 0 * out.logprobs + 3\n\n\n"
+        "def loss(out, mb):\n"
+        "    return -mb.advantages * out.logprobs, {'pull': 0 * mb.advantages + 2, 'a: b': mb.weights}\n"
+    )
+    terms = [{"use": f"{tmp_path}/mine.py:{name}", "coefficient": 0.1} for name in ("pull", "pull", "ratio")]
+    result = run(smallest(steps=1, loss=f"{tmp_path}/mine.py:loss", terms=terms))
+    (row,) = [row for row in read_metrics(result.folder) if "policy/loss" in row]
+    named = {name: value for name, value in row.items() if name.startswith("loss/")}
+    assert set(named) == {"loss/pull", "loss/pull_2", "loss/ratio_2", "loss/pull_3", "loss/a__b"}
+    assert named["loss/pull"] == named["loss/pull_2"] > 0
+    assert (named["loss/ratio_2"], named["loss/pull_3"]) == (3.0, 2.0)
+    assert "policy/ratio_mean" not in row
+
+
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 def test_a_reset_reference_survives_a_resume(lora, smallest, tmp_path):
     model = {} if lora is None else {"lora": lora}

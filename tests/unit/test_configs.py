@@ -27,12 +27,11 @@ SHRUNK = {
     "task.size": 8,  # two steps an epoch: the third meets prompts again
     "rollout.prompts_per_step": 4,
     "rollout.rollouts_per_prompt": 8,
-    "probe.rollouts_per_prompt": 4,
-    "probe.every": 2,
     "evaluate.problems": 2,
     "evaluate.every": 0,
     "verify.workers": 0,
 }
+PROBED = {"probe.rollouts_per_prompt": 4, "probe.every": 2}
 
 
 def read(path, **changes):
@@ -41,6 +40,7 @@ def read(path, **changes):
 
 def shrunk(path, **changes):
     config = read(path, **SHRUNK, **changes)
+    changes |= PROBED if config.allocate.use == "gvm" else {}
     keeps = {"select.keep_per_prompt": 4} if any("keep_per_prompt" in m.options for m in config.select) else {}
     return read(path, **SHRUNK, **changes, **keeps)
 

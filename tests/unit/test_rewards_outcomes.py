@@ -100,6 +100,8 @@ def test_a_sound_outcome_passes_unchanged() -> None:
 
 def test_part_names_are_made_fit_for_metrics() -> None:
     assert to_outcome({"exact match": 1.0}, name="mine").parts == {"exact_match": 1.0}
+    assert to_outcome({"a b": 1.0, "a_b": 0.25}, name="mine").parts == {"a_b": 1.0, "a_b_2": 0.25}
+    assert to_outcome({"a b": 1.0, "a_b": 0.25}, name="mine").reward == 1.25
     named = Outcome(reward=1.0, correct=True, kind="correct", parts={"a/b": 1.0})
     assert to_outcome(named, name="mine").parts == {"a_b": 1.0}
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from winnow.errors import ConfigError
+from winnow.metrics import distinct
 from winnow.records import MicroBatch, PolicyOutput
 
 Record = TypeVar("Record", MicroBatch, PolicyOutput)
@@ -45,7 +46,9 @@ class Objective:
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
         out, mb = _trained_only(out, mb.mask), _trained_only(mb, mb.mask)
-        loss, diagnostics = _checked_loss(self.loss(out, mb), out.logprobs)
+        loss, seen = _checked_loss(self.loss(out, mb), out.logprobs)
+        names = distinct(seen, taken=[term.name for term in self.terms])
+        diagnostics = dict(zip(names, seen.values(), strict=True))
         per_token = mb.importance * loss
         for term in self.terms:
             value = _per_token(term.function(out, mb), out.logprobs, f"term {term.name!r}")

@@ -6,6 +6,7 @@ score(prompt, rollout)  # an Outcome, whatever the functions inside do
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ConfigError, did_you_mean
+from winnow.metrics import distinct
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import Entry, bind, resolve
-from winnow.rewards.outcomes import LARGEST_REWARD, failure, part_name, to_outcome
+from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
 
 Score = Callable[[Prompt, Rollout], Outcome]
 
@@ -48,7 +50,9 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     shaping = spec.get("shaping", "always")
     if shaping not in _SHAPING:
         raise ConfigError(f"reward.shaping is {shaping!r}: it must be {' or '.join(map(repr, _SHAPING))}")
-    parts = _named([_part(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])])
+    parts = [_part(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])]
+    names = distinct(part.name for part in parts)  # the second `format` is `format_2`
+    parts = [dataclasses.replace(part, name=name) for part, name in zip(parts, names, strict=True)]
     if not parts:
         raise ConfigError("reward.parts is empty: a reward needs at least one part")
     return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
@@ -70,7 +74,7 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= LARGEST_REWARD:
         raise ConfigError(f"{key}.weight is {weight!r}: it must be a number of at most {LARGEST_REWARD:g} in size")
     name, score = _single(spec, base, key)
-    return _Part(part_name(name), float(weight), score)
+    return _Part(name, float(weight), score)
 
 
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
@@ -120,16 +124,6 @@ def _weigh(parts: Sequence[_Part], outcomes: Sequence[Outcome], shaping: str) ->
         answer=first.answer,
         detail=first.detail,
     )
-
-
-def _named(parts: Sequence[_Part]) -> list[_Part]:
-    """Names made unique: the second `format` is `format_2`."""
-    seen: dict[str, int] = {}
-    named = []
-    for part in parts:
-        seen[part.name] = count = seen.get(part.name, 0) + 1
-        named.append(_Part(part.name if count == 1 else f"{part.name}_{count}", part.weight, part.score))
-    return named
 
 
 def _last_lines(error: BaseException, lines: int = 6) -> str:

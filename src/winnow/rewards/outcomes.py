@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from winnow.metrics import distinct
 from winnow.records import CAUSES, Cause, Outcome
 
 LARGEST_REWARD = 1e6  # beyond this a number is a bug of the reward (3e38 is what a float32 infinity turns into)
@@ -31,15 +31,10 @@ def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
         return _checked(result, name)
     parts = result if isinstance(result, Mapping) else {"": result}
     try:
-        values = {part_name(str(part)): _number(value) for part, value in parts.items()}
+        values = dict(zip(distinct(map(str, parts)), map(_number, parts.values()), strict=True))
         return _from_parts(values, isinstance(result, Mapping), correct_at)
     except ValueError as error:
         return failure("malformed", f"the reward {name!r} returned {_show(result)}: {error}")
-
-
-def part_name(name: str) -> str:
-    """A part's name as a metric can carry it: every character but letters, digits and `_ . + -` becomes `_`."""
-    return re.sub(r"[^\w.+-]", "_", name) or "_"
 
 
 def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Outcome:
@@ -68,7 +63,7 @@ def _checked(outcome: Outcome, name: str) -> Outcome:
             _number(value)
     except ValueError as error:
         return failure("malformed", f"the reward {name!r} returned {_show(outcome)}: {error}")
-    return dataclasses.replace(outcome, parts={part_name(part): value for part, value in outcome.parts.items()})
+    return dataclasses.replace(outcome, parts=dict(zip(distinct(outcome.parts), outcome.parts.values(), strict=True)))
 
 
 def _failed_again(outcome: Outcome) -> Outcome:
