@@ -20,6 +20,7 @@ from winnow.algos.selection import Selector
 from winnow.config import Config, Update
 from winnow.devices import plan_devices
 from winnow.engines.base import Engine, EngineContext
+from winnow.engines.stopping import divide_stops
 from winnow.learner.lora import add_lora, load_adapter
 from winnow.learner.optim import Optimizer
 from winnow.learner.policy import Policy
@@ -214,7 +215,9 @@ def _rendered(members: Members, problems: Sequence[Problem]) -> Rendered:
         max_new_tokens=config.rollout.max_new_tokens,
         context_tokens=describe(config.model.path).context,
     )
-    return render(problems, load_tokenizer(config.model.path), **config.prompt.model_dump(), base=members.base)
+    tokenizer = load_tokenizer(config.model.path)
+    divide_stops(tokenizer, config.rollout.stop)  # refused here, before any weight is read
+    return render(problems, tokenizer, **config.prompt.model_dump(), base=members.base)
 
 
 def training_sampling(config: Config) -> Sampling:

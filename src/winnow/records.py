@@ -68,17 +68,21 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0  # 0: off
     min_p: float = 0.0
-    stop: tuple[str, ...] = ()  # a rollout ends once its text ends in one of these; the text keeps it
+    stop: tuple[str, ...] = ()  # a rollout ends once its text holds one of these; a special token is a stop token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """One sampled answer, exactly as the engine produced it."""
+    """One sampled answer: its tokens exactly as the engine produced them, and the text that rewards see.
+
+    A token may say more than the stop string that it completes (`">\\n"` after `</answer`): it stays in `tokens`, is
+    trained as sampled, and the text ends with the stop string.
+    """
 
     index: int  # its place among its prompt's rollouts, 0-based; half of its identity
     tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
     logprobs: FloatArray  # [L] under the distribution actually sampled from
-    text: str  # the decoded tokens, special tokens left out
+    text: str  # the decoded tokens, special tokens left out, cut right after the first stop string
     finish: Finish
     version: int  # of the weights that sampled it
     trainable: BoolArray | None = None  # [L]; None: every token

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from transformers import (
 
 import winnow.engines  # noqa: F401
 from winnow.engines.base import Engine, EngineContext
-from winnow.errors import EngineError
+from winnow.engines.second_process import second_process
+from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.registry import members
 
@@ -56,6 +58,23 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=characters, eos_token="<eos>", pad_token="<pad>")
 
 
+MERGES = [("<", "/"), (">", "\n"), (">\n", "\n"), ("a", ">\n"), ("1", "a"), (" ", "b")]
+
+
+def merging() -> PreTrainedTokenizerFast:
+    """With tokens that go on behind what looks like the end of a text, as those of real policies do, characters
+    spelled in bytes, and a second special token.
+    """
+    pieces = [*"</a>\n 12bcdefghij3456", *("".join(pair) for pair in MERGES), "<0xC3>", "<0xA9>", "<0x3E>"]
+    words = {piece: i for i, piece in enumerate([*pieces, "<eos>", "<pad>", "<|end|>"])}
+    assert words["<eos>"] == STOP
+    tokenizer = Tokenizer(models.BPE(vocab=words, merges=MERGES, byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", additional_special_tokens=["<|end|>"]
+    )
+
+
 def tiny(architecture: str, seed: int = 0) -> torch.nn.Module:
     torch.manual_seed(seed)
     config, model = ARCHITECTURES[architecture]
@@ -70,9 +89,33 @@ def policy(request: pytest.FixtureRequest) -> torch.nn.Module:
     return tiny(request.param)
 
 
-def build(name: str, model: torch.nn.Module | None, *, at_once: int = 64) -> Engine:
-    context = EngineContext(model=model, tokenizer=tokenizer(), stop_tokens=(STOP,), max_rollouts_at_once=at_once)
-    return members("engine")[name].function(context, **OPTIONS.get(name, {}))
+def build(
+    name: str,
+    model: torch.nn.Module | None,
+    *,
+    at_once: int = 64,
+    tokens: Callable[[], PreTrainedTokenizerFast] = tokenizer,
+    **options: Any,
+) -> Engine:
+    context = EngineContext(model=model, tokenizer=tokens(), stop_tokens=(STOP,), max_rollouts_at_once=at_once)
+    return members("engine")[name].function(context, **{**OPTIONS.get(name, {}), **options})
+
+
+def build_merging(name: str) -> Engine:
+    """An engine whose tokenizer has merged tokens; most scripts of `scripted` go on after they should end."""
+    texts = ["1a>\n2", "c</a>\n\nd", "éa", "2<|end|>b", "b</3", "123"]
+    options = {"script": texts} if name == "scripted" else {}
+    return build(name, tiny("qwen2"), tokens=merging, **options)
+
+
+@pytest.fixture(params=[*ENGINES, "second process"], scope="module")
+def merging_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "second process":
+        engine = second_process(f"{__file__}:build_merging", {"name": "hf"}, timeout_seconds=60)
+        yield engine
+        engine.close()
+    else:
+        yield build_merging(request.param)
 
 
 @pytest.fixture(params=ENGINES)
@@ -155,6 +198,33 @@ def test_stop_string_ends_the_text_and_stays_in_it(engine: Engine) -> None:
         assert (rollout.finish == "stop") == (rollout.tokens[-1] == STOP or rollout.text.endswith(stop))
         assert rollout.finish == "stop" or len(rollout.tokens) == 12
         assert not any(end in rollout.text[:-1] for end in stop)
+
+
+def test_a_stop_string_may_end_inside_a_token_and_a_special_token_is_a_stop_token(merging_engine: Engine) -> None:
+    """Tokens stay as they were sampled; the text ends right after the stop string that is complete first."""
+    stop, limit, decode = ("a>", "é", "<|end|>"), 12, partial(merging().decode, skip_special_tokens=True)
+    ends = (STOP, merging().convert_tokens_to_ids("<|end|>"))
+    prompts = [prompt(text) for text in ("1", "2", "3a", "bcd", "=")]
+    sampling = Sampling(max_new_tokens=limit, temperature=1.5, stop=stop)
+    groups = merging_engine.generate(prompts, [100] * 5, sampling, seed=(0, 3))
+    cut, found = set(), set()
+    for rollout in flat(groups):
+        before, whole = decode(rollout.tokens[:-1]), decode(rollout.tokens)
+        assert not any(text in before for text in stop)
+        assert not set(rollout.tokens[:-1].tolist()) & set(ends)
+        assert rollout.text == whole[: min((whole.index(s) + len(s) for s in stop if s in whole), default=None)]
+        stopped = rollout.tokens[-1] in ends or rollout.text.endswith(stop)
+        assert (rollout.finish == "stop") == stopped
+        assert stopped or len(rollout.tokens) == limit
+        cut |= {whole[len(rollout.text) :]}
+        found |= {text for text in stop if rollout.text.endswith(text)} | {int(rollout.tokens[-1])} & set(ends)
+    assert cut >= {"", "\n"}
+    assert found == {"a>", "é", *ends}
+
+
+def test_a_stop_string_that_could_never_be_found_is_refused(merging_engine: Engine) -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.stop: '<\|end\|>.n' holds the special token"):
+        merging_engine.generate(PROMPTS[:1], [1], Sampling(max_new_tokens=2, stop=("<|end|>\n",)), seed=(0,))
 
 
 def test_every_rollout_is_announced_once(engine: Engine) -> None:

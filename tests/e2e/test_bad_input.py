@@ -164,6 +164,10 @@ KEYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"prompt": {"max_prompt_tokens": 2}},
         ("prompts are longer than prompt.max_prompt_tokens = 2; the shortest has ", "raise prompt.max_prompt_tokens"),
     ),
+    "a stop string that could never be found": (
+        {"rollout": {"stop": ["</answer><|endoftext|>"]}},
+        ("rollout.stop: '</answer><|endoftext|>' holds the special token '<|endoftext|>'", "alone, which makes it a"),
+    ),
     "no such model": (
         {"model": {"path": "./no/such/folder"}},
         ("model.path: there is no folder './no/such/folder'", "a model folder, or a hub id"),

@@ -40,6 +40,13 @@ def engine(policy: torch.nn.Module) -> Iterator[Engine]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def merging_engine() -> Iterator[Engine]:
+    made = contract.build("vllm", contract.tiny("llama"), tokens=contract.merging)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def sampler(engine: Engine, policy: torch.nn.Module) -> tuple[str, Engine, torch.nn.Module]:
     return "vllm", engine, policy

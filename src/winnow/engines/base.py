@@ -36,14 +36,16 @@ class Engine(Protocol):
 
     `generate` returns one group per prompt, in prompt order, with `counts[i]` rollouts in index order, each stamped
     with `version`; a count of 0 gives a group without rollouts. `on_rollout` hears of every rollout once, as soon as it
-    is finished and before `generate` returns. A rollout's finish is "stop" iff its last token is a stop token or its
-    text ends in a stop string. Its log-probs are those of the distribution sampled from; greedy ones (temperature 0)
-    are reported at temperature 1.
+    is finished and before `generate` returns. A rollout ends with a stop token, or with the token by which its text
+    first holds a stop string; the text is cut right after that. Its finish is "stop" iff its last token is a stop token
+    or its text ends in a stop string; a stop string that is a special token is a stop token. Its log-probs are those of
+    the distribution sampled from; greedy ones (temperature 0) are reported at temperature 1.
 
     Random numbers follow (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. Across batch
     limits a token may differ only where its uniform lies within 1e-5 of a step of the cumulative distribution.
 
-    Raises EngineError when the request makes no sense, or when `load` gets weights it cannot use.
+    Raises EngineError when the request makes no sense, or when `load` gets weights it cannot use, and ConfigError for
+    a stop string that could never be found.
     """
 
     logprob_tolerance: float  # largest |log-prob - the policy's own| to be expected

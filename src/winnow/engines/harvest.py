@@ -62,13 +62,13 @@ class Harvest:
 
     def add(self, slot: Slot, tokens: IntArray, logprobs: FloatArray) -> None:
         """Make the rollout of a finished slot and announce it."""
-        text = self._rule.text(tokens)
+        text, stopped = self._rule.read(tokens)
         rollout = Rollout(
             index=slot.index,
             tokens=tokens,
             logprobs=logprobs,
             text=text,
-            finish="stop" if self._rule.ends(tokens, text) else "length",
+            finish="stop" if stopped else "length",
             version=self._version,
         )
         self._rollouts[slot.place, slot.index] = rollout

@@ -44,7 +44,6 @@ class HuggingFace:
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._model.generation_config = GenerationConfig()  # a model's own defaults would alter the distribution
         self._at_once = context.max_rollouts_at_once
-        self._stop_tokens = context.stop_tokens
         self._rule = functools.cache(
             partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
         )
@@ -74,7 +73,7 @@ class HuggingFace:
     def _generate(
         self, wave: list[Slot], harvest: Harvest, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]
     ) -> None:
-        pad = self._stop_tokens[0] if self._stop_tokens else 0
+        pad = rule.tokens[0] if rule.tokens else 0
         tokens, real = left_pad([slot.prompt for slot in wave], pad=pad, device=self._model.device)
         draw = _Draw(uniforms(seed, wave, sampling.max_new_tokens), sampling, start=tokens.shape[1])
         self._model.generate(
@@ -83,7 +82,7 @@ class HuggingFace:
             generation_config=GenerationConfig(
                 do_sample=False,  # `_Draw` has chosen; what is left is to take the only token it allows
                 max_new_tokens=sampling.max_new_tokens,
-                eos_token_id=list(self._stop_tokens) or None,
+                eos_token_id=list(rule.tokens) or None,
                 pad_token_id=pad,
             ),
             logits_processor=LogitsProcessorList([draw]),
@@ -118,8 +117,7 @@ class _Finish(StoppingCriteria):  # type: ignore[misc]
         tokens = input_ids[:, self._draw.start :].numpy(force=True)
         length = tokens.shape[1]
         for row in (~self._over).nonzero()[:, 0].tolist():
-            watched = self._rule.watch[tokens[row, -1]] and self._rule.ends(tokens[row])
-            if watched or length == self._limit:
+            if length == self._limit or self._rule.ends(tokens[row]):
                 self._over[row] = True
                 self._harvest.add(self._wave[row], tokens[row].copy(), self._draw.logprobs[row, :length].numpy().copy())
         return self._over.to(input_ids.device)

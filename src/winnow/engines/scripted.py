@@ -69,7 +69,7 @@ class Scripted:
 
     @staticmethod
     def _cut(tokens: IntArray, rule: StopRule, limit: int) -> IntArray:
-        ends = (n for n in range(1, min(len(tokens), limit)) if rule.watch[tokens[n - 1]] and rule.ends(tokens[:n]))
+        ends = (n for n in range(1, min(len(tokens), limit)) if rule.ends(tokens[:n]))
         return tokens[: next(ends, limit)]
 
 

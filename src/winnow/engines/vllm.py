@@ -111,8 +111,8 @@ class VllmEngine:
     """See `vllm`. Takes whole models by the names of their checkpoints; until the first its version is -1.
 
     A rollout is a request of its own, with a seed of its own: it can be announced, stopped and repeated alone, and the
-    prefix cache shares what prompts have in common. Stop strings are watched for here and not by vLLM, which would also
-    stop where one ends inside a token.
+    prefix cache shares what prompts have in common. Stop strings are watched for here and not by vLLM, so that every
+    engine ends a rollout at the same token.
     """
 
     def __init__(self, served: Served, settings: Settings) -> None:
@@ -183,14 +183,14 @@ class VllmEngine:
         try:
             with speaking("take prompts"):
                 for name, slot in waiting.items():
-                    engine.add_request(name, _prompt(slot), self._parameters(slot, sampling, seed), **adapter)
+                    engine.add_request(name, _prompt(slot), self._parameters(slot, rule, sampling, seed), **adapter)
             while waiting:
                 with speaking("sample"):
                     outputs = engine.step()
                 for output in outputs:
                     said = output.outputs[0]
                     tokens = np.array(said.token_ids, dtype=np.int64)
-                    if not output.finished and not (rule.watch[tokens[-1]] and rule.ends(tokens)):
+                    if not output.finished and not rule.ends(tokens):
                         continue
                     if not output.finished:
                         engine.abort_request([output.request_id])
@@ -198,7 +198,7 @@ class VllmEngine:
         finally:
             engine.abort_request(list(waiting))
 
-    def _parameters(self, slot: Slot, sampling: Sampling, seed: tuple[Part, ...]) -> Any:
+    def _parameters(self, slot: Slot, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -209,12 +209,12 @@ class VllmEngine:
             top_k=sampling.top_k,
             min_p=sampling.min_p,
             seed=seeds.derive(*seed, slot.prompt.id, slot.index) % 2**63,
-            stop_token_ids=list(self._served.stop_tokens),
+            stop_token_ids=list(rule.tokens),
             ignore_eos=True,  # of vLLM's own guess; ours are named
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.CUMULATIVE if sampling.stop else RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.CUMULATIVE if rule.strings else RequestOutputKind.FINAL_ONLY,
         )
 
     def _wake(self, *tags: str) -> None:
