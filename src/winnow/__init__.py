@@ -9,10 +9,11 @@ Everything a TOML file can say is a keyword argument here, and a function may st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import ConfigError, DataError, EngineError, RunFolderError, VerifierError, WinnowError
+from winnow.errors import ConfigError, DataError, EngineError, RunFolderError, UpdateError, VerifierError, WinnowError
 from winnow.records import (
     Batch,
     Group,
@@ -52,6 +53,7 @@ __all__ = [
     "Sampling",
     "Shape",
     "StepReport",
+    "UpdateError",
     "VerifierError",
     "WinnowError",
     "register",
@@ -59,11 +61,20 @@ __all__ = [
 ]
 
 
-def train(*, resume: bool = False, watch: Watch | None = None, critic: Critic | None = None, **config: Any) -> Result:
+def train(
+    *,
+    resume: bool = False,
+    allow_change: Sequence[str] = (),
+    watch: Watch | None = None,
+    critic: Critic | None = None,
+    **config: Any,
+) -> Result:
     """Train a policy; `winnow train` from Python.
 
     `config` holds the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
+    `resume` goes on from the newest checkpoint of the output folder with the same configuration; `allow_change` names
+    keys that differ knowingly (["optimizer.learning_rate"]).
     `watch` hears of every step (see `winnow.fit.Event`); by default progress is printed. `critic` gives each group's
     values per token to an advantage that wants them.
 
@@ -76,6 +87,6 @@ def train(*, resume: bool = False, watch: Watch | None = None, critic: Critic | 
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
     if watch is not None:
-        return fit(members, resume=resume, watch=watch)
+        return fit(members, resume=resume, allow_change=allow_change, watch=watch)
     with progress() as display:
-        return fit(members, resume=resume, watch=display)
+        return fit(members, resume=resume, allow_change=allow_change, watch=display)

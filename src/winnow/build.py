@@ -69,6 +69,7 @@ class Run:
     tokenizer: Any
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
     notices: tuple[str, ...]  # what a person should know before the first step
+    written: int = -1  # the last step that was learned and whose rows are in the log
 
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
         """[G] for an allocator that learns from training; None where nobody would read them."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from winnow.errors import EngineError, VerifierError, WinnowError
+from winnow.errors import EngineError, VerifierError, WinnowError, told
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
 
@@ -30,7 +30,7 @@ class Door(TyperGroup):
         except WinnowError as error:
             from winnow.report.text import safe
 
-            typer.echo(safe(str(error)), err=True)
+            typer.echo(safe(told(error)), err=True)
             failed = isinstance(error, (RunFailed, EngineError, VerifierError))
             raise typer.Exit(FAILED if failed else BAD_INPUT) from None
 
@@ -53,6 +53,9 @@ def train(
     config: ConfigFile,
     sets: Sets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    allow_change: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="A key that a resume changes knowingly; may be repeated.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
@@ -65,9 +68,9 @@ def train(
     members = resolve_members(load(config, [*(sets or ()), *own]), base=config.parent)
     with progress() as display:
         try:
-            result = fit(members, resume=resume, watch=display)
+            result = fit(members, resume=resume, allow_change=allow_change or (), watch=display)
         except WinnowError as error:
-            raise (RunFailed(str(error)) if display.standing.begun else error) from error
+            raise (RunFailed(told(error)) if display.standing.begun else error) from error
     if result.interrupted:
         typer.echo(f"interrupted after {result.steps} steps and saved; go on with --resume", err=True)
         raise typer.Exit(SAVED)

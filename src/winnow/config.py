@@ -129,6 +129,7 @@ class Update(Section):
     updates_per_step: Positive = 1  # per epoch
     tokens_per_micro_batch: Positive = 16384  # prompt, completion and padding
     max_importance: float = Field(0.0, ge=0)  # truncates p_policy / p_engine per token; 0: no correction
+    max_skipped: NonNegative = 10  # updates in a row without a finite gradient that end the run; 0: none do
 
     @pydantic.field_validator("max_importance")
     @classmethod
@@ -164,8 +165,9 @@ class Evaluate(Section):
 
 
 class Checkpoint(Section):
-    every: NonNegative = 0  # steps; 0: only after the last
+    every: NonNegative = 50  # steps; 0: only after the last, and where something ends the run
     keep_last: Positive = 2
+    on_signal: Literal["step", "now"] = "step"  # finish the step under way, or leave it unless it is being learned from
 
 
 class Verify(Section):

@@ -5,10 +5,11 @@
     ├── DataError         a problem file, a tokenizer or a model folder that cannot be used
     ├── RunFolderError    a run folder that is taken, foreign, or cannot be resumed
     ├── EngineError       an engine that broke its contract (stale weights, wrong counts)
-    └── VerifierError     verification failed too often to go on
+    ├── VerifierError     verification failed too often to go on
+    └── UpdateError       update after update could not be taken
 
 The message says what is wrong, where (key, file and line), and what to do about it. The command line prints
-the message alone; a traceback is for bugs.
+the message alone (`told`); a traceback is for bugs.
 """
 
 from __future__ import annotations
@@ -39,6 +40,15 @@ class EngineError(WinnowError):
 
 class VerifierError(WinnowError):
     """Verification failed too often for the rewards to be trusted."""
+
+
+class UpdateError(WinnowError):
+    """Gradients were not finite too often in a row for training to go on."""
+
+
+def told(error: BaseException) -> str:
+    """An error's message and the notes that were added on its way: what was saved, and how to go on."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from winnow.build import REFERENCE, Run, build, evaluation_sampling
-from winnow.errors import RunFolderError
+from winnow.boundary import Boundary, reached, rescued, save, untouched
+from winnow.build import Run, build, evaluation_sampling
+from winnow.errors import ConfigError, RunFolderError, UpdateError
 from winnow.evaluate import evaluate
+from winnow.inputs import Digests, digests
+from winnow.interrupt import Leave, Stop, stop_signals
 from winnow.learner.device import resolve_device
 from winnow.measure import RATIOS
 from winnow.members import Members
@@ -22,7 +22,7 @@ from winnow.probe import plan
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.folder import RunFolder
-from winnow.state.manifest import describe_run
+from winnow.state.manifest import Change, compare, describe_run, recorded
 from winnow.step import train_step
 
 
@@ -62,50 +62,93 @@ class Result:
     folder: Path
     model: Path  # the newest checkpoint, a Hugging Face model folder
     steps: int  # done
-    interrupted: bool  # a signal came before the last step
+    interrupted: bool  # a signal ended it early: a resume goes on
 
 
-def fit(members: Members, *, resume: bool = False, watch: Watch = lambda event: None) -> Result:
+def fit(
+    members: Members,
+    *,
+    resume: bool = False,
+    allow_change: Sequence[str] = (),
+    watch: Watch = lambda event: None,
+) -> Result:
     """Train to the last step. The run folder then holds all that is needed to go on from its newest checkpoint.
 
-    SIGTERM and SIGINT end the run after the step under way, with a checkpoint. Raises WinnowError subclasses.
+    A resume keeps to what the run began with; `allow_change` names the keys that it may change nevertheless.
+
+    SIGTERM, SIGINT and SIGHUP end the run with a checkpoint, after the step under way or at once, as
+    `checkpoint.on_signal` says. Raises WinnowError subclasses; what is intact is saved before, and a note of the error
+    says where (`winnow.errors.told`).
     """
     config = members.config
+    if allow_change and not resume:
+        raise ConfigError("allow-change is for a run that is resumed: a new one takes every key as it is given")
     torch.set_num_threads(config.threads or torch.get_num_threads())
     device = resolve_device(config.device)
-    about = describe_run(config, base=members.base, device=str(device), threads=torch.get_num_threads())
-    with RunFolder.open(members.output, resume=resume, manifest=about) as folder:
+    with RunFolder.open(members.output, resume=resume) as folder:
         saved = checkpoint.newest(folder.path) if resume else None
+        done = saved.step if saved else 0
+        about = partial(describe_run, config, base=members.base, device=str(device), threads=torch.get_num_threads())
+        inputs: Digests = {}
+        changes: tuple[Change, ...] = ()
+        if resume:
+            inputs = digests(config, members.base)
+            changes = compare(folder.before, about(inputs=inputs), run=folder.path, step=done, allow=allow_change)
         run = build(members, folder=folder.path, device=device, saved=saved)
         try:
-            for text in (*folder.notices, *_resume_notices(resume, saved), *run.notices):
+            inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
+            folder.record(about(inputs=inputs), recorded(changes))
+            for text in (*(c.notice for c in changes), *_resume_notices(resume, saved), *run.notices):
                 watch(Notice(text))
-            return _fit(run, first_step=saved.step if saved else 0, watch=watch)
+            evaluated = run.logbook.truncate_from(done, but_evaluation=resume)
+            return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
 
 
-def _fit(run: Run, *, first_step: int, watch: Watch) -> Result:
+def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
+    """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
     config = run.config
-    run.logbook.truncate_from(first_step)
     watch(Started(run.folder, first_step, config.steps, run.devices))
     in_parity = True
-    with _stop_signals() as stop:
-        for step in range(first_step, config.steps):
-            if step == 0 or _due(step, config.evaluate.every):
-                _evaluate(run, step, watch)
+
+    def advance(step: int) -> None:
+        nonlocal in_parity
+        if (step == 0 or _due(step, config.evaluate.every)) and not (evaluated and step == first_step):
+            _evaluate(run, step, watch)
+        if not stop.asked:
             plan(run, step)
             watch(report := train_step(run, step))
             _warn_about_silence(report, watch)
             in_parity = _warn_about_parity(run, report, watch, before=in_parity)
-            done = step + 1
-            if stop.is_set() and done < config.steps:
-                return Result(run.folder, _save(run, done), done, interrupted=True)
-            if done < config.steps and _due(done, config.checkpoint.every):
-                _try_to_save(run, done, watch)
-        saved = _save(run, config.steps)
-        _evaluate(run, config.steps, watch)
-    return Result(run.folder, saved, config.steps, interrupted=False)
+            _check_skipped(run, step)
+
+    with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
+        for step in range(first_step, config.steps):
+            before = Boundary.of(run, step)
+            _leave_at_will(run, before, stop, partial(advance, step))
+            if stop.asked:
+                after = reached(run, before)
+                assert after is not None, "a step is left before its first update or not at all"
+                return Result(run.folder, save(run, after), after.step, interrupted=True)
+            if step + 1 < config.steps and _due(step + 1, config.checkpoint.every):
+                _try_to_save(run, step + 1, watch)
+        last = Boundary.of(run, config.steps)
+        model = save(run, last)
+        whole = evaluated and first_step == config.steps
+        if not whole and not stop.asked:
+            whole = _leave_at_will(run, last, stop, partial(_evaluate, run, config.steps, watch))
+    return Result(run.folder, model, config.steps, interrupted=not whole)
+
+
+def _leave_at_will(run: Run, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
+    """Do what follows a boundary, False where a signal ended it. What is intact is saved before an error goes on."""
+    try:
+        with rescued(run, before), stop.may_leave(lambda: untouched(run, before)):
+            act()
+    except Leave:
+        return False
+    return True
 
 
 def _due(step: int, every: int) -> bool:
@@ -114,6 +157,7 @@ def _due(step: int, every: int) -> bool:
 
 def _evaluate(run: Run, step: int, watch: Watch) -> None:
     config = run.config.evaluate
+    trusted = run.verifiers.state_dict()
     evaluation = evaluate(
         run.engine,
         run.verifiers,
@@ -123,6 +167,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
         greedy=config.greedy,
         seed=(run.seed, "evaluate"),
     )
+    run.verifiers.load_state_dict(trusted)  # so that a resume need not evaluate again to know what the run knew
     run.logbook.write_between(step, evaluation.metrics)
     watch(Evaluated(step, evaluation.metrics))
 
@@ -130,7 +175,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
     """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
     try:
-        _save(run, step)
+        save(run, Boundary.of(run, step))
     except RunFolderError as error:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
@@ -141,23 +186,16 @@ def _resume_notices(resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[
     return ("there is no checkpoint yet: the run starts again from its first step",) if resume else ()
 
 
-def _save(run: Run, step: int) -> Path:
-    tensors, counts = run.optimizer.state()
-    if run.policy.reference is not None:
-        tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
-    state: dict[str, Any] = {
-        "optimizer": counts,
-        "history": run.history.state_dict(),
-        "verifiers": run.verifiers.state_dict(),
-    }
-    return checkpoint.save(
-        run.folder,
-        step,
-        write_model=lambda path: checkpoint.write_model_folder(run.policy.model, run.tokenizer, path),
-        tensors=tensors,
-        state=state,
-        keep_last=run.config.checkpoint.keep_last,
-    )
+def _check_skipped(run: Run, step: int) -> None:
+    """Raise UpdateError once more updates in a row than `update.max_skipped` could not be taken."""
+    limit, skipped = run.update.max_skipped, run.optimizer.not_finite
+    if limit and skipped >= limit:
+        raise UpdateError(
+            f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "
+            f"(update.max_skipped = {limit}); the weights are those before them. Where a loss, a term or an advantage "
+            f"of your own computes NaN or infinity, mend it; else the policy is near overflow: lower "
+            f"optimizer.learning_rate or look for rewards of extreme size, and go on from an earlier checkpoint"
+        )
 
 
 def _warn_about_silence(report: StepReport, watch: Watch) -> None:
@@ -199,25 +237,3 @@ def _warn_about_parity(run: Run, report: StepReport, watch: Watch, *, before: bo
             )
         )
     return not m["policy/parity_alarm"]
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Set on the first SIGTERM or SIGINT; a second one acts as usual. Off the main thread there is nothing to catch."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def handle(number: int, frame: object) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -23,7 +23,9 @@ def plan(run: Run, step: int) -> None:
     if run.source != "probe":
         prompts = run.prompts.take(step)
         allocate(run, prompts, run.history.stats(prompts), steps=1)
-    elif starts_window(run, step):
+    elif starts_window(run, step) or not run.history.has_plan(
+        run.prompts.take(step)
+    ):  # after a change that was allowed
         run.logbook.write_between(step, probe(run, step))
 
 

@@ -55,11 +55,14 @@ def train_step(run: Run, step: int) -> StepReport:
                 tally.add(value, out, mb)
             tally.close(run.optimizer.step() if batch.rows else run.optimizer.skip())
 
-    with clock("sync"):
-        run.engine.load(run.policy.weights(), version=step + 1)
-
-    metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
-    return run.logbook.write(step, metrics, groups, updates)
+    try:
+        with clock("sync"):
+            run.engine.load(run.policy.weights(), version=step + 1)
+    finally:  # the step has been learned, also where the engine is lost
+        metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
+        report = run.logbook.write(step, metrics, groups, updates)
+        run.written = step
+    return report
 
 
 def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:

@@ -303,21 +303,29 @@ def listing(folder: Path) -> dict[str, bytes]:
 def test_the_folder_of_another_run(refused, smallest, tmp_path):
     winnow.train(**smallest(steps=1), watch=lambda event: None)
     before = listing(tmp_path / "run")
-    assert_says(refused(seed=1), f"{tmp_path / 'run'} already holds a run", "step-000001", "--resume", "--set output=")
-    assert_says(refused("--resume", seed=1), "cannot resume", "seed was 0 and is now 1", "put the old values back")
+    assert_says(
+        refused(seed=1), f"{tmp_path / 'run'} already holds a run", "step-000001", "resume it", "the key output"
+    )
+    assert_says(
+        refused("--resume", seed=1),
+        "cannot resume",
+        "seed was 0 and is now 1",
+        "put back what it was",
+        "allow-change seed",
+    )
     assert listing(tmp_path / "run") == before
 
 
 def test_a_folder_that_is_no_run(refused, file, tmp_path):
     (tmp_path / "run").mkdir()
     file("run/thesis.txt", "years of work")
-    assert_says(refused(), f"{tmp_path / 'run'} is not empty and not a winnow run (thesis.txt)", "--set output=")
+    assert_says(refused(), f"{tmp_path / 'run'} is not empty and not a winnow run (thesis.txt)", "the key output")
     assert listing(tmp_path / "run") == {"thesis.txt": b"years of work\n"}
 
 
 def test_a_second_launch_while_the_first_runs(smallest, tmp_path):
     config = write_config(tmp_path / "run.toml", smallest())
-    with RunFolder.open(tmp_path / "run", resume=False, manifest={"config": {}}):
+    with RunFolder.open(tmp_path / "run", resume=False):
         before = listing(tmp_path / "run")
         second = subprocess.run(
             [sys.executable, "-m", "winnow", "train", config], capture_output=True, text=True, timeout=120
@@ -347,9 +355,9 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
         return value if rollout.index % 2 else float(len(rollout.text) % 3)
 
     config = smallest(steps=9, reward=peculiar, evaluate={"greedy": False})
-    with pytest.raises(VerifierError, match=r"the reward 'peculiar' failed on 26 of its last 52 verdicts") as error:
+    with pytest.raises(VerifierError, match=r"the reward 'peculiar' failed on 24 of its last 48 verdicts") as error:
         winnow.train(**config, watch=lambda event: None)
-    assert "26 malformed" in str(error.value)
+    assert "24 malformed" in str(error.value)
     assert f"the reward 'peculiar' returned {value!r}: " in str(error.value)
     folder = Path(config["output"])
     assert [row["outcome/failed/malformed"] for row in read_metrics(folder)] == [8, 8], "finished steps are kept"

@@ -12,8 +12,8 @@ from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts
 
 
-class BrokeOff(Exception):
-    """A run that ends in the middle, as a crash would end it."""
+class BrokeOff(BaseException):
+    """A run that ends in the middle, as a crash would end it: no Exception, so nothing is saved on the way out."""
 
 
 def steps(result):

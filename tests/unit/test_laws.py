@@ -16,6 +16,7 @@ WORDS = {"records", "registry", "config", "seeds", "errors", "metrics"}
 LAWS = {"algos", "rewards"}
 ROOMS = {"tasks", "engines", "verify", "learner", "models", "state"}
 CORRIDOR = {"members", "build", "probe", "step", "fit", "evaluate", "measure", "devices", "memory_plan"}
+CORRIDOR |= {"inputs", "boundary", "interrupt"}
 DOOR = {"__main__", "cli", "report", "testing", "fetch", "winnow"}
 FLOORS = [WORDS, LAWS, ROOMS, CORRIDOR, DOOR]
 

@@ -201,7 +201,7 @@ def test_an_engine_that_ends_is_noticed_at_once(
     said = str(error.value)
     assert f"the engine's process ({pid}) {fate}, " in said
     assert "seconds into sampling 4 rollouts with the weights of version 0. " in said
-    assert "--resume" in said
+    assert "can be resumed" in said
     check_it_stays_dead(engine, pid, said)
 
 

@@ -24,7 +24,10 @@ def manifest(**changes):
 
 
 def start(path, *, resume=False, **changes):
-    return RunFolder.open(path, resume=resume, manifest=manifest(**changes))
+    """As a run starts: take the folder, then say in it what the run is."""
+    folder = RunFolder.open(path, resume=resume)
+    folder.record(manifest(**changes))
+    return folder
 
 
 def listing(path):
@@ -33,7 +36,7 @@ def listing(path):
 
 def test_a_new_folder_gets_a_manifest(tmp_path):
     with start(tmp_path / "deep" / "run") as folder:
-        assert folder.notices == ()
+        assert folder.before == {}
 
     written = json.loads((tmp_path / "deep" / "run" / "manifest.json").read_text())
     assert written["config"]["optimizer"]["learning_rate"] == 1e-4
@@ -48,20 +51,55 @@ def test_a_used_folder_is_refused_with_its_contents_and_both_ways_out(tmp_path):
     with pytest.raises(RunFolderError) as error:
         start(tmp_path)
 
-    for word in ("manifest.json, metrics.jsonl", "step-000010", "--resume", "--set output="):
+    for word in ("manifest.json, metrics.jsonl", "step-000010", "resume it", "the key output"):
         assert word in str(error.value)
 
 
-def test_a_launch_that_ended_before_its_first_row_leaves_the_folder_new(tmp_path):
+DONE = '{"step":0,"budget/rollouts":8}\n'
+EVALUATED = '{"step":0,"eval/seconds":1.0}\n'
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["metrics.jsonl"], ["metrics.jsonl", "rollouts.jsonl", "checkpoints", "notes.txt"]]
+)
+def test_a_launch_that_ended_before_its_first_step_was_done_leaves_the_folder_new(tmp_path, more):
     start(tmp_path).close()
+    leave = {
+        "metrics.jsonl": lambda path: path.write_text(EVALUATED + '{"step":0,"budget/rol'),
+        "rollouts.jsonl": lambda path: path.write_text('{"step":0,"prompt_id":"a"}\n'),
+        "checkpoints": lambda path: (path / ".unfinished-step-000001").mkdir(parents=True),
+        "notes.txt": lambda path: path.write_text("mine"),
+    }
+    for name in more:
+        leave[name](tmp_path / name)
     start(tmp_path, seed=1).close()
     written = json.loads((tmp_path / "manifest.json").read_text())
     assert (written["config"]["seed"], written["changes"]) == (1, [])
+    assert "notes.txt" not in more or (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("metrics.jsonl", EVALUATED + DONE), ("rollouts.jsonl", '{"step":0,"index":0}\n{"step":1,"index":0}\n')],
+)
+def test_a_launch_that_did_its_first_step_has_begun(tmp_path, name, text):
+    start(tmp_path).close()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunFolderError, match=rf"already holds a run .*{name}; no checkpoint.*resume it"):
+        start(tmp_path)
+    start(tmp_path, resume=True).close()
+
+
+def test_a_pipe_in_place_of_a_log_is_not_read(tmp_path):
+    start(tmp_path).close()
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        start(tmp_path)
 
 
 def test_a_refused_launch_leaves_the_folder_unlocked(tmp_path):
     start(tmp_path).close()
-    (tmp_path / "metrics.jsonl").write_text('{"step":0}\n')
+    (tmp_path / "metrics.jsonl").write_text(DONE)
     with pytest.raises(RunFolderError):
         start(tmp_path)
     start(tmp_path, resume=True).close()
@@ -105,44 +143,6 @@ def test_a_launch_killed_before_its_manifest_leaves_a_usable_folder(tmp_path):
     start(tmp_path).close()
 
 
-def test_resume_names_every_key_that_differs(tmp_path):
-    start(tmp_path).close()
-    before = listing(tmp_path)
-
-    with pytest.raises(RunFolderError) as error:
-        start(tmp_path, resume=True, seed=1, optimizer={"learning_rate": 1e-3}, select=[])
-
-    assert "seed was 0 and is now 1" in str(error.value)
-    assert "optimizer.learning_rate was 0.0001 and is now 0.001" in str(error.value)
-    assert "select was [{'use': 'x'}] and is now []" in str(error.value)
-    assert listing(tmp_path) == before
-
-
-def test_a_key_that_only_one_side_has_differs(tmp_path):
-    start(tmp_path).close()
-    with pytest.raises(RunFolderError, match="extra was None and is now 3"):
-        start(tmp_path, resume=True, extra=3)
-
-
-def test_resume_allows_more_steps_and_tells_what_changed(tmp_path):
-    start(tmp_path).close()
-    new = manifest(steps=200, output="runs/moved", checkpoint={"every": 5})
-    new["versions"]["torch"] = "2.11.0"
-    new["threads"] = 2
-
-    with RunFolder.open(tmp_path, resume=True, manifest=new) as folder:
-        assert [notice.partition(";")[0] for notice in folder.notices] == [
-            "steps was 100 and is now 200",
-            "checkpoint was None and is now {'every': 5}",
-            "versions.torch was '2.13.0' and is now '2.11.0'",
-            "threads was 1 and is now 2",
-        ]
-
-    written = json.loads((tmp_path / "manifest.json").read_text())
-    assert written["config"]["steps"] == 200
-    assert written["changes"] == list(folder.notices)
-
-
 def test_a_second_launch_is_refused_and_told_who_holds_the_folder(tmp_path):
     with start(tmp_path):
         for resume in (False, True):
@@ -157,7 +157,7 @@ from winnow.errors import RunFolderError
 from winnow.state.folder import RunFolder
 sys.stdin.read(1)
 try:
-    RunFolder.open(pathlib.Path(sys.argv[1]), resume=False, manifest={"config": {}})
+    RunFolder.open(pathlib.Path(sys.argv[1]), resume=False).record({"config": {}})
 except RunFolderError:
     sys.exit(3)
 print("running", flush=True)
@@ -184,7 +184,7 @@ def test_of_two_simultaneous_launches_exactly_one_runs_and_death_frees_the_folde
         launch.stdout.close()
     assert sorted(codes) == [-signal.SIGKILL, 3]
 
-    RunFolder.open(run, resume=True, manifest={"config": {}}).close()
+    RunFolder.open(run, resume=True).close()
 
 
 def test_a_forked_worker_does_not_keep_the_folder_of_a_dead_trainer(tmp_path):
@@ -207,6 +207,6 @@ def test_a_forked_worker_does_not_keep_the_folder_of_a_dead_trainer(tmp_path):
 
 
 def test_the_door_and_the_readers_import_no_torch():
-    modules = "winnow.state.folder, winnow.state.history, winnow.state.logbook"
+    modules = "winnow.state.folder, winnow.state.manifest, winnow.state.history, winnow.state.logbook"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

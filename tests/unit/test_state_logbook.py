@@ -261,7 +261,7 @@ def test_a_refusing_disk_stops_the_run_and_leaves_whole_rows(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))
     try:
-        with pytest.raises(RunFolderError, match=r"cannot write .*rollouts\.jsonl: File too large.*--resume"):
+        with pytest.raises(RunFolderError, match=r"cannot write .*rollouts\.jsonl: File too large.*resume the run"):
             log.write(3, {"reward/mean": 1.0}, [group()], [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

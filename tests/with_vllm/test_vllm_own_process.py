@@ -55,7 +55,7 @@ def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path
         return float(len(rollout.tokens) % 2)
 
     options = {"engine": OWN, "reward": kills, "verify": {"workers": 0}, **checkpoint}
-    with pytest.raises(EngineError, match=r"SIGKILL.*--resume"):
+    with pytest.raises(EngineError, match=r"SIGKILL.*can be resumed"):
         train(steps=4, **options)
     resumed = train(steps=4, resume=True, **options)
     assert [report.step for report in resumed] == [2, 3]

@@ -192,7 +192,7 @@ class SecondProcess:
     def _fail(self, fate: str) -> NoReturn:
         self._over = (
             f"the engine's process ({self._life.pid}) {fate}, {time.monotonic() - self._asked:.1f} seconds into "
-            f"{self._awaited}. A run that was under way goes on from its newest checkpoint with --resume; "
+            f"{self._awaited}. A run that was under way can be resumed; "
             f"{self._life.last_words()}"
         )
         raise EngineError(self._over)

@@ -82,14 +82,18 @@ def die_with_the_trainer(life: int) -> None:
     The kernel closes it however the trainer ends, and a guard of its own can be kept neither by an engine that hangs
     nor by processes that the engine leaves behind.
     """
-    subprocess.Popen(["/bin/sh", "-c", "trap '' INT TERM; read -r _; kill -KILL 0"], stdin=life)
+    subprocess.Popen(["/bin/sh", "-c", "trap '' INT TERM HUP; read -r _; kill -KILL 0"], stdin=life)
     os.close(life)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the trainer is gone; tell it of an exception that ends the process earlier."""
     end, life, memory = map(int, arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to a whole job: the trainer decides, and ends its last step
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # sent to a whole job: the trainer decides, and ends its last step
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN not inherited by what the engine starts
     die_with_the_trainer(life)
     for inherited in (end, memory):

@@ -298,5 +298,5 @@ def speaking(action: str) -> Iterator[None]:
         raise EngineError(
             f"vLLM could not {action}: {reason}. Where memory ran out, lower rollout.engine.gpu_memory_utilization (or "
             f"key_value_gib) or rollout.max_rollouts_at_once; where it does not know the model, use the engine "
-            f"'native'; go on from the newest checkpoint with --resume"
+            f"'native'; then resume the run"
         ) from error

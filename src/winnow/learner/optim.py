@@ -54,6 +54,8 @@ class Optimizer:
         self._warmup = warmup_updates
         self._total = total_updates
         self.updates = 0  # so far, skipped ones included
+        self.not_finite = 0  # the last ones in a row that a gradient which is not finite made it skip
+        self.taken = 0  # in this process, begun ones included: as long as it stands, so do parameters and moments
 
     @property
     def learning_rate(self) -> float:
@@ -65,7 +67,9 @@ class Optimizer:
         gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
+        self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:
+            self.taken += 1
             if result.grad_norm > self._max_grad_norm:
                 torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._max_grad_norm, norm)
             for group in self._adamw.param_groups:
@@ -89,7 +93,11 @@ class Optimizer:
             for name, parameter in self._parameters.items()
             for key, value in self._adamw.state.get(parameter, {}).items()
         }
-        return tensors, {"updates": self.updates}
+        return tensors, self.counts()
+
+    def counts(self) -> dict[str, Any]:
+        """The part of `state` that is JSON."""
+        return {"updates": self.updates, "not_finite": self.not_finite}
 
     def load_state(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Continue exactly where `state` was taken. Raises RunFolderError when it is of other parameters."""
@@ -100,7 +108,7 @@ class Optimizer:
             self._check(name, key, value)
             state.setdefault(names.index(name), {})[key] = value
         self._adamw.load_state_dict({**self._adamw.state_dict(), "state": state})
-        self.updates = counts["updates"]
+        self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
     def _advance(self, grad_norm: float, *, skipped: bool) -> UpdateResult:
         result = UpdateResult(grad_norm=grad_norm, learning_rate=self.learning_rate, skipped=skipped)

@@ -17,37 +17,20 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from winnow.errors import RunFolderError
 from winnow.state.disk import draft_of, write_json
+from winnow.state.logbook import METRICS, ROLLOUTS
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 FORMAT = 1
-
-# Keys of the configuration that a resume may change: where the run stands and what it may use, never what it computes.
-MAY_CHANGE = (
-    "steps",
-    "output",
-    "device",
-    "threads",
-    "checkpoint",
-    "evaluate",
-    "model.gradient_checkpointing",
-    "rollout.max_ratio_outside",
-    "rollout.max_rollouts_at_once",
-    "rollout.engine.gpu_memory_utilization",
-    "rollout.engine.key_value_gib",
-    "rollout.engine.key_value_mb",
-    "rollout.engine.start_seconds",
-    "rollout.engine.timeout_seconds",
-    "update.tokens_per_micro_batch",
-    "verify.workers",
-)
+_DONE = b'"budget/rollouts"'  # in the metrics of every step that is done
+_FIRST = b'{"step":0,'  # in every row of the first one
 
 
 @dataclass(frozen=True)
@@ -55,36 +38,45 @@ class RunFolder:
     """A run folder that this process alone may write to, until `close` or the end of the process."""
 
     path: Path
-    notices: tuple[str, ...]  # differences to the run being resumed, for a person
+    before: Mapping[str, Any]  # the manifest of the run being resumed; empty for a new one
     lock: Lock
 
     @classmethod
-    def open(cls, path: Path | str, *, resume: bool, manifest: Mapping[str, Any]) -> RunFolder:
-        """Take a new folder, or a winnow run's when `resume`, and write `manifest` into it.
+    def open(cls, path: Path | str, *, resume: bool) -> RunFolder:
+        """Take a new folder, or a winnow run's when `resume`. Nothing but the lock is written: see `record`.
 
-        `manifest` is JSON: "config" as `winnow.config.dump` gives it, and whatever else identifies the surroundings
-        (versions, threads, platform). On resume, "config" may differ in `MAY_CHANGE` only; every other difference
-        between the manifests becomes a notice.
-
-        A launch that ended before it wrote a row leaves a folder that is still new.
+        A launch that ended before its first step was done leaves a folder that is still new.
 
         Raises RunFolderError for a folder that is not a winnow run, is in use, is already used (without `resume`),
-        holds no run or one with another configuration (with `resume`), or cannot be written.
+        holds no run (with `resume`), or cannot be written.
         """
         path = Path(path)
         try:
             _refuse_foreign(path)
             if resume and _read_manifest(path) is None:
-                raise RunFolderError(f"there is no run to resume in {path}; start it without --resume")
+                raise RunFolderError(f"there is no run to resume in {path}; start a new one")
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock.take(path / LOCK)
         except OSError as error:
             raise _unusable(path, error) from error
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
-            notices = _claim(path, resume, manifest)
+            before = _read_manifest(path) or {}
+            if before and not resume:
+                _check_free(path)
             on_failure.pop_all()
-        return cls(path, notices, lock)
+        return cls(path, before if resume else {}, lock)
+
+    def record(self, manifest: Mapping[str, Any], changes: Sequence[Any] = ()) -> None:
+        """Write `manifest`, which is JSON, and what a resume has changed after what earlier ones did.
+
+        Raises RunFolderError where it cannot be written.
+        """
+        changed = [*self.before.get("changes", []), *changes]
+        try:
+            write_json(self.path / MANIFEST, {"winnow_run": FORMAT, "changes": changed, **manifest})
+        except OSError as error:
+            raise _unusable(self.path, error) from error
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -130,59 +122,12 @@ class Lock:
             self._descriptor = None
 
 
-def _claim(path: Path, resume: bool, manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    """Under the lock: settle whether the folder may be used, write the manifest, return the notices."""
-    before = _read_manifest(path)
-    after = json.loads(json.dumps({"winnow_run": FORMAT, "changes": [], **manifest}))
-    notices: tuple[str, ...] = ()
-    if before is not None and (resume or _begun(path)):
-        if not resume:
-            raise RunFolderError(
-                f"{path} already holds a run ({_contents(path)}); continue it with --resume, "
-                f"or choose another folder with --set output=..."
-            )
-        notices = _compare(path, before, after)
-        after["changes"] = [*before.get("changes", []), *notices]
-    try:
-        write_json(path / MANIFEST, after)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    return notices
-
-
-def _compare(path: Path, before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """The allowed differences, in words. Raises RunFolderError for the others."""
-    config = list(_differences(before.get("config"), after.get("config")))
-    forbidden = [text for key, text in config if not _may_change(key, after["config"])]
-    if forbidden:
+def _check_free(path: Path) -> None:
+    """Raise RunFolderError where a new run would write over another one's steps."""
+    if _begun(path):
         raise RunFolderError(
-            f"cannot resume {path} with another configuration: {'; '.join(forbidden)}; "
-            f"put the old values back, or start a new run with --set output=..."
+            f"{path} already holds a run ({_contents(path)}); resume it, or choose another folder with the key output"
         )
-    around = _differences(_surroundings(before), _surroundings(after))
-    return (
-        *(text for key, text in config if key != "output"),
-        *(f"{text}; the last bits of the results may differ from an uninterrupted run" for _, text in around),
-    )
-
-
-def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in manifest.items() if key not in ("config", "changes")}
-
-
-def _may_change(key: str, config: Any) -> bool:
-    if key == "steps" and (config.get("optimizer") or {}).get("schedule", "constant") != "constant":
-        return False  # a decaying learning rate reaches 0 at the last step: another end is another run
-    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in MAY_CHANGE)
-
-
-def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, sentence) for every leaf that differs."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in dict.fromkeys([*before, *after]):
-            yield from _differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
-    elif before != after:
-        yield key, f"{key} was {before!r} and is now {after!r}"
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -190,12 +135,12 @@ def _refuse_foreign(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise RunFolderError(f"{path} is a file; a run needs a folder: choose another with --set output=...")
+        raise RunFolderError(f"{path} is a file; a run needs a folder: choose another with the key output")
     ours = {LOCK, draft_of(path / MANIFEST).name}
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
     if others and _read_manifest(path) is None:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise RunFolderError(f"{path} is not empty and not a winnow run ({some}); choose another with --set output=...")
+        raise RunFolderError(f"{path} is not empty and not a winnow run ({some}); choose another with the key output")
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
@@ -208,9 +153,18 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def _begun(path: Path) -> bool:
-    """False for what a launch leaves that ended before its first row: nothing that a new one could overwrite."""
-    ours = {LOCK, MANIFEST, draft_of(path / MANIFEST).name}
-    return any(entry.name not in ours for entry in path.iterdir())
+    """False for what a launch leaves that ended before its first step was done: an evaluation, rows of that step."""
+    metrics, rollouts = logs = (path / METRICS, path / ROLLOUTS)
+    if any(path.glob("checkpoints/step-*")) or any(log.exists() and not log.is_file() for log in logs):
+        return True
+    return _any_line(metrics, lambda line: _DONE in line) or _any_line(rollouts, lambda line: _FIRST not in line)
+
+
+def _any_line(log: Path, is_so: Callable[[bytes], bool]) -> bool:
+    if not log.exists():
+        return False
+    with log.open("rb") as lines:
+        return any(is_so(line) for line in lines if line.endswith(b"\n"))
 
 
 def _contents(path: Path) -> str:
@@ -222,4 +176,4 @@ def _contents(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(f"cannot use the run folder {path}: {error.strerror}; choose another with --set output=...")
+    return RunFolderError(f"cannot use the run folder {path}: {error.strerror}; choose another with the key output")

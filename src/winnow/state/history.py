@@ -6,6 +6,7 @@ This module imports no torch.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -74,7 +75,11 @@ class History:
 
     def observe(self, groups: Sequence[Group], step: int, gradient_norms: FloatArray | None = None) -> None:
         """Add the verdicts of a step, failed ones left out, and [G] gradient norms where they were measured."""
-        self._seen |= self._after(self._seen, groups, step, gradient_norms, self._decay)
+        self._seen = self._seen | self._after(self._seen, groups, step, gradient_norms, self._decay)
+
+    def snapshot(self) -> History:
+        """As it is now, whatever is observed and planned later: what it holds is replaced, never changed."""
+        return copy.copy(self)
 
     def record_probe(self, groups: Sequence[Group], step: int, gradient_norms: FloatArray | None = None) -> None:
         """Replace the last probe's findings."""
@@ -107,6 +112,10 @@ class History:
                 raise ValueError(f"the plan gives prompt {prompt.id!r} {why}")
             plan[prompt.id] = Planned(count=int(count), pass_rate=None if math.isnan(rate) else float(rate))
         self._plan = plan
+
+    def has_plan(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether `plan` knows every one of these prompts."""
+        return all(prompt.id in self._plan for prompt in prompts)
 
     def plan(self, prompts: Sequence[Prompt], step: int) -> IntArray:
         """[G] rollouts to generate for the prompts of a step. Raises ValueError for a prompt outside the plan."""

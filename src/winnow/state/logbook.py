@@ -60,17 +60,22 @@ class Logbook:
         """
         _append(self._metrics, metrics_line(step, metrics))
 
-    def truncate_from(self, step: int) -> None:
-        """Forget `step` and everything after it, evaluations and a torn last line included, before a resume.
+    def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
+        """Forget `step` and everything after it, a torn last line included, before a resume.
 
-        Each file is cut once, at a row's beginning: a kill leaves it as it was or as it should be.
+        With `but_evaluation` one of the weights before `step` stays: they are what is resumed. Returns whether there is
+        one. Each file is cut once, at a row's beginning: a kill leaves it as it was or as it should be.
 
         Raises DataError for a damaged row, RunFolderError when the disk refuses.
         """
+        stays = False
         for path in (self._rollouts, self._metrics):
             if path.exists():
+                end, rest = _end_before(path, step)
+                stays = but_evaluation and _is_evaluation(rest, step)
                 with _refusals(path):
-                    os.truncate(path, _end_before(path, step))
+                    os.truncate(path, end + len(rest) * stays)
+        return stays
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -129,7 +134,7 @@ def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFolderError(f"cannot write {path}: {error.strerror}; make room, then go on with --resume") from error
+        raise RunFolderError(f"cannot write {path}: {error.strerror}; make room, then resume the run") from error
 
 
 def _rows(path: Path, step: int | None) -> Iterator[dict[str, Any]]:
@@ -144,15 +149,24 @@ def _rows(path: Path, step: int | None) -> Iterator[dict[str, Any]]:
                 yield _row(path, number, line)
 
 
-def _end_before(path: Path, step: int) -> int:
-    """Bytes of the whole rows in front of the first one of `step` or later."""
+def _end_before(path: Path, step: int) -> tuple[int, bytes]:
+    """Bytes of the whole rows in front of the first one of `step` or later, and that one."""
     end = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n") or _step_of(path, number, line) >= step:
-                break
+                return end, line
             end += len(line)
-    return end
+    return end, b""
+
+
+def _is_evaluation(line: bytes, step: int) -> bool:
+    """Whether a line is a whole row of the evaluation before `step`, which is the first row of its step."""
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else {}
+    except ValueError:
+        return False
+    return isinstance(row, dict) and row.get("step") == step and "eval/seconds" in row
 
 
 def _step_of(path: Path, number: int, line: bytes) -> int:
