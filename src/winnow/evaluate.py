@@ -37,6 +37,7 @@ def evaluate(
     """Sample each problem `rollouts_per_prompt` times, and once at temperature 0 if asked.
 
     The random numbers depend on (seed, problem, index) alone, so two evaluations of one run differ by the weights only.
+    Raises VerifierError when too many verdicts failed, those of the greedy rollouts included.
     """
     begin = time.perf_counter()
 
@@ -47,7 +48,9 @@ def evaluate(
 
     sampled = judged(sampling, rollouts_per_prompt)
     best = judged(greedily(sampling), 1) if greedy else ()
+    verifiers.check_evaluation([*sampled, *best])
     metrics = {**_sampled_metrics(sampled), **_pass_at(sampled, rollouts_per_prompt), **_greedy_metrics(best)}
+    metrics["eval/timed_out"] = float(sum(int(g.timed_out.sum()) for g in (*sampled, *best)))
     return Evaluation({**metrics, "eval/seconds": time.perf_counter() - begin}, sampled, best)
 
 

@@ -189,6 +189,7 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
     kinds = Counter(o.kind for g in groups for o in g.outcomes or ())
     causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
     metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
+    metrics["outcome/timed_out"] = float(sum(int(g.timed_out.sum()) for g in groups))
     return {**metrics, **{f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}}
 
 

@@ -55,6 +55,7 @@ def probe(run: Run, step: int) -> Metrics:
             prompts, counts, run.sampling, seed=(run.seed, "probe", step), on_rollout=run.verifiers.submit
         )
         groups = run.verifiers.collect(groups)
+        run.verifiers.check_step(groups)
         run.history.record_probe(groups, step, measured_gradient_norms(run.config, run.policy, groups))
         planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
@@ -105,4 +106,5 @@ def _describe(groups: Sequence[Group], planned: IntArray) -> Metrics:
         "plan/count_min": float(np.min(planned)),
         "plan/count_max": float(np.max(planned)),
         "plan/unsolved": float(sum(not g.correct.any() for g in groups)),
+        "plan/timed_out": float(sum(int(g.timed_out.sum()) for g in groups)),
     }

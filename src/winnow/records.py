@@ -100,6 +100,7 @@ class Outcome:
     cause: Cause | None = None  # only when failed
     detail: str = ""  # why, for a person
     seconds: float = 0.0
+    late: bool = False  # a limit of the wall clock had a say, so another run may find something else
 
     @property
     def failed(self) -> bool:
@@ -158,6 +159,11 @@ class Group:
     def valid(self) -> BoolArray:
         """[N], True where the verifier gave a verdict."""
         return np.array([not outcome.failed for outcome in self._outcomes()], dtype=np.bool_)
+
+    @property
+    def timed_out(self) -> BoolArray:
+        """[N], True where a limit of the wall clock had a say in the outcome."""
+        return np.array([outcome.late for outcome in self._outcomes()], dtype=np.bool_)
 
     @property
     def lengths(self) -> IntArray:

@@ -25,6 +25,7 @@ def train_step(run: Run, step: int) -> StepReport:
     counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
     groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group
     groups += refill(run, groups, step, clock)
+    run.verifiers.check_step(groups)  # too many verdicts failed: stop
 
     with clock("select"):
         run.history.observe(groups, step, run.gradient_norms(groups))  # feeds the next plan

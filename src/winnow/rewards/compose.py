@@ -123,6 +123,7 @@ def _weigh(parts: Sequence[_Part], outcomes: Sequence[Outcome], shaping: str) ->
         parts={part.name: outcome.reward for part, outcome in zip(parts, outcomes, strict=True)},
         answer=first.answer,
         detail=first.detail,
+        late=any(outcome.late for outcome in outcomes),
     )
 
 

@@ -12,7 +12,7 @@ log with a base, other brackets, a condition for a set, prose.
 from __future__ import annotations
 
 from winnow.rewards import algebra, exact
-from winnow.rewards.latex import readable, tidy
+from winnow.rewards.latex import tidied
 
 
 def equal(answer: str, gold: str) -> bool:
@@ -20,6 +20,5 @@ def equal(answer: str, gold: str) -> bool:
 
     The exact rules take milliseconds; computer algebra takes what the worker's wall clock allows. Raises MemoryError.
     """
-    if not (readable(answer) and readable(gold)):
-        return False
-    return exact.compare(tidy(answer), tidy(gold), algebra.equal) is True
+    texts = tidied(answer, gold)
+    return texts is not None and exact.compare(*texts, algebra.equal) is True

@@ -54,7 +54,15 @@ def readable(text: str) -> bool:
     """Small enough to compare: at most 4,096 characters, 400 digits in a row, 40 nested brackets; not empty."""
     if not text.strip() or len(text) > MAX_CHARACTERS:
         return False
-    return re.search(rf"\d{{{MAX_DIGITS + 1}}}", text) is None and _depth(text) <= MAX_DEPTH
+    return re.search(rf"\d{{{MAX_DIGITS + 1}}}", text) is None and nesting(text) <= MAX_DEPTH
+
+
+def tidied(*texts: str) -> list[str] | None:
+    r"""Tidy texts; None unless all are readable before and after, for `\lbrace` and `（` become brackets only there."""
+    if not all(map(readable, texts)):
+        return None
+    tidy_texts = [tidy(text) for text in texts]
+    return tidy_texts if all(map(readable, tidy_texts)) else None
 
 
 def tidy(text: str) -> str:
@@ -103,7 +111,8 @@ def _closed(text: str) -> bool:
     return depth == 0
 
 
-def _depth(text: str) -> int:
+def nesting(text: str) -> int:
+    """How many brackets are open at once, at most."""
     depth = deepest = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from winnow.rewards import expression
-from winnow.rewards.latex import brackets, readable, split_top, tidy
+from winnow.rewards.latex import brackets, split_top, tidied, tidy
 from winnow.rewards.units import without_units
 
 MAX_LETTERS = 2
@@ -27,9 +27,10 @@ _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
 
 def equal(answer: str, gold: str) -> bool:
     """True when `answer` is `gold` in another spelling. Empty or oversized text equals nothing."""
-    if not (readable(answer) and readable(gold)):
+    texts = tidied(answer, gold)
+    if texts is None:
         return False
-    a, g = canonical(answer), canonical(gold)
+    a, g = map(_canonical, texts)
     if not a or not g:
         return False
     return a.lower() == g.lower() or _same_elements(a, g)
@@ -37,7 +38,12 @@ def equal(answer: str, gold: str) -> bool:
 
 def canonical(text: str) -> str:
     r"""One text per answer: `\frac12`, `1/2` and `0.5` differ from each other, `$1/2$ cm` and `x = \tfrac12` do not."""
-    text = without_units(tidy(text))
+    return _canonical(tidy(text))
+
+
+def _canonical(text: str) -> str:
+    """Of a tidy text."""
+    text = without_units(text)
     text = _LEFT_SIDE.sub("", text).strip()
     text = re.sub(r"\s(?:or|and)\s", ",", text)
     text = _SLASH.sub(_as_fraction, text)

@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.errors import DataError
 from winnow.rewards import exact, expression
-from winnow.rewards.latex import brackets, readable, split_top, tidy
+from winnow.rewards.latex import brackets, split_top, tidied, tidy
 from winnow.rewards.numbers import to_fraction
 from winnow.rewards.units import units_of, without_units
 
@@ -24,7 +24,8 @@ def tolerant(equal: Equal, error: Fraction) -> Equal:
 
 def close(answer: str, gold: str, error: Fraction) -> bool:
     """As many numbers, in the same order and brackets, each at most `error` from the gold's; units as in `math`."""
-    if not (readable(answer) and readable(gold)) or exact.units(tidy(answer), tidy(gold)) is False:
+    texts = tidied(answer, gold)
+    if texts is None or exact.units(*texts) is False:
         return False
     (opening, mine, closing), (left, theirs, right) = _numbers(answer), _numbers(gold)
     if len(mine) != len(theirs) or (opening, closing) != (left, right):

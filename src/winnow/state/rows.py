@@ -7,7 +7,7 @@ re-score the file line by line; the rows of a group follow each other, so that g
     prompt_id, prompt, prompt_tokens, answer, task, meta
     count                           rollouts of this prompt in this step
     index, text, tokens, logprobs, finish, version, trainable
-    outcome                         reward, correct, kind, parts, answer, cause, detail, seconds
+    outcome                         reward, correct, kind, parts, answer, cause, detail, seconds, late
     keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
                                     (the last: kept, but without a token to train)
     advantage                       a number, or a list with one per token
@@ -113,6 +113,7 @@ def _outcome_fields(outcome: Outcome) -> dict[str, Any]:
         "cause": outcome.cause,
         "detail": outcome.detail,
         "seconds": outcome.seconds,
+        "late": outcome.late,
     }
 
 

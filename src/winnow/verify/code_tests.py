@@ -38,6 +38,7 @@ class _Test:
 class _Verdict:
     kind: str  # pass, wrong, or a run's ending
     detail: str
+    late: bool = False  # by the clock on the wall
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -80,7 +81,8 @@ def code_tests(
 
     A test may take `seconds` of CPU time, twice that and a half by the clock, and `memory_mb`; all of them together
     `total_seconds`, which must stay below verify.timeout_seconds. What exceeds them is wrong; only a sandbox that
-    failed twice is failed(sandbox). `tolerance` is for numbers that the gold writes with a point.
+    failed twice is failed(sandbox). An outcome that a limit by the clock had a say in is marked as late. `tolerance` is
+    for numbers that the gold writes with a point.
     """
     code = _program(prompt, rollout.text, program)
     if code is None:
@@ -122,7 +124,7 @@ def _judge(
             break
     last = _first_failure(found)
     count = len(tests) if to_the_end or last is None else last + 1
-    late = _Verdict("time_limit", f"all tests together took more than {total_seconds:g} seconds")
+    late = _Verdict("time_limit", f"all tests together took more than {total_seconds:g} seconds", late=True)
     return [found.get(place, late) for place in range(count)]
 
 
@@ -145,7 +147,7 @@ def _as_program(source: bytes, function: str, test: _Test) -> Program:
 
 def _verdict(run: Run, test: _Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
-        return _Verdict(run.ending, _last_words(run.detail))
+        return _Verdict(run.ending, _last_words(run.detail), run.late)
     if test.arguments is None:
         same = same_output(run.stdout, test.expected.encode("utf-8", "surrogatepass"), tolerance=tolerance)
         return _Verdict("pass" if same else "wrong", "")
@@ -171,6 +173,7 @@ def _outcome(code: str, verdicts: Sequence[_Verdict], credit: str) -> Outcome:
         kind="correct" if correct else "wrong",
         answer=code,
         detail="" if first is None else _complaint(first, verdicts[first]),
+        late=any(verdict.late for verdict in verdicts),
     )
 
 

@@ -20,11 +20,11 @@ from collections import deque
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.verify.codec import decode_outcome, encode_task
-from winnow.verify.settings import Settings
+from winnow.verify.settings import WARM_UP_LIMITS, Settings
 from winnow.verify.wire import Wire, wait
 
 BYTES_AT_ZYGOTE = 32 * 2**20  # unanswered tasks it may hold; the others wait here
-SILENCE_SECONDS = 60.0  # beyond the limit of one verdict: a zygote that is slower is stuck, or its imports are
+SILENCE_SECONDS = 60.0  # beyond what one verdict may take: a zygote that is slower is stuck, or its imports are
 STARTS_WITHOUT_VERDICT = 3
 STOP_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.05  # another thread may have read our verdict
@@ -36,7 +36,7 @@ class Pool:
 
     def __init__(self, settings: Settings, *, name: str) -> None:
         self._settings = settings.to_json()
-        self._patience = settings.timeout_seconds + SILENCE_SECONDS
+        self._patience = (1 + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
         self._name = name
         self._lock = threading.RLock()
         self._numbers = itertools.count()

@@ -11,6 +11,7 @@ from winnow.errors import ConfigError
 from winnow.registry import resolve
 
 RewardSpec = Mapping[str, Any]  # what rewards.compose.make_reward reads
+WARM_UP_LIMITS = 10  # times timeout_seconds that a reward's very first verdict may take longer
 
 
 @dataclass(frozen=True, kw_only=True)

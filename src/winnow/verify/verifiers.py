@@ -12,7 +12,7 @@ from winnow.rewards.compose import make_reward
 from winnow.verify.inline import Inline
 from winnow.verify.pool import Pool
 from winnow.verify.settings import RewardSpec, Settings, can_travel, reward_name
-from winnow.verify.window import Window
+from winnow.verify.window import Window, judge
 
 
 class _Submitted(NamedTuple):
@@ -69,17 +69,27 @@ class Verifiers:
     def collect(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with `outcomes` filled in the order of their rollouts; waits for what is still being judged.
 
-        Raises VerifierError when failures pass `max_failure_share` of the last 1,000 verdicts and number at least 20,
-        or when nothing but failures came back.
+        Whether so many failures can be borne is asked of a whole step or evaluation: `check_step`, `check_evaluation`.
         """
         tickets = [[self._ticket(group.prompt, rollout) for rollout in group.rollouts] for group in groups]
-        judged = [
+        return [
             group.fill(outcomes=tuple(self._runner.result(ticket) for ticket in row))
             for group, row in zip(groups, tickets, strict=True)
         ]
-        outcomes = [outcome for group in judged for outcome in group.outcomes or ()]
-        self._window.observe(outcomes, name=self._name, max_failure_share=self._max_failure_share)
-        return judged
+
+    def check_step(self, groups: Sequence[Group]) -> None:
+        """All groups of a step, its refill rounds included, or of a probe.
+
+        Raises VerifierError when failures pass `max_failure_share` of training's last 1,000 verdicts and number at
+        least 20, or when there is nothing but failures.
+        """
+        self._window.observe(_outcomes(groups), name=self._name, max_failure_share=self._max_failure_share)
+
+    def check_evaluation(self, groups: Sequence[Group]) -> None:
+        """All groups of an evaluation, by themselves: training's failures are neither outnumbered by its verdicts nor
+        added to. Raises VerifierError as `check_step`.
+        """
+        judge(_outcomes(groups), what="evaluation", name=self._name, max_failure_share=self._max_failure_share)
 
     def stream(self, tasks: Iterable[tuple[Prompt, Rollout]], *, ahead: int = 512) -> Iterator[Outcome]:
         """The outcomes in order, whatever they are: for re-scoring, where no run is to be stopped.
@@ -95,7 +105,7 @@ class Verifiers:
             yield self._runner.result(tickets.popleft())
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON: the failures among the last 1,000 verdicts, so that a resumed run stops where the first would have."""
+        """JSON: the failures among training's last 1,000 verdicts, so that a resumed run stops where the first would have."""
         return self._window.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -117,6 +127,10 @@ class Verifiers:
         if found is not None and found.prompt is prompt and found.rollout is rollout:
             return found.ticket
         return self._runner.submit(prompt, rollout)
+
+
+def _outcomes(groups: Iterable[Group]) -> list[Outcome]:
+    return [outcome for group in groups for outcome in group.outcomes or ()]
 
 
 def _notice(name: str, *, by_choice: bool) -> str:

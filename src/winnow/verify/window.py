@@ -1,4 +1,6 @@
-"""Is the verifier still to be trusted? Its last 1,000 verdicts, and the rule that stops a run."""
+"""Is the verifier still to be trusted? The rule that stops a run, over a step, an evaluation, or the last 1,000 verdicts
+of training.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,23 @@ WINDOW = 1000
 FEWEST_FAILURES = 20  # below it a share says little
 
 
+def judge(outcomes: Sequence[Outcome], *, what: str, name: str, max_failure_share: float) -> None:
+    """Judge the verdicts of one `what` ("step", "evaluation") by themselves. Raises VerifierError as `Window.observe`."""
+    _judge(outcomes, [outcome.cause for outcome in outcomes], what, "its", name, max_failure_share)
+
+
 class Window:
-    """The causes of the last verdicts, oldest first; None where there was a verdict."""
+    """The causes of training's last verdicts, oldest first; None where there was a verdict."""
 
     def __init__(self) -> None:
         self._causes: deque[Cause | None] = deque(maxlen=WINDOW)
 
     def observe(self, outcomes: Sequence[Outcome], *, name: str, max_failure_share: float) -> None:
-        """Take in the outcomes of one step. Raises VerifierError when failures pass the share of the window and number
-        at least 20, or when there is nothing but failures.
+        """Take in the outcomes of one whole step. Raises VerifierError when failures pass the share of the window and
+        number at least 20, or when there is nothing but failures.
         """
         self._causes.extend(outcome.cause for outcome in outcomes)
-        failed = [outcome for outcome in outcomes if outcome.failed]
-        if failed and len(failed) == len(outcomes):
-            raise VerifierError(_complain(name, "every verdict of this step", failed))
-        causes = [cause for cause in self._causes if cause is not None]
-        share = len(causes) / max(1, len(self._causes))
-        if failed and len(causes) >= FEWEST_FAILURES and share > max_failure_share:
-            where = f"{len(causes)} of its last {len(self._causes)} verdicts (limit {max_failure_share:.1%})"
-            raise VerifierError(_complain(name, where, failed, causes))
+        _judge(outcomes, self._causes, "step", "its last", name, max_failure_share)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON: how many verdicts, and which of them failed of what."""
@@ -43,11 +43,25 @@ class Window:
         self._causes = deque((causes.get(place) for place in range(state["verdicts"])), maxlen=WINDOW)
 
 
-def _complain(name: str, where: str, failed: Sequence[Outcome], causes: Sequence[Cause | None] = ()) -> str:
+def _judge(
+    outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
+) -> None:
+    """`outcomes` must not all be failures, nor the share of failures in `seen`, which holds them too, be above `most`."""
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    causes = [cause for cause in seen if cause is not None]
+    if failed and len(failed) == len(outcomes):
+        raise VerifierError(_complain(name, f"every verdict of this {what}", what, failed, []))
+    if failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
+        where = f"{len(causes)} of {which} {len(seen)} verdicts (limit {most:.1%})"
+        raise VerifierError(_complain(name, where, what, failed, causes))
+
+
+def _complain(name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause]) -> str:
     counts = Counter(causes or [outcome.cause for outcome in failed])
     shown = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
+    first = failed[0].detail.strip()
     return (
-        f"the reward {name!r} failed on {where}: {shown}. The first failure of this step: {failed[0].detail.strip()}\n"
+        f"the reward {name!r} failed on {where}: {shown}. The first failure of this {what}: {first}\n"
         f"A failure is not a wrong answer, so the run stops. Repair the reward; for time and memory see "
         f"verify.timeout_seconds and verify.memory_mb, for the limit itself verify.max_failure_share"
     )

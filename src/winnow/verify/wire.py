@@ -6,19 +6,26 @@ cannot break a line, and no byte that arrives is ever executed.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 from collections.abc import Iterable
 
 _PIECE = 1 << 18  # bytes read at once
+LONGEST_VERDICT = 16 * 2**20  # bytes; the other side is not believed to need more
 
 
 class Wire:
-    """One end of a stream socket, with what could not be written yet and what has not made a whole line yet."""
+    """One end of a stream socket, with what could not be written yet and what has not made a whole line yet.
 
-    def __init__(self, end: socket.socket) -> None:
+    A line that comes longer than `longest` bytes is thrown away, and `flooded` says so.
+    """
+
+    def __init__(self, end: socket.socket, *, longest: float = math.inf) -> None:
         end.setblocking(False)
         self.closed = False  # by the other side
+        self.flooded = False
+        self._longest = longest
         self._end = end
         self._outgoing = bytearray()
         self._incoming = bytearray()
@@ -65,10 +72,17 @@ class Wire:
         self.closed = not piece
         self._incoming += piece
         if b"\n" not in piece:
+            self._stem()
             return []
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = rest
         return [bytes(line) for line in lines]
+
+    def _stem(self) -> None:
+        """Whoever writes without end does not fill this process's memory."""
+        if len(self._incoming) > self._longest:
+            self.flooded = True
+            self._incoming.clear()
 
 
 def wait(wires: Iterable[Wire], seconds: float) -> None:

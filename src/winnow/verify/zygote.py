@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,46 +31,33 @@ from winnow.records import Cause
 from winnow.rewards.compose import Score, make_reward, warm
 from winnow.rewards.outcomes import failure
 from winnow.verify.codec import encode_outcome
-from winnow.verify.settings import Settings
-from winnow.verify.wire import Wire, wait
+from winnow.verify.crew import SLOW_SECONDS, TASKS_PER_WORKER, Task, Worker, blocked, give_away, least_busy, someone_idle
+from winnow.verify.settings import WARM_UP_LIMITS, Settings
+from winnow.verify.wire import LONGEST_VERDICT, Wire, wait
 from winnow.verify.worker import OUT_OF_MEMORY, serve
 
-TASKS_AHEAD = 8  # a worker's pipe holds its next tasks, so that it never waits for the zygote
-TASKS_PER_WORKER = 2000  # then a fresh one takes over, whatever the reward has leaked
 HEARTBEAT_SECONDS = 1.0  # how often an idle zygote looks whether its trainer is alive
 
 
-@dataclass
-class _Task:
-    ticket: bytes
-    line: bytes
-    crashed: bool = False  # once already
-
-
-@dataclass(eq=False)
-class _Worker:
-    pid: int
-    wire: Wire
-    tasks: deque[_Task] = field(default_factory=deque)  # given and unanswered; the first is being judged
-    started: float = 0.0  # when the first of them was
-    answered: int = 0
-
-    @property
-    def room(self) -> int:
-        return min(TASKS_AHEAD, TASKS_PER_WORKER - self.answered) - len(self.tasks)
-
-
 class Zygote:
-    """The loop: hand out tasks, pass verdicts on, kill what is overdue, bury what died."""
+    """The loop: hand out tasks, pass verdicts on, kill what is overdue, bury what died.
+
+    A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that does
+    not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then judged
+    again, by the same worker. At first nothing is known of a reward and the limit is taken ten times over; from then on
+    it is twice what the slowest first verdict took, and none at all when the first one never came: the reward hangs.
+    """
 
     def __init__(self, trainer: Wire, reward: Score, settings: Settings) -> None:
         self._trainer = trainer
         self._reward = reward
         self._settings = settings
         self._parent = os.getppid()
-        self._queue: deque[_Task] = deque()
-        self._workers: list[_Worker] = []
+        self._queue: deque[Task] = deque()
+        self._workers: list[Worker] = []
         self._killed: list[int] = []  # pids still to be reaped
+        self._slowest_first: float | None = None  # seconds that a worker's first verdict took
+        self._warm_up = WARM_UP_LIMITS * settings.timeout_seconds
 
     def run(self) -> None:
         """Until the trainer is gone; then no worker is left."""
@@ -80,7 +67,7 @@ class Zygote:
                 self._listen(worker)
             self._kill_overdue()
             for line in self._trainer.exchange():
-                self._queue.append(_Task(ticket=line.partition(b" ")[0], line=line))
+                self._queue.append(Task(ticket=line.partition(b" ")[0], line=line))
             self._hand_out()
             self._reap()
         for worker in tuple(self._workers):
@@ -89,46 +76,75 @@ class Zygote:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        due = [worker.started + self._settings.timeout_seconds - now for worker in self._workers if worker.tasks]
+        due = [worker.started + self._limit(worker) - now for worker in self._workers if worker.tasks]
+        if someone_idle(self._workers, self._settings.workers):
+            due += [worker.started + SLOW_SECONDS - now for worker in blocked(self._workers)]
         return min([HEARTBEAT_SECONDS, *due])
 
+    def _limit(self, worker: Worker) -> float:
+        """Seconds for the task in hand."""
+        return self._settings.timeout_seconds + (0.0 if worker.warm else self._warm_up)
+
     def _hand_out(self) -> None:
+        """Whatever waits goes to whoever has room; no task waits behind a slow one while another worker is idle."""
+        self._deal()
+        now = time.monotonic()
+        for worker in blocked(self._workers):
+            if now - worker.started >= SLOW_SECONDS and someone_idle(self._workers, self._settings.workers):
+                self._queue.extend(give_away(worker))
+                self._deal()
+
+    def _deal(self) -> None:
         while self._queue:
-            free = [worker for worker in self._workers if worker.room > 0]
-            worker = min(free, key=lambda w: len(w.tasks), default=None)
+            worker = least_busy(self._workers)
             if (worker is None or worker.tasks) and len(self._workers) < self._settings.workers:
                 worker = self._fork()
             if worker is None:
-                return
+                break
             if not worker.tasks:
                 worker.started = time.monotonic()
             task = self._queue.popleft()
             worker.tasks.append(task)
             worker.wire.send(task.line)
+        for worker in self._workers:
             worker.wire.flush()
 
-    def _listen(self, worker: _Worker) -> None:
-        sane = all(self._pass_on(worker, line) for line in worker.wire.exchange())
+    def _listen(self, worker: Worker) -> None:
+        sane = all(self._pass_on(worker, line) for line in worker.wire.exchange()) and not worker.wire.flooded
         if worker.wire.closed or not sane:
-            self._bury(worker)
-        elif worker.answered >= TASKS_PER_WORKER:
+            self._bury(worker, sane=sane)
+        elif worker.answered >= TASKS_PER_WORKER or (worker.retiring and not worker.tasks):
             self._kill(worker)
 
-    def _pass_on(self, worker: _Worker, line: bytes) -> bool:
+    def _pass_on(self, worker: Worker, line: bytes) -> bool:
         """False for what is no verdict of the task in hand: the reward wrote into its worker's socket."""
         if not worker.tasks or not line.startswith(worker.tasks[0].ticket + b" "):
             return False
+        began, worker.started = worker.started, time.monotonic()
+        seconds = worker.started - began
+        if not worker.warm and self._was_warming_up(worker, seconds):
+            worker.wire.send(worker.tasks[0].line)
+            return True
         self._trainer.send(line)
         worker.tasks.popleft()
         worker.answered += 1
-        worker.started = time.monotonic()
+        worker.took(seconds)
         return True
 
-    def _bury(self, worker: _Worker) -> None:
+    def _was_warming_up(self, worker: Worker, seconds: float) -> bool:
+        """True for a first verdict that took longer than a verdict may."""
+        worker.warm = True
+        self._slowest_first = max(seconds, self._slowest_first or 0.0)
+        self._warm_up = 2 * self._slowest_first
+        return seconds > self._settings.timeout_seconds
+
+    def _bury(self, worker: Worker, *, sane: bool) -> None:
         """A worker died: what it was judging is tried once more, for the machine may be to blame, not the reward."""
         self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
         cause, detail = _cause_of_death(status, usage.ru_maxrss / 1024, self._settings.memory_mb)
+        if not sane:
+            cause, detail = "crash", _NONSENSE
         if worker.tasks:
             task = worker.tasks.popleft()
             if cause == "crash" and not task.crashed:
@@ -140,20 +156,23 @@ class Zygote:
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
-        limit = self._settings.timeout_seconds
         for worker in tuple(self._workers):
+            limit = self._limit(worker)
             if worker.tasks and now - worker.started >= limit:
                 self._kill(worker)
-                detail = f"no verdict within {limit:g} seconds; the worker was killed"
+                detail = f"no verdict within {self._settings.timeout_seconds:g} seconds; the worker was killed"
+                if not worker.warm:
+                    detail += f" after {limit:.3g}, with what its first verdict was given to import and prepare"
+                    self._warm_up = self._warm_up if self._slowest_first else 0.0
                 self._fail(worker.tasks.popleft(), "timeout", detail, seconds=now - worker.started)
                 self._requeue(worker)
 
-    def _kill(self, worker: _Worker) -> None:
+    def _kill(self, worker: Worker) -> None:
         """Without waiting for its end: giving back much memory takes a while."""
         self._remove(worker)
         self._killed.append(worker.pid)
 
-    def _remove(self, worker: _Worker) -> None:
+    def _remove(self, worker: Worker) -> None:
         """Kill it together with the processes its reward started."""
         for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a zombie
@@ -161,18 +180,18 @@ class Zygote:
         worker.wire.close()
         self._workers.remove(worker)
 
-    def _requeue(self, worker: _Worker) -> None:
+    def _requeue(self, worker: Worker) -> None:
         self._queue.extendleft(reversed(worker.tasks))
         worker.tasks.clear()
 
-    def _fail(self, task: _Task, cause: Cause, detail: str, *, seconds: float) -> None:
+    def _fail(self, task: Task, cause: Cause, detail: str, *, seconds: float) -> None:
         outcome = replace(failure(cause, detail), seconds=seconds)
         self._trainer.send(task.ticket + b" " + encode_outcome(outcome))
 
     def _reap(self, flags: int = os.WNOHANG) -> None:
         self._killed = [pid for pid in self._killed if os.waitpid(pid, flags)[0] == 0]
 
-    def _fork(self) -> _Worker:
+    def _fork(self) -> Worker:
         ours, theirs = socket.socketpair()
         zygote = os.getpid()
         pid = os.fork()
@@ -182,7 +201,7 @@ class Zygote:
         theirs.close()
         with suppress(OSError):  # the worker does the same, whoever comes first
             os.setpgid(pid, pid)
-        worker = _Worker(pid, Wire(ours))
+        worker = Worker(pid, Wire(ours, longest=LONGEST_VERDICT))
         self._workers.append(worker)
         return worker
 
@@ -192,6 +211,12 @@ class Zygote:
         ours.close()
         for wire in (self._trainer, *(worker.wire for worker in self._workers)):
             wire.close()
+
+
+_NONSENSE = (
+    "the worker sent what is no verdict of its task, and so did a second one; "
+    "does the reward write to file descriptors that it has not opened?"
+)
 
 
 def _cause_of_death(status: int, peak_mb: float, memory_mb: int) -> tuple[Cause, str]:

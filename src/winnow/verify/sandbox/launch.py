@@ -185,7 +185,8 @@ class _Process:
         ending = self._killed or _ending(code, said[-1], cpu_seconds, self._limits)
         head = self._nonce + b" value "
         value = said[-1].removeprefix(head) if said[-1].startswith(head) else None
-        return Run(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds)
+        late = self._killed == "time_limit"
+        return Run(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds, late=late)
 
 
 class _Pipes(NamedTuple):

@@ -41,3 +41,4 @@ class Run:
     value: bytes | None = None  # what the function returned, as JSON that nobody has checked
     detail: str = ""  # for a person: the end of stderr, or why the sandbox failed
     seconds: float = 0.0  # wall time
+    late: bool = False  # ended by the clock on the wall, so a less busy machine may end it otherwise
