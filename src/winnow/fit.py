@@ -70,7 +70,7 @@ def fit(members: Members, *, resume: bool = False, watch: Watch = lambda event: 
 
     SIGTERM and SIGINT end the run after the step under way, with a checkpoint. Raises WinnowError subclasses.
     """
-    config = members.config
+    config, watch = members.config, _once(watch)
     torch.set_num_threads(config.threads or torch.get_num_threads())
     device = resolve_device(config.device)
     about = describe_run(config, base=members.base, device=str(device), threads=torch.get_num_threads())
@@ -100,12 +100,25 @@ def _fit(run: Run, *, first_step: int, watch: Watch) -> Result:
             in_parity = _warn_about_parity(run, report, watch, before=in_parity)
             done = step + 1
             if stop.is_set() and done < config.steps:
-                return Result(run.folder, _save(run, done), done, interrupted=True)
+                return Result(run.folder, _save(run, done, watch), done, interrupted=True)
             if done < config.steps and _due(done, config.checkpoint.every):
                 _try_to_save(run, done, watch)
-        saved = _save(run, config.steps)
+        saved = _save(run, config.steps, watch)
         _evaluate(run, config.steps, watch)
     return Result(run.folder, saved, config.steps, interrupted=False)
+
+
+def _once(watch: Watch) -> Watch:
+    """`watch`, without a notice that it has had before, word by word: what no save can remove is said once."""
+    said: set[str] = set()
+
+    def pass_on(event: Event) -> None:
+        if not isinstance(event, Notice) or event.text not in said:
+            watch(event)
+        if isinstance(event, Notice):
+            said.add(event.text)
+
+    return pass_on
 
 
 def _due(step: int, every: int) -> bool:
@@ -130,7 +143,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
     """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
     try:
-        _save(run, step)
+        _save(run, step, watch)
     except RunFolderError as error:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
@@ -141,7 +154,8 @@ def _resume_notices(resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[
     return ("there is no checkpoint yet: the run starts again from its first step",) if resume else ()
 
 
-def _save(run: Run, step: int) -> Path:
+def _save(run: Run, step: int, watch: Watch) -> Path:
+    logs = run.logbook.sync()  # before a checkpoint that presumes their rows
     tensors, counts = run.optimizer.state()
     if run.policy.reference is not None:
         tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
@@ -150,14 +164,18 @@ def _save(run: Run, step: int) -> Path:
         "history": run.history.state_dict(),
         "verifiers": run.verifiers.state_dict(),
     }
-    return checkpoint.save(
+    saved = checkpoint.save(
         run.folder,
         step,
         write_model=lambda path: checkpoint.write_model_folder(run.policy.model, run.tokenizer, path),
         tensors=tensors,
         state=state,
         keep_last=run.config.checkpoint.keep_last,
+        logs=logs,
     )
+    for text in saved.notices:
+        watch(Notice(text))
+    return saved.path
 
 
 def _warn_about_silence(report: StepReport, watch: Watch) -> None:

@@ -54,6 +54,7 @@ class Members:
     reward: Mapping[str, Any]  # plain data: a verify worker builds its own
     allocate: Allocator
     source: Source  # where the allocator's knowledge comes from
+    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
     select: Selector
     advantage: Advantage
     weighting: Weighting
@@ -80,7 +81,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     if "fits" in engine.traits:
         engine.traits["fits"](config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
-    allocator = member.entry("allocator", config.allocate)
+    allocator, weighting = member.entry("allocator", config.allocate), member.entry("weighting", config.weighting)
     _check_presumed(loss, config)
     _check_keep(config)
     _check_values(advantage, critic)
@@ -94,7 +95,8 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         task=member.bound("task", config.task, key="task"),
         reward=reward,
         allocate=bind(allocator, _allocator_options(config, allocator, advantage), key="allocate"),
-        source=allocator.traits.get("source", "history"),
+        source=(source := allocator.traits.get("source", "history")),
+        remember=source == "history" or (source == "none" and "pass_rates" in weighting.traits.get("needs", ())),
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),

@@ -27,7 +27,7 @@ def train_step(run: Run, step: int) -> StepReport:
     groups += refill(run, groups, step, clock)
 
     with clock("select"):
-        run.history.observe(groups, step, run.gradient_norms(groups))  # feeds the next plan
+        run.history.observe(groups, run.gradient_norms(groups))  # feeds the next plan
         groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
         groups = fill_values(run, groups)  # N x [L], with a critic only
         groups = fill_advantages(run, groups)  # [N] or N x [L]
