@@ -27,7 +27,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +42,7 @@ from torch import Tensor
 
 from winnow.errors import RunFolderError
 from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
-from winnow.state.marks import Mark
+from winnow.state.marks import Mark, lost
 
 FOLDER = "checkpoints"
 ADAPTER = "adapter"
@@ -78,8 +77,8 @@ def check(folder: Path, needed: int) -> None:
         return
     if usage.total and usage.free < needed:
         raise RunFolderError(
-            f"a checkpoint of this run takes {needed / 1e6:.0f} MB, and {usage.free / 1e6:.0f} MB are free in {folder}; "
-            f"make room, or choose another `output`"
+            f"a checkpoint of this run takes {needed / 1e6:.0f} MB, and {usage.free / 1e6:.0f} MB are free in {folder}"
+            f"; make room, or choose another `output`"
         )
 
 
@@ -97,7 +96,7 @@ def save(
 
     `write_model` fills a folder (see `write_model_folder`); `tensors` may live anywhere and share no memory; `state` is
     strict JSON; `logs` say where the run's logs end, which are on the disk up to there. A whole checkpoint of this very
-    step and these logs is left as it is: it is what the run resumed from.
+    step is left as it is, where the logs still hold what it relies on: it is what the run resumed from.
 
     Raises RunFolderError when there is too little room or the disk refuses. Older checkpoints are then untouched and
     what was written is removed, so a run may go on and try again later. ValueError for a state that is not JSON.
@@ -110,7 +109,7 @@ def save(
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
         notices += _clear_leftovers(home)
-        if not _is_saved(final, logs):
+        if not _is_saved(final, folder):
             _check_room(home)
             draft = _unused(home / f"{LEFTOVER}{final.name}")
             try:
@@ -153,8 +152,8 @@ def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return load_file(checkpoint.path / TENSORS), saved["state"]
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFolderError(
-            f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now: {error}; try again, or delete "
-            f"it to go on from the one before it"
+            f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now: {error}; try again, or "
+            f"delete it to go on from the one before it"
         ) from error
 
 
@@ -276,8 +275,10 @@ def _logs(path: Path) -> dict[str, Mark]:
     return {name: Mark(**mark) for name, mark in _manifest(path).get("logs", {}).items()}
 
 
-def _is_saved(final: Path, logs: Mapping[str, Mark]) -> bool:
-    return kind(final) == "a folder" and not list(_damage(final)) and _logs(final) == logs
+def _is_saved(final: Path, folder: Path) -> bool:
+    if kind(final) != "a folder" or any(_damage(final)):
+        return False
+    return all(lost(folder / name, mark) is None for name, mark in _logs(final).items())
 
 
 def _saved(home: Path) -> list[tuple[int, Path]]:

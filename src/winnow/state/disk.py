@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever moment the process is killed at, and folders where other things may stand."""
+"""Files that are whole or absent, whatever moment the process is killed at, and names where other things may stand."""
 
 from __future__ import annotations
 

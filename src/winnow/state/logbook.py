@@ -54,8 +54,8 @@ class Logbook:
             if what is not None:
                 raise RunFolderError(
                     f"{path} lacks rows that it had when the checkpoint {saved} was saved: {what}; {_extent(path)}. "
-                    f"Put the file back as it was; or delete the checkpoint, to go on from the one before it; or, to go "
-                    f'on without these rows, remove "logs" from {saved}/manifest.json'
+                    f"Put the file back as it was; or delete the checkpoint, to go on from the one before it; or, to "
+                    f'go on without these rows, remove "logs" from {saved}/manifest.json'
                 )
 
     def sync(self) -> dict[str, Mark]:
@@ -203,11 +203,11 @@ def _end_before(path: Path, step: int, *, trusted: float) -> int:
 
 def _extent(path: Path) -> str:
     """How far a log goes, for a person."""
-    last = None
+    steps: list[int] = []
     with contextlib.suppress(DataError, OSError):
-        for _, last in _ends(path):
-            pass
-    return "it holds no whole row" if last is None else f"its last whole row is of step {last}"
+        for _, step in _ends(path):
+            steps[:] = [step]
+    return f"its last whole row is of step {steps[0]}" if steps else "it holds no whole row"
 
 
 def _ends(path: Path) -> Iterator[tuple[int, int]]:
