@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from winnow.build import REFERENCE, Run
@@ -56,11 +55,12 @@ def reached(run: Run, before: Boundary) -> Boundary | None:
     return before if untouched(run, before) else None
 
 
-def save(run: Run, at: Boundary, *, keep: int = 0) -> Path:
+def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
     """Write the checkpoint of a boundary that `reached` allows, and keep `keep` older ones more than configured.
 
     Raises as `checkpoint.save`.
     """
+    logs = run.logbook.sync()  # before a checkpoint that presumes their rows
     tensors, _ = run.optimizer.state()
     if run.policy.reference is not None:
         tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
@@ -71,6 +71,7 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> Path:
         tensors=tensors,
         state={"optimizer": at.optimizer, "history": at.history.state_dict(), "verifiers": at.verifiers},
         keep_last=run.config.checkpoint.keep_last + keep,
+        logs=logs,
     )
 
 
@@ -96,7 +97,7 @@ def _rescue(run: Run, before: Boundary) -> str:
         return "No step was finished, so there was nothing to save: start the run again."
     try:
         run.logbook.truncate_from(at.step, but_evaluation=True)
-        path = save(run, at, keep=1)
+        path = save(run, at, keep=1).path
     except Exception as failure:  # whatever it is, it must not take the place of the error that ends the run
         return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run)}"
     return (

@@ -95,6 +95,9 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     plan = plan_devices(members, device, longest_prompt=longest([*train.prompts, *held_out.prompts]))
     plan.check()
+    logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {})
+    logbook.check(saved.path if saved else None)
+    checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     devices = tuple(plan.lines())  # before anything takes what is free
     loaded = load_model(config, device, saved)
     policy = Policy(
@@ -122,7 +125,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             held_out=tuple(held_out.prompts),
             allocate=members.allocate,
             source=members.source,
-            history=History(decay=config.probe.decay),
+            history=History(decay=config.probe.decay, remember=members.remember),
             engine=engine,
             verifiers=verifiers,
             select=members.select,
@@ -133,7 +136,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             critic=members.critic,
             policy=policy,
             optimizer=make_optimizer(config, policy),
-            logbook=Logbook(folder, seed=config.seed),
+            logbook=logbook,
             tokenizer=loaded.tokenizer,
             devices=devices,
             notices=(

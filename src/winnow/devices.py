@@ -45,7 +45,15 @@ def plan_devices(members: Members, device: torch.device, *, longest_prompt: int 
         model = cast(PreTrainedModel, add_lora(model, **lora.model_dump(), seed=0))
     prompt = config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt
     parts = (*_policy(members, model, prompt, where), *_engine(members, model, prompt, where))
-    return MemoryPlan(_jobs(config, where), parts, _remedies(config))
+    return MemoryPlan(_jobs(config, where), parts, _remedies(config), _checkpoint(members, model))
+
+
+def _checkpoint(members: Members, model: nn.Module) -> int:
+    """Weights, adapters and optimizer as they are saved; the reference too, where it does not stay what it was."""
+    of, lora = members.config.probe.outer_reset, members.config.model.lora
+    moves = "ref_logprobs" in members.needs and of in ("reference", "both")
+    reference = footprint.gradient_bytes(model) * (2 if lora else 1)  # an adapter's lies beside the policy's as well
+    return footprint.saved_bytes(model) + moves * reference
 
 
 def _jobs(config: Config, device: str) -> str:

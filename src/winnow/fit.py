@@ -80,7 +80,7 @@ def fit(
     `checkpoint.on_signal` says. Raises WinnowError subclasses; what is intact is saved before, and a note of the error
     says where (`winnow.errors.told`).
     """
-    config = members.config
+    config, watch = members.config, _once(watch)
     if allow_change and not resume:
         raise ConfigError("allow-change is for a run that is resumed: a new one takes every key as it is given")
     torch.set_num_threads(config.threads or torch.get_num_threads())
@@ -130,11 +130,11 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
             if stop.asked:
                 after = reached(run, before)
                 assert after is not None, "a step is left before its first update or not at all"
-                return Result(run.folder, save(run, after), after.step, interrupted=True)
+                return Result(run.folder, _save(run, after, watch), after.step, interrupted=True)
             if step + 1 < config.steps and _due(step + 1, config.checkpoint.every):
                 _try_to_save(run, step + 1, watch)
         last = Boundary.of(run, config.steps)
-        model = save(run, last)
+        model = _save(run, last, watch)
         whole = evaluated and first_step == config.steps
         if not whole and not stop.asked:
             whole = _leave_at_will(run, last, stop, partial(_evaluate, run, config.steps, watch))
@@ -149,6 +149,19 @@ def _leave_at_will(run: Run, before: Boundary, stop: Stop, act: Callable[[], Non
     except Leave:
         return False
     return True
+
+
+def _once(watch: Watch) -> Watch:
+    """`watch`, without a notice that it has had before, word by word: what no save can remove is said once."""
+    said: set[str] = set()
+
+    def pass_on(event: Event) -> None:
+        if not isinstance(event, Notice) or event.text not in said:
+            watch(event)
+        if isinstance(event, Notice):
+            said.add(event.text)
+
+    return pass_on
 
 
 def _due(step: int, every: int) -> bool:
@@ -175,7 +188,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
     """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
     try:
-        save(run, Boundary.of(run, step))
+        _save(run, Boundary.of(run, step), watch)
     except RunFolderError as error:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
@@ -184,6 +197,13 @@ def _resume_notices(resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[
     if saved is not None:
         return saved.notices
     return ("there is no checkpoint yet: the run starts again from its first step",) if resume else ()
+
+
+def _save(run: Run, at: Boundary, watch: Watch) -> Path:
+    saved = save(run, at)
+    for text in saved.notices:
+        watch(Notice(text))
+    return saved.path
 
 
 def _check_skipped(run: Run, step: int) -> None:

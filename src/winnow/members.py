@@ -68,6 +68,7 @@ class Members:
     reward: Mapping[str, Any]  # plain data: a verify worker builds its own
     allocate: Allocator
     source: Source  # where the allocator's knowledge comes from
+    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
     select: Selector
     advantage: Advantage
     weighting: Weighting
@@ -94,7 +95,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     if "fits" in engine.traits:
         engine.traits["fits"](config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
-    allocator = member.entry("allocator", config.allocate)
+    allocator, weighting = member.entry("allocator", config.allocate), member.entry("weighting", config.weighting)
     source = allocator.traits.get("source", "history")
     _check_presumed(loss, config)
     _check_probe(config, source)
@@ -114,6 +115,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         reward=reward,
         allocate=bind(allocator, _allocator_options(config, allocator, advantage), key="allocate"),
         source=source,
+        remember=source == "history" or (source == "none" and "pass_rates" in weighting.traits.get("needs", ())),
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),

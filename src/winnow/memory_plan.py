@@ -38,6 +38,7 @@ class MemoryPlan:
     jobs: str  # who does what
     parts: tuple[Part, ...]
     remedies: Mapping[str, Sequence[str]]  # by the name of a part: what makes it smaller
+    checkpoint: int = 0  # bytes of one on the disk, its tokenizer left out
 
     @property
     def devices(self) -> list[str]:

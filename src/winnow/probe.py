@@ -56,7 +56,7 @@ def probe(run: Run, step: int) -> Metrics:
         )
         groups = run.verifiers.collect(groups)
         run.verifiers.check_step(groups)
-        run.history.record_probe(groups, step, measured_gradient_norms(run.config, run.policy, groups))
+        run.history.record_probe(groups, measured_gradient_norms(run.config, run.policy, groups))
         planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
 

@@ -28,7 +28,7 @@ def train_step(run: Run, step: int) -> StepReport:
     run.verifiers.check_step(groups)  # too many verdicts failed: stop
 
     with clock("select"):
-        run.history.observe(groups, step, run.gradient_norms(groups))  # feeds the next plan
+        run.history.observe(groups, run.gradient_norms(groups))  # feeds the next plan
         groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
         groups = fill_values(run, groups)  # N x [L], with a critic only
         groups = fill_advantages(run, groups)  # [N] or N x [L]

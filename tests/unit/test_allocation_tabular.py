@@ -83,7 +83,7 @@ def walk(run, steps):
         counts = run.history.plan(prompts, step)
         groups = run.engine.generate(prompts, counts, None, seed=(run.seed, "rollout", step))
         norms = run.policy.prompt_gradient_norms(groups, of="embedding") if run.source == "history" else None
-        run.history.observe(groups, step, norms)
+        run.history.observe(groups, norms)
         found.append({prompt.id: int(n) for prompt, n in zip(prompts, counts, strict=True)})
     return found
 

@@ -27,7 +27,7 @@ def save(folder, step, *, keep_last=2, size=1000, **state):
     moments = {"exp_avg": torch.full((7,), step / 3, dtype=torch.float64), "step": torch.tensor(float(step))}
     return checkpoint.save(
         folder, step, write_model=write_weights(step, size), tensors=moments, state=state, keep_last=keep_last
-    )
+    ).path
 
 
 def names(folder):
@@ -220,7 +220,7 @@ def test_a_full_model_resumes_bit_by_bit_from_its_folder(tmp_path, dtype, tied):
     path = checkpoint.save(
         tmp_path, 1, write_model=lambda folder: checkpoint.write_model_folder(model, tokenizer(), folder),
         tensors={}, state={}, keep_last=1,
-    )  # fmt: skip
+    ).path  # fmt: skip
 
     assert checkpoint.newest(tmp_path).path == path
     assert_same_bits(AutoModelForCausalLM.from_pretrained(path, dtype=dtype).state_dict(), model.state_dict())

@@ -27,8 +27,8 @@ def group(name: str, *outcomes: Outcome) -> Group:
 
 def test_pass_rates_count_verified_rollouts_over_all_steps():
     history = History()
-    history.observe([group("a", RIGHT, WRONG, FAILED), group("b", FAILED)], step=0)
-    history.observe([group("a", RIGHT, RIGHT)], step=1)
+    history.observe([group("a", RIGHT, WRONG, FAILED), group("b", FAILED)])
+    history.observe([group("a", RIGHT, RIGHT)])
 
     stats = history.stats([prompt("b"), prompt("a"), prompt("never seen")])
 
@@ -36,15 +36,15 @@ def test_pass_rates_count_verified_rollouts_over_all_steps():
     np.testing.assert_array_equal(stats.trials, [0, 4, 0])
     np.testing.assert_array_equal(stats.pass_rate, [np.nan, 0.75, np.nan])
     assert np.isnan(stats.gradient_norm).all()
-    assert history.state_dict()["seen"]["a"] == {"verified": 4, "correct": 3, "gradient_norm": None, "last_step": 1}
+    assert history.state_dict()["seen"]["a"] == {"verified": 4, "correct": 3, "gradient_norm": None}
 
 
 def test_an_earlier_visit_counts_for_less():
     """Decay 1/2: 2 of 4, then 2 of 2, is 3 of 4; the gradient norm is that of the last visit that had one."""
     history = History(decay=0.5)
-    history.observe([group("a", RIGHT, RIGHT, WRONG, WRONG)], 0, np.array([3.0]))
-    history.observe([group("a", RIGHT, RIGHT)], 1, np.array([2.0]))
-    history.observe([group("a", WRONG)], 2, np.array([0.0]))
+    history.observe([group("a", RIGHT, RIGHT, WRONG, WRONG)], np.array([3.0]))
+    history.observe([group("a", RIGHT, RIGHT)], np.array([2.0]))
+    history.observe([group("a", WRONG)], np.array([0.0]))
 
     stats = history.stats([prompt("a")])
 
@@ -55,9 +55,9 @@ def test_an_earlier_visit_counts_for_less():
 
 def test_a_probe_is_kept_apart_and_replaces_the_one_before():
     history = History(decay=0.5)
-    history.observe([group("a", WRONG)], 0)
-    history.record_probe([group("a", RIGHT, WRONG), group("b", RIGHT)], 0, np.array([1.5, 2.5]))
-    history.record_probe([group("a", RIGHT, RIGHT)], 4, np.array([0.5]))
+    history.observe([group("a", WRONG)])
+    history.record_probe([group("a", RIGHT, WRONG), group("b", RIGHT)], np.array([1.5, 2.5]))
+    history.record_probe([group("a", RIGHT, RIGHT)], np.array([0.5]))
 
     probed = history.probed([prompt("a"), prompt("b")])
 
@@ -93,8 +93,8 @@ def test_a_plan_that_makes_no_sense_is_refused(names, counts, rates, message):
 
 def test_the_state_survives_strict_json():
     history = History()
-    history.observe([group("a", RIGHT, WRONG, WRONG)], step=0)
-    history.record_probe([group("b", RIGHT)], 0, np.array([0.1]))
+    history.observe([group("a", RIGHT, WRONG, WRONG)])
+    history.record_probe([group("b", RIGHT)], np.array([0.1]))
     history.record_plan([prompt("a"), prompt("b")], np.array([3, 1]), np.array([1 / 3, np.nan]))
 
     restored = History()

@@ -45,7 +45,7 @@ def constant(shape: Shape, *, tokens: Tokens | None = None) -> FloatArray:
     return _everywhere(shape, 1.0 / (len(shape.lengths) * (tokens or shape.max_new_tokens)))
 
 
-@register("weighting", total="prompts", share="equal")
+@register("weighting", total="prompts", share="equal", needs=("pass_rates",))
 def unbiased(shape: Shape) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 

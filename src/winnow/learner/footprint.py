@@ -30,6 +30,11 @@ def optimizer_bytes(model: nn.Module) -> int:
     return 2 * gradient_bytes(model) + STEP_BYTES * sum(p.requires_grad for p in model.parameters())
 
 
+def saved_bytes(model: nn.Module) -> int:
+    """On the disk: every parameter once, with an adapter also merged, and the optimizer's moments."""
+    return sum(p.numel() * p.element_size() for p in model.parameters()) + optimizer_bytes(model)
+
+
 def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: bool) -> int:
     """What forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden states;
     the most it can be, as rows that share their prompt save less.

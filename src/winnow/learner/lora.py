@@ -32,9 +32,12 @@ def add_lora(
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
         torch.manual_seed(seeds.derive(seed, "lora") % 2**63)
         try:
-            return cast(nn.Module, peft.get_peft_model(model, adapter))
+            adapted = peft.get_peft_model(model, adapter)
         except ValueError as error:
             raise ConfigError(f"model.lora.targets = {modules!r} does not fit this model: {error}") from error
+    for config in adapted.peft_config.values():  # a set, which adapter_config.json would list in any order
+        config.target_modules = sorted(config.target_modules)
+    return cast(nn.Module, adapted)
 
 
 def load_adapter(model: nn.Module, folder: Path) -> None:

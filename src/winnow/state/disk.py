@@ -1,11 +1,32 @@
-"""Files that are whole or absent, whatever moment the process is killed at."""
+"""Files that are whole or absent, whatever moment the process is killed at, and names where other things may stand."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class InTheWay(OSError):
+    """Something else stands where a file or a folder of a run belongs."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 def sync(path: Path) -> None:
@@ -17,15 +38,59 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replace `path` by `data` as strict JSON in one atomic move.
+def kind(path: Path, *, follow: bool = False) -> str | None:
+    """What stands at a path, in words; None where nothing does. A link is a link, unless it is to be followed."""
+    try:
+        mode = (path.stat if follow else path.lstat)().st_mode
+    except FileNotFoundError:
+        return None
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
+def check_kind(path: Path, wanted: str, *, follow: bool = False) -> None:
+    """Raise InTheWay where anything but a `wanted` thing ("a file", "a folder") stands at a path."""
+    found = kind(path, follow=follow)
+    if found not in (wanted, None):
+        raise InTheWay(errno.EINVAL, f"{path.name} is {found}, where {wanted} belongs")
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A descriptor of a regular file: a link is not followed, and a pipe is not waited for.
+
+    Raises InTheWay for what is no file, OSError as os.open does.
+    """
+    check_kind(path, "a file")
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """The descriptor of `open_file`, closed at the end."""
+    descriptor = open_file(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Every byte, however many the system takes at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def write_json(path: Path, data: Any, *, indent: int | None = 1) -> None:
+    """Replace `path` by `data` as strict JSON in one atomic move. What `path` may link to is left alone.
 
     Raises OSError when the disk refuses, ValueError for a number that is not finite; `path` is then as it was.
     """
-    text = json.dumps(data, indent=1, allow_nan=False)
+    text = json.dumps(data, indent=indent, allow_nan=False)
     draft = draft_of(path)
-    draft.write_text(text + "\n", encoding="utf-8")
-    sync(draft)
+    draft.unlink(missing_ok=True)
+    with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        write_all(descriptor, text.encode() + b"\n")
+        os.fsync(descriptor)
     draft.replace(path)
     sync(path.parent)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.errors import RunFolderError
-from winnow.state.disk import draft_of, write_json
+from winnow.state.disk import check_kind, draft_of, open_file, write_json
 from winnow.state.logbook import METRICS, ROLLOUTS
 
 MANIFEST = "manifest.json"
@@ -100,7 +100,7 @@ class Lock:
     @classmethod
     def take(cls, path: Path) -> Lock:
         """Lock `path`, creating it. Raises RunFolderError, naming the holder, when it is taken."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -144,12 +144,23 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a winnow run, or None when there is none that winnow wrote."""
+    """The manifest of a winnow run, or None when there is none that winnow wrote.
+
+    Raises RunFolderError for one of a later format: what it means, and what else lies there, is not known here.
+    """
     try:
+        check_kind(path / MANIFEST, "a file", follow=True)
         data = json.loads((path / MANIFEST).read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return data if isinstance(data, dict) and "winnow_run" in data else None
+    if not isinstance(data, dict) or "winnow_run" not in data:
+        return None
+    if data["winnow_run"] not in range(1, FORMAT + 1):
+        raise RunFolderError(
+            f"{path / MANIFEST} is of format {data['winnow_run']!r}, and this winnow knows {FORMAT} at most; use the "
+            f"version that wrote it, or a later one"
+        )
+    return data
 
 
 def _begun(path: Path) -> bool:

@@ -27,20 +27,18 @@ class Seen:
     verified: float = 0.0  # rollouts with a verdict
     correct: float = 0.0  # of these, correct
     gradient_norm: float | None = None  # at the last visit with a correct rollout; None where it was never measured
-    last_step: int = -1
 
     @property
     def pass_rate(self) -> float:
         return self.correct / self.verified if self.verified else math.nan
 
-    def then(self, group: Group, gradient_norm: float, step: int, decay: float) -> Seen:
+    def then(self, group: Group, gradient_norm: float, decay: float) -> Seen:
         """After one more visit."""
         measured = not math.isnan(gradient_norm) and bool(group.correct.any())
         return Seen(
             verified=decay * self.verified + int(group.valid.sum()),
             correct=decay * self.correct + int(group.correct.sum()),
             gradient_norm=float(gradient_norm) if measured else self.gradient_norm,
-            last_step=step,
         )
 
 
@@ -57,10 +55,14 @@ class History:
 
     A probe's findings are kept apart from those of training: they were measured at once, under the same weights, for
     all prompts of a plan, and are replaced by the next probe's.
+
+    What training has shown is kept for every prompt it has ever met, in the checkpoints too (docs/allocation.md says
+    how many bytes that is), and only where `remember` says that something plans or weighs by it.
     """
 
-    def __init__(self, *, decay: float = 1.0) -> None:
+    def __init__(self, *, decay: float = 1.0, remember: bool = True) -> None:
         self._decay = decay
+        self._remember = remember
         self._seen: dict[str, Seen] = {}
         self._probed: dict[str, Seen] = {}
         self._plan: dict[str, Planned] = {}
@@ -73,25 +75,26 @@ class History:
         """What the last probe has shown of G prompts."""
         return _stats(prompts, self._probed)
 
-    def observe(self, groups: Sequence[Group], step: int, gradient_norms: FloatArray | None = None) -> None:
+    def observe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
         """Add the verdicts of a step, failed ones left out, and [G] gradient norms where they were measured."""
-        self._seen = self._seen | self._after(self._seen, groups, step, gradient_norms, self._decay)
+        if self._remember:
+            self._seen = self._seen | self._after(self._seen, groups, gradient_norms, self._decay)
 
     def snapshot(self) -> History:
         """As it is now, whatever is observed and planned later: what it holds is replaced, never changed."""
         return copy.copy(self)
 
-    def record_probe(self, groups: Sequence[Group], step: int, gradient_norms: FloatArray | None = None) -> None:
+    def record_probe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
         """Replace the last probe's findings."""
-        self._probed = self._after({}, groups, step, gradient_norms, 1.0)
+        self._probed = self._after({}, groups, gradient_norms, 1.0)
 
     @staticmethod
     def _after(
-        before: Mapping[str, Seen], groups: Sequence[Group], step: int, norms: FloatArray | None, decay: float
+        before: Mapping[str, Seen], groups: Sequence[Group], norms: FloatArray | None, decay: float
     ) -> dict[str, Seen]:
         measured = np.full(len(groups), np.nan) if norms is None else norms
         return {
-            group.prompt.id: before.get(group.prompt.id, Seen()).then(group, norm, step, decay)
+            group.prompt.id: before.get(group.prompt.id, Seen()).then(group, norm, decay)
             for group, norm in zip(groups, measured.tolist(), strict=True)
             if group.rollouts
         }

@@ -15,10 +15,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
+from winnow.state.disk import InTheWay, check_kind, opened, sync, write_all
+from winnow.state.marks import Mark, lost, synced_mark
 from winnow.state.rows import LoggedGroup, logged_group, metrics_line, rollout_lines
 
 METRICS = "metrics.jsonl"
@@ -28,12 +31,45 @@ _STEP = re.compile(rb'\{"step":\s*(\d+)[,}]')
 
 
 class Logbook:
-    """Appends to the two files of a run folder. Rows are in step order and each is handed to the system at once."""
+    """Appends to the two files of a run folder. Rows are in step order and each is handed to the system at once.
 
-    def __init__(self, folder: Path, *, seed: int) -> None:
+    `marks` say where the files ended, by name, when the checkpoint was saved that the run goes on from.
+    """
+
+    def __init__(self, folder: Path, *, seed: int, marks: Mapping[str, Mark] = MappingProxyType({})) -> None:
         self._metrics = folder / METRICS
         self._rollouts = folder / ROLLOUTS
         self._seed = seed
+        self._marks = marks
+
+    def check(self, saved: Path | None = None) -> None:
+        """Raise RunFolderError unless both files can be written and hold every row that the checkpoint in `saved`
+        relies on: after a power cut, or an edit, they may not.
+        """
+        for path in (self._rollouts, self._metrics):
+            with _refusals(path):
+                check_kind(path, "a file")
+                mark = self._marks.get(path.name)
+                what = None if mark is None else lost(path, mark)
+            if what is not None:
+                raise RunFolderError(
+                    f"{path} lacks rows that it had when the checkpoint {saved} was saved: {what}; {_extent(path)}. "
+                    f"Put the file back as it was; or delete the checkpoint, to go on from the one before it; or, to "
+                    f'go on without these rows, remove "logs" from {saved}/manifest.json'
+                )
+
+    def sync(self) -> dict[str, Mark]:
+        """Wait until every row is on the disk, and say where each file ends: what a checkpoint is about to rely on.
+
+        Raises RunFolderError when the disk refuses.
+        """
+        marks: dict[str, Mark] = {}
+        for path in (self._rollouts, self._metrics):
+            with _refusals(path):
+                sync(path.parent)
+                if path.exists():
+                    marks[path.name] = synced_mark(path)
+        return marks
 
     def write(
         self, step: int, metrics: Mapping[str, float], groups: Sequence[Group], batches: Sequence[Batch]
@@ -64,17 +100,21 @@ class Logbook:
         """Forget `step` and everything after it, a torn last line included, before a resume.
 
         With `but_evaluation` one of the weights before `step` stays: they are what is resumed. Returns whether there is
-        one. Each file is cut once, at a row's beginning: a kill leaves it as it was or as it should be.
+        one. Each file is cut once, at a row's beginning: a kill leaves it as it was or as it should be. A damaged row
+        behind its mark was never synced, and is cut off with what follows it.
 
-        Raises DataError for a damaged row, RunFolderError when the disk refuses.
+        Raises DataError for a damaged row elsewhere, RunFolderError when the disk refuses.
         """
         stays = False
         for path in (self._rollouts, self._metrics):
+            with _refusals(path):
+                check_kind(path, "a file")
             if path.exists():
-                end, rest = _end_before(path, step)
+                mark = self._marks.get(path.name)
+                end, rest = _end_before(path, step, trusted=math.inf if mark is None else mark.bytes)
                 stays = but_evaluation and _is_evaluation(rest, step)
-                with _refusals(path):
-                    os.truncate(path, end + len(rest) * stays)
+                with _refusals(path), opened(path, os.O_WRONLY) as descriptor:
+                    os.ftruncate(descriptor, end + len(rest) * stays)
         return stays
 
 
@@ -118,14 +158,12 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
 
 def _append(path: Path, rows: bytes) -> None:
     """Append whole rows or nothing. Raises RunFolderError."""
-    rest = memoryview(rows)
-    with _refusals(path), path.open("ab", buffering=0) as file:
-        end = file.tell()
+    with _refusals(path), opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
+        end = os.fstat(descriptor).st_size
         try:
-            while rest:
-                rest = rest[file.write(rest) :]
+            write_all(descriptor, rows)
         except OSError:
-            file.truncate(end)
+            os.ftruncate(descriptor, end)
             raise
 
 
@@ -134,12 +172,14 @@ def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFolderError(f"cannot write {path}: {error.strerror}; make room, then resume the run") from error
+        remedy = "move it away" if isinstance(error, InTheWay) else "make room"
+        raise RunFolderError(f"cannot write {path}: {error.strerror}; {remedy}, then resume the run") from error
 
 
 def _rows(path: Path, step: int | None) -> Iterator[dict[str, Any]]:
     """Parsed rows; a last line without its end is still being written, or torn, and is left out."""
     try:
+        check_kind(path, "a file", follow=True)  # to open a pipe is to wait for its writer
         file = path.open("rb")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; name a run folder or its log") from error
@@ -149,24 +189,47 @@ def _rows(path: Path, step: int | None) -> Iterator[dict[str, Any]]:
                 yield _row(path, number, line)
 
 
-def _end_before(path: Path, step: int) -> tuple[int, bytes]:
-    """Bytes of the whole rows in front of the first one of `step` or later, and that one."""
+def _end_before(path: Path, step: int, *, trusted: float) -> tuple[int, bytes]:
+    """Bytes of the whole rows in front of the first one of `step` or later, or of the first damaged one that starts at
+    byte `trusted` or later; and that row of `step`.
+    """
     end = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n") or _step_of(path, number, line) >= step:
+    try:
+        for line, of in _whole(path):
+            if of >= step:
                 return end, line
             end += len(line)
+    except DataError:
+        if end < trusted:
+            raise
     return end, b""
 
 
 def _is_evaluation(line: bytes, step: int) -> bool:
-    """Whether a line is a whole row of the evaluation before `step`, which is the first row of its step."""
+    """Whether a row is that of the evaluation before `step`, which is the first row of its step."""
     try:
-        row = json.loads(line) if line.endswith(b"\n") else {}
+        row = json.loads(line)
     except ValueError:
         return False
     return isinstance(row, dict) and row.get("step") == step and "eval/seconds" in row
+
+
+def _extent(path: Path) -> str:
+    """How far a log goes, for a person."""
+    steps: list[int] = []
+    with contextlib.suppress(DataError, OSError):
+        for _, step in _whole(path):
+            steps[:] = [step]
+    return f"its last whole row is of step {steps[0]}" if steps else "it holds no whole row"
+
+
+def _whole(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Each whole row and its step."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            yield line, _step_of(path, number, line)
 
 
 def _step_of(path: Path, number: int, line: bytes) -> int:
