@@ -1,5 +1,5 @@
-"""Folders as the hub has them: Qwen2.5 (base and Instruct) and Llama 3.2 (Instruct) with the special tokens and settings
-that were published, at a tiny width and with random weights. Their tokenizers split text by the published rules and
+"""Folders as the hub has them: Qwen2.5 (base and Instruct) and Llama 3.2 (Instruct) with the special tokens and the
+settings that were published, at a tiny width and with random weights. Their tokenizers split text by the published rules and
 learn their merges here, so that ">" and a line break become one token, as they do in the real ones.
 """
 
@@ -26,7 +26,8 @@ _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _MERGES = 200
 
 _QWEN_SPECIAL = ("endoftext", "im_start", "im_end", "object_ref_start", "object_ref_end", "box_start", "box_end",
-                 "quad_start", "quad_end", "vision_start", "vision_end", "vision_pad", "image_pad", "video_pad")  # fmt: skip
+                 "quad_start", "quad_end", "vision_start", "vision_end", "vision_pad", "image_pad",
+                 "video_pad")  # fmt: skip
 _QWEN_ADDED = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>",
                "<|repo_name|>", "<|file_sep|>")  # fmt: skip
 _LLAMA_SPECIAL = ("begin_of_text", "end_of_text", "reserved_special_token_0", "reserved_special_token_1",
