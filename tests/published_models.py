@@ -1,6 +1,6 @@
 """Folders as the hub has them: Qwen2.5 (base and Instruct) and Llama 3.2 (Instruct) with the special tokens and the
-settings that were published, at a tiny width and with random weights. Their tokenizers split text by the published rules and
-learn their merges here, so that ">" and a line break become one token, as they do in the real ones.
+settings that were published, at a tiny width and with random weights. Their tokenizers split text by the published
+rules and learn their merges here, so that ">" and a line break become one token, as they do in the real ones.
 """
 
 from __future__ import annotations

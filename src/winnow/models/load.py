@@ -26,6 +26,7 @@ from winnow.models.folder import settings_folder, weights_folder
 T = TypeVar("T")
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+NO_CODE = {"trust_remote_code": False}  # what lies beside a model is not run
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -73,7 +74,7 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu", pad_token: s
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
     model = _weights(path, config, DTYPES[dtype]).to(device).eval()
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, model.generation_config))
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, generation_settings(path)))
 
 
 def load_tokenizer(path: str, *, pad_token: str | None = None) -> Any:
@@ -85,7 +86,7 @@ def load_tokenizer(path: str, *, pad_token: str | None = None) -> Any:
         raise DataError(f"model.path: {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
     # AutoTokenizer puts the family's own rules in place of those in tokenizer.json; the file is what was trained with
     reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
-    tokenizer = _read(path, "tokenizer", folder, reader.from_pretrained, clean_up_tokenization_spaces=False)
+    tokenizer = _read(path, "tokenizer", folder, reader.from_pretrained, **NO_CODE, clean_up_tokenization_spaces=False)
     if tokenizer.eos_token_id is None:
         raise DataError(
             f'{path}: the tokenizer has no eos token, so no rollout could ever stop; set "eos_token" in '
@@ -120,6 +121,14 @@ def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> t
     return tuple(sorted({tokenizer.eos_token_id, *listed}))
 
 
+def generation_settings(path: str) -> GenerationConfig:
+    """Those of generation_config.json, or what the model's settings say where there is none. Raises DataError."""
+    folder = settings_folder(path)
+    if (folder / "generation_config.json").is_file():
+        return _read(path, "generation_config.json", folder, GenerationConfig.from_pretrained)
+    return GenerationConfig.from_model_config(read_config(path))
+
+
 def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
     model, report = _read(
         path,
@@ -130,6 +139,7 @@ def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
         dtype=dtype,
         attn_implementation="sdpa",
         use_safetensors=True,
+        **NO_CODE,
         output_loading_info=True,
     )
     if missing := sorted(report["missing_keys"]):
@@ -143,7 +153,7 @@ def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
 
 def read_config(path: str) -> Any:
     """The model's settings. Raises DataError where there are none, and where they name other files of weights."""
-    config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained)
+    config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
     if named := getattr(config, "transformers_weights", None):
         raise DataError(
             f"{path}: config.json takes its weights from {named!r} (transformers_weights); winnow reads "
@@ -154,7 +164,7 @@ def read_config(path: str) -> Any:
 
 def _read(path: str, what: str, folder: Path, reader: Callable[..., T], **options: Any) -> T:
     try:
-        return reader(str(folder), local_files_only=True, trust_remote_code=False, **options)
+        return reader(str(folder), local_files_only=True, **options)
     except Exception as error:  # the readers raise what their parsers raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise DataError(
