@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from winnow.errors import EngineError, VerifierError, WinnowError, told
+from winnow.errors import DataError, EngineError, VerifierError, WinnowError, told
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
 
@@ -119,28 +119,44 @@ def evaluate(
 
 
 @app.command()
-def check(config: ConfigFile, sets: Sets = None) -> None:
+def check(
+    config: ConfigFile,
+    sets: Sets = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Plan for this much memory on the policy's device, such as 80GiB."),
+    ] = None,
+) -> None:
     """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
     from winnow.config import load
     from winnow.members import resolve_members
+    from winnow.memory_plan import in_bytes
     from winnow.report.budget import advice, budget, describe
+    from winnow.report.first_prompt import unasked
     from winnow.report.rehearsal import rehearse
     from winnow.report.settings import toml
     from winnow.report.text import safe, wrapped
 
     members = resolve_members(load(config, sets or ()), base=config.parent)
-    settings, rehearsal = members.config, rehearse(members)
-    counts = budget(settings, config.parent)
+    settings = members.config
+    rehearsal = rehearse(members, memory=None if memory is None else in_bytes(memory))
+    first, plan, counts = rehearsal.first, rehearsal.plan, budget(settings, config.parent)
     typer.echo(toml(settings))
     typer.echo()
+    for line in first.lines(settings.rollout.stop) if first else ():
+        typer.echo(safe(line))
     for line in describe(settings, counts):
         typer.echo(line)
-    for line in rehearsal.plan.lines() if rehearsal.plan else ():
+    for line in plan.lines(rehearsal.room) if plan else ():
         typer.echo(safe(line))
-    for sentence in advice(settings, counts, config.parent):
+    for sentence in (*(unasked(members, first) if first else ()), *advice(settings, counts, config.parent)):
         typer.echo(wrapped(f"! {sentence}"))
     for note in rehearsal.notes:
         typer.echo(wrapped(f"note: {note}"))
+    if plan is not None:
+        plan.check(rehearsal.room)
+    elif memory is not None:
+        raise DataError(f"--memory {memory}: there is no plan to compare it with; bring the model here (winnow fetch)")
 
 
 @app.command("list")

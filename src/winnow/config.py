@@ -61,6 +61,7 @@ class Model(Section):
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     lora: Lora | None = None
     gradient_checkpointing: bool = False
+    pad_token: str | None = None  # fills space beside shorter rows; None: the tokenizer's own, else its eos token
 
 
 class PromptSection(Section):

@@ -31,9 +31,11 @@ from winnow.registry import resolve
 SAMPLED_BYTES = 16  # per logit: itself, its float32, that by the temperature, and its probability
 
 
-def plan_devices(members: Members, device: torch.device, *, longest_prompt: int | None = None) -> MemoryPlan:
+def plan_devices(
+    members: Members, device: torch.device, *, longest_prompt: int | None = None, memory: int | None = None
+) -> MemoryPlan:
     """The plan of a run with its policy on `device`, whose prompts have at most `longest_prompt` tokens, or as many as
-    the configuration lets them.
+    the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here.
 
     Reads the model's settings, and no weight. Raises DataError where there are none, ConfigError for adapters that do
     not fit the model.
@@ -44,7 +46,7 @@ def plan_devices(members: Members, device: torch.device, *, longest_prompt: int 
     if lora is not None:
         model = cast(PreTrainedModel, add_lora(model, **lora.model_dump(), seed=0))
     prompt = config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt
-    parts = (*_policy(members, model, prompt, where), *_engine(members, model, prompt, where))
+    parts = (*_policy(members, model, prompt, where), *_engine(members, model, prompt, where, memory))
     return MemoryPlan(_jobs(config, where), parts, _remedies(config), _checkpoint(members, model))
 
 
@@ -90,7 +92,7 @@ def _policy(members: Members, model: nn.Module, prompt: int, device: str) -> Ite
     yield Part("output layer", logits, "update", device)
 
 
-def _engine(members: Members, model: PreTrainedModel, prompt: int, device: str) -> Iterator[Part]:
+def _engine(members: Members, model: PreTrainedModel, prompt: int, device: str, memory: int | None) -> Iterator[Part]:
     """What a built-in engine takes. Of one that nobody here knows, nothing is said."""
     match _built_in(members.config.rollout.engine):
         case "native":
@@ -98,7 +100,7 @@ def _engine(members: Members, model: PreTrainedModel, prompt: int, device: str) 
         case "hf":
             yield from _hf(members, model, prompt, device)
         case "vllm":
-            yield from _vllm(members.config, model, device)
+            yield from _vllm(members.config, model, device, memory)
 
 
 def _hf(members: Members, model: PreTrainedModel, prompt: int, device: str) -> Iterator[Part]:
@@ -141,7 +143,7 @@ def _forward(model: nn.Module, *, read: int, rows: int, device: str) -> Iterator
     yield Part("sampling", rows * vocabulary * SAMPLED_BYTES, "generate", device)
 
 
-def _vllm(config: Config, model: nn.Module, device: str) -> Iterator[Part]:
+def _vllm(config: Config, model: nn.Module, device: str, memory: int | None) -> Iterator[Part]:
     """vLLM takes a share of its devices and plans within it. To a process of its own, weights go by way of memory that
     both share.
     """
@@ -151,7 +153,7 @@ def _vllm(config: Config, model: nn.Module, device: str) -> Iterator[Part]:
     for place in _places(options["device"] or device, parallel):
         tables = options["key_value_gib"] or (CPU_KEY_VALUE_GIB if place == "cpu" else None)
         if tables is None:
-            share = options["gpu_memory_utilization"] * (capacity(torch.device(place)) or 0)
+            share = options["gpu_memory_utilization"] * (memory or capacity(torch.device(place)) or 0)
             yield Part("vLLM", round(share), phase, place)
         else:
             yield Part("vLLM's weights", weights // parallel, phase, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from winnow.learner.memory import room
 Phase = Literal["always", "update", "generate"]
 PHASES: dict[Phase, str] = {"always": "at all times", "update": "in an update", "generate": "while sampling"}
 Room = Callable[[str], int | None]  # bytes that a device has free
+UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Part:
 def free(device: str) -> int | None:
     """Bytes that this machine has left on "cpu", "cuda" or "cuda:1"; None where that is not known."""
     return room(torch.device(device))
+
+
+def assumed(memory: int, kind: str) -> Room:
+    """As if every device of a kind ("cuda") had so many bytes free; of others, what this machine has."""
+    return lambda device: memory if device.partition(":")[0] == kind else free(device)
 
 
 @dataclass(frozen=True)
@@ -98,3 +105,11 @@ def readable(size: int) -> str:
         if size >= of:
             return f"{size / of:.1f} {unit}" if size < 100 * of else f"{size / of:.0f} {unit}"
     return f"{size} bytes"
+
+
+def in_bytes(text: str) -> int:
+    """A size that a person wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in UNITS:
+        raise ConfigError(f"{text!r} is no size: write a number and a unit, GiB, GB, MiB or MB, for example 80GiB")
+    return int(float(match[1]) * UNITS[match[2]])

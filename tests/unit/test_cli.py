@@ -3,14 +3,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from synthetic_run import write_run
 from typer.testing import CliRunner
 
+from published_models import make
 from winnow.cli import app
 from winnow.errors import ConfigError, DataError, EngineError, VerifierError
 
+CONFIGS = Path(__file__).parents[2] / "configs"
+GSM8K = "".join(
+    json.dumps({"question": f"Ann has {i} eggs and buys one. How many has she?", "answer": f"#### {i + 1}"}) + "\n"
+    for i in range(40)
+)
 TORCH_FREE = """
 import sys
 from typer.testing import CliRunner
@@ -146,6 +153,124 @@ def test_check_looks_at_what_is_here_where_something_is_on_the_hub(tmp_path, tom
     result = winnow("check", tmp_path / "run.toml")
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_check_shows_the_first_prompt_and_where_its_rollouts_end(tmp_path):
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\n[rollout]\nstop = ["</answer>", "\\n\\n"]\n')
+    shown = winnow("check", tmp_path / "run.toml").stdout
+    assert "             | <|user|>What is " in shown
+    assert "?<|endoftext|><|assistant|><think>\nstop         at <|endoftext|>, or as soon as the text " in shown
+    assert r"text ends in '</answer>' or '\n\n'" in shown
+
+
+ASKED = {
+    "the bundled policy was taught the tags": ("bundled", (), None),
+    "another was not": ("qwen2.5-instruct", (), "reads an answer by '</think> <answer>' and '</answer>', and the"),
+    "nor does a Llama know them": ("llama-3.2-instruct", (), "set prompt.template = 'r1_zero', or choose another"),
+    "the template asks": ("qwen2.5", ("prompt.template=r1_zero",), None),
+    "the system message asks": (
+        "qwen2.5-instruct",
+        ("prompt.system=Write <think> why </think> <answer> what </answer>",),
+        None,
+    ),
+    "half of it is not enough": (
+        "qwen2.5-instruct",
+        ("prompt.system=Write <answer> what </answer>",),
+        "the prompt above",
+    ),
+    "a box for nobody": ("qwen2.5-instruct", ("reward=boxed",), r"'boxed' reads an answer by '\boxed', and the prompt"),
+    "also of the bundled policy": (
+        "bundled",
+        ("reward=boxed",),
+        r"'boxed' reads an answer by '\boxed', and the prompt",
+    ),
+    "a box that is asked for": (
+        "qwen2.5-instruct",
+        ("reward=boxed", r"prompt.system=Put the answer within \boxed{}."),
+        None,
+    ),
+    "one part of several": (
+        "qwen2.5",
+        ('reward={parts=[{use="gsm8k"}, {use="format"}]}', "prompt.template=question_only"),
+        "reward = 'format' reads an answer by '</think>' and '<answer>' and '</answer>'",
+    ),
+    "no form at all": ("qwen2.5", ("reward=numeric", "prompt.template=question_only"), None),
+    "the user's own says nothing": ("qwen2.5", ("reward=mine.py:own", "prompt.template=question_only"), None),
+}
+
+
+@pytest.mark.parametrize(("model", "sets", "warning"), ASKED.values(), ids=ASKED)
+def test_check_warns_where_a_reward_s_form_is_asked_for_nowhere(tmp_path, model, sets, warning):
+    (tmp_path / "model").mkdir()
+    path = model if model == "bundled" else make(model, tmp_path / "model")
+    (tmp_path / "mine.py").write_text("def own(prompt, rollout):\n    return 1.0\n")
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\n')
+    result = winnow("check", tmp_path / "run.toml", "--set", f"model.path={path}", *(f"--set={text}" for text in sets))
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.partition("\n! ")[2].split())
+    assert (warning in said) if warning else ("reads an answer by" not in said)
+
+
+@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_check_raises_no_false_alarm_for_a_documented_configuration(tmp_path, config):
+    (tmp_path / "gsm8k_train.jsonl").write_text(GSM8K)
+    (tmp_path / "gsm8k_test.jsonl").write_text(GSM8K)
+    small = {"task.size": 64, "evaluate.problems": 8}
+    if config.stem == "gsm8k":
+        small = {"model.path": make("qwen2.5", tmp_path), "task.path": tmp_path, "rollout.prompts_per_step": 2}
+    result = winnow("check", config, *(f"--set={key}={value}" for key, value in small.items()))
+    assert result.exit_code == 0, result.output
+    assert "reads an answer by" not in " ".join(result.stdout.split())
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A hub's cache with a model in it, and a configuration that names it."""
+    import huggingface_hub.constants as hub
+
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "hub" / "models--owner--cached"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("1" * 40)
+    (model / "snapshots" / ("1" * 40)).mkdir(parents=True)
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\nmodel = "owner/cached"\n')
+    return make("qwen2.5", model / "snapshots" / ("1" * 40))
+
+
+def test_check_reads_what_the_hub_s_cache_has_of_a_model(cached, tmp_path):
+    (cached / "model.safetensors").unlink()
+    result = winnow("check", tmp_path / "run.toml")
+    assert result.exit_code == 0, result.output
+    assert 'model.path = "owner/cached"' in result.stdout
+    assert "<|im_start|>user\n             | What is" in result.stdout
+    assert "weights 498 KiB" in result.stdout
+    assert "note:" not in result.stdout
+
+
+def test_check_plans_with_the_settings_alone(cached, tmp_path):
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (cached / name).unlink()
+    shown = " ".join(winnow("check", tmp_path / "run.toml").stdout.split())
+    assert "weights 498 KiB" in shown
+    assert "note: the tokenizer of model.path = 'owner/cached' is not on this machine" in shown
+
+
+def test_check_cannot_compare_with_what_it_cannot_plan(tmp_path, cached):
+    result = winnow("check", tmp_path / "run.toml", "--set", "model.path=owner/other", "--memory", "80GiB")
+    assert result.exit_code == 2
+    assert "note: model.path = 'owner/other' is not on this machine" in result.stdout
+    assert "--memory 80GiB: there is no plan to compare it with" in result.stderr
+
+
+def test_check_takes_no_path_below_a_folder_that_is_here_for_a_hub_id(tmp_path, cached):
+    (tmp_path / "models").mkdir()
+    result = winnow("check", tmp_path / "run.toml", "--set", "model.path=models/qwen")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no folder 'models/qwen' (models is here, and has no qwen)" in result.stderr
+    result = winnow("check", tmp_path / "run.toml", "--set", 'task={use="gsm8k", path="models/gsm8k"}')
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "task.path: there is no file or folder models/gsm8k, and it is no hub id" in result.stderr
 
 
 def test_a_file_of_the_users_own_is_found_beside_the_configuration(tmp_path):

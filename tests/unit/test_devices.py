@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,24 +11,27 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from published_models import make
 from winnow.cli import app
+from winnow.config import load as load_config
 from winnow.config import validate
 from winnow.devices import plan_devices
 from winnow.engines.base import EngineContext
 from winnow.engines.native import native
 from winnow.errors import ConfigError
 from winnow.members import resolve_members, with_engine
-from winnow.memory_plan import MemoryPlan, Part, readable
+from winnow.memory_plan import MemoryPlan, Part, assumed, in_bytes, readable
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
 
 GIB = 2**30
 CPU = torch.device("cpu")
+GSM8K = Path(__file__).parents[2] / "configs" / "gsm8k.toml"
 
 
-def planned(*, longest_prompt=20, device=CPU, **keys):
+def planned(*, longest_prompt=20, device=CPU, memory=None, **keys):
     members = resolve_members(validate(keys), base=Path())
-    return plan_devices(members, device, longest_prompt=longest_prompt)
+    return plan_devices(members, device, longest_prompt=longest_prompt, memory=memory)
 
 
 def part(plan, name):
@@ -205,17 +209,93 @@ def test_sizes_for_a_person(size, text):
 HUGE = ["update.tokens_per_micro_batch=2000000000", "rollout.prompts_per_step=64", "rollout.rollouts_per_prompt=500000"]
 
 
+def huge(tmp_path, command):
+    (tmp_path / "run.toml").write_text(f'task = "arithmetic"\ndevice = "cpu"\noutput = "{tmp_path}/run"\n')
+    return CliRunner().invoke(app, [command, str(tmp_path / "run.toml"), *(f"--set={text}" for text in HUGE)])
+
+
 @pytest.mark.parametrize("command", ["check", "train"])
 def test_a_run_that_cannot_fit_is_refused_before_it_starts(tmp_path, command):
-    (tmp_path / "run.toml").write_text(f'task = "arithmetic"\ndevice = "cpu"\noutput = "{tmp_path}/run"\n')
-    sets = [f"--set={assignment}" for assignment in HUGE]
-    result = CliRunner().invoke(app, [command, str(tmp_path / "run.toml"), *sets])
-    assert (result.exit_code, result.stdout) == (2, "")
+    result = huge(tmp_path, command)
+    assert result.exit_code == 2
     assert "the run does not fit: at its worst moment cpu needs" in result.stderr
     assert (
         "lower update.tokens_per_micro_batch, now 2000000000; set model.gradient_checkpointing = true" in result.stderr
     )
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_check_shows_where_the_memory_goes_also_where_there_is_too_little(tmp_path):
+    shown = huge(tmp_path, "check").stdout
+    assert "update.tokens_per_micro_batch = 2000000000" in shown
+    assert "in an update " in shown
+    assert huge(tmp_path, "train").stdout == ""
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    """The published settings of Qwen2.5-1.5B, with a small tokenizer and no weights."""
+    make("qwen2.5", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    sizes = {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 28,
+        "vocab_size": 151936,
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **sizes}))
+    return tmp_path
+
+
+def check_gsm8k(model, *arguments):
+    return CliRunner().invoke(app, ["check", str(GSM8K), f"--set=model.path={model}", "--set=device=cuda", *arguments])
+
+
+def test_the_documented_configuration_of_a_real_model_fits_a_card_of_80_gb(qwen):
+    """With prompts as long as they may be, and a sixth of the card left to allocators and kernels."""
+    members = resolve_members(load_config(GSM8K, [f"model.path={qwen}"]), base=GSM8K.parent)
+    plan = plan_devices(members, torch.device("cuda"))
+    assert part(plan, "gradients").bytes == 4 * 1_543_714_304, "the published model's parameters, in float32"
+    assert plan.need("cuda:0") < 66 * GIB
+
+
+@pytest.mark.parametrize(("memory", "code"), [("80GiB", 0), ("70 GB", 0), ("40GiB", 2), ("40960MiB", 2), ("1 GB", 2)])
+def test_check_answers_for_a_card_that_is_not_here(qwen, memory, code):
+    result = check_gsm8k(qwen, "--memory", memory, "--set=task.path=owner/data")
+    assert result.exit_code == code, result.output
+    assert "policy on cuda:0; native samples on cuda:0" in result.stdout
+    assert f"at most; {readable(in_bytes(memory))} are free" in result.stdout
+    assert "in an update " in result.stdout
+    if code:
+        assert "the run does not fit: at its worst moment cuda:0 needs 6" in result.stderr
+        assert "lower rollout.max_rollouts_at_once, now 512" in result.stderr
+
+
+def test_the_share_that_vllm_takes_is_of_the_card_that_is_not_here():
+    plan = planned(rollout={"engine": "vllm"}, device=torch.device("cuda"), memory=80 * GIB)
+    assert part(plan, "vLLM").bytes == 40 * GIB
+
+
+def test_only_the_policy_s_kind_of_device_is_assumed():
+    room = assumed(7, "cuda")
+    assert (room("cuda:0"), room("cuda:1")) == (7, 7)
+    assert room("cpu") != 7
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("80GiB", 80 * GIB), ("80 gb", 80 * 10**9), (" 1.5GiB ", 3 * GIB // 2), ("512MiB", 2**29), ("3MB", 3 * 10**6)],
+)
+def test_sizes_as_a_person_writes_them(text, size):
+    assert in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "80", "GiB", "80G", "80 Gib it", "-1GiB", "1e3GiB", "80KiB", "８0GiB", "1.GiB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ConfigError, match="is no size: write a number and a unit, GiB, GB, MiB or MB, for example"):
+        in_bytes(text)
 
 
 def test_check_says_what_the_run_will_take(tmp_path):

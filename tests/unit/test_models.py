@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig
 
+from published_models import make
 from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
-from winnow.models.load import BUNDLED, check_tokenizer, describe, load, load_tokenizer, stop_tokens
+from winnow.models.folder import BUNDLED, _brought
+from winnow.models.load import describe, load, load_tokenizer, padding, stop_tokens
+from winnow.models.outline import outline
 
 TOKENIZER = load_tokenizer("bundled")
 SMALL = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16, "context": 64}
@@ -143,24 +147,30 @@ def test_stop_tokens_join_tokenizer_and_generation_settings() -> None:
     assert stop_tokens(TOKENIZER, GenerationConfig(eos_token_id=[9, eos, 7])) == (eos, 7, 9)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"pad_token": None}, 'no pad token.*set "pad_token" in .*tokenizer_config.json'),
-        ({"eos_token": None}, 'no rollout could ever stop; set "eos_token" in .*tokenizer_config.json'),
-        ({"pad_token": "<|endoftext|>"}, "pads with its eos token.*never teaches the policy to stop.*it has '<|pad|>'"),
-    ],
-)
-def test_a_tokenizer_that_cannot_pad_or_stop_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
-    edit(folder / "tokenizer_config.json", **changes)
-    with pytest.raises(DataError, match=message.replace("|", r"\|")):
-        load_tokenizer(str(folder))
-    with pytest.raises(DataError, match=message.replace("|", r"\|")):
-        load(str(folder))  # before the weights, which are not there
+def test_a_tokenizer_that_cannot_stop_is_refused(folder: Path) -> None:
+    edit(folder / "tokenizer_config.json", eos_token=None)
+    for reader in (load_tokenizer, load):  # before the weights, which are not there
+        with pytest.raises(DataError, match=r'no rollout could ever stop; set "eos_token" in .*tokenizer_config.json'):
+            reader(str(folder))
 
 
-def test_a_good_tokenizer_passes() -> None:
-    check_tokenizer(TOKENIZER, "bundled")
+@pytest.mark.parametrize(("pad", "token"), [(None, 1), ("<|endoftext|>", 1), ("<|user|>", 3), ("<|pad|>", 0)])
+def test_any_token_may_pad(folder: Path, pad: str | None, token: int) -> None:
+    """Its own; without one the eos token, which is also what Qwen2.5's base models name."""
+    edit(folder / "tokenizer_config.json", pad_token=pad)
+    tokenizer = load_tokenizer(str(folder))
+    assert padding(tokenizer) == token == (tokenizer.convert_tokens_to_ids(pad) if pad else tokenizer.eos_token_id)
+
+
+def test_a_pad_token_can_be_chosen_and_is_saved_with_the_model(folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(str(folder), pad_token="<|user|>")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(str(tmp_path / "saved")).pad_token == "<|user|>"
+
+
+def test_a_pad_token_that_the_vocabulary_lacks_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model.pad_token = '<\|p\|>' is no token of .*; name one, or leave it out"):
+        load_tokenizer(str(folder), pad_token="<|p|>")
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "nowhere", "a/b/c"])
@@ -209,3 +219,160 @@ def test_a_foreign_tokenizer_is_refused(folder: Path) -> None:
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'float32'"):
         load("bundled", dtype="float3")
+
+
+# Where models are -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache with Qwen2.5 as owner/cached; nothing else can be reached."""
+    import huggingface_hub.constants as hub
+
+    monkeypatch.setattr("winnow.models.folder._brought", _brought.__wrapped__)  # another test had another cache
+    monkeypatch.setattr(hub, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "hub" / "models--owner--cached"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0" * 40)
+    (model / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    return make("qwen2.5", model / "snapshots" / ("0" * 40))
+
+
+def test_a_model_in_the_hub_s_cache_is_read_as_a_folder_is(cache: Path) -> None:
+    loaded = load("owner/cached")
+    assert loaded.model.name_or_path == "owner/cached", "an adapter names its base by what was asked for"
+    assert loaded.tokenizer.get_vocab() == load_tokenizer(str(cache)).get_vocab()
+    assert loaded.stop_tokens == (loaded.tokenizer.convert_tokens_to_ids("<|endoftext|>"),)
+
+
+def test_settings_need_no_weights_in_the_cache(cache: Path) -> None:
+    (cache / "model.safetensors").unlink()
+    assert describe("owner/cached").context == 131072
+    with pytest.raises(DataError, match=r"no usable weights of 'owner/cached': .* has no model.safetensors"):
+        load("owner/cached")
+
+
+def test_what_is_neither_here_nor_in_the_hub_could_have_been_either(cache: Path) -> None:
+    with pytest.raises(DataError, match=r"no folder 'owner/other' here, and the hub did not give a model of that id"):
+        describe("owner/other")
+
+
+def test_a_path_below_a_folder_that_is_here_is_no_hub_id(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    with pytest.raises(
+        DataError, match=r"no folder 'models/qwen' \(models is here, and has no qwen\); give \"bundled\""
+    ):
+        describe("models/qwen")
+    (tmp_path / "owner").mkdir()
+    assert describe("owner/cached").family == "qwen2", "the cache has it"
+
+
+# What is opened -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """A model in several files and their index, and the weights once more as a pickle."""
+    model = load("bundled").model
+    model.save_pretrained(tmp_path, max_shard_size="500KB")
+    TOKENIZER.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "outside").mkdir()
+    return tmp_path
+
+
+def test_a_model_in_several_files_is_read(sharded: Path) -> None:
+    assert len(list(sharded.glob("*.safetensors"))) > 2
+    assert load(str(sharded)).model.num_parameters() == load("bundled").model.num_parameters()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pytorch_model.bin", "outside/model.safetensors", "../model.safetensors", "/tmp/model.safetensors", ".safetensors",
+     "model.safetensors.bin", "..\\model.safetensors", "", 3, None],
+)  # fmt: skip
+def test_an_index_names_safetensors_in_its_own_folder_and_nothing_else(
+    sharded: Path, name: object, monkeypatch
+) -> None:
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("a pickle was opened"))
+    index = sharded / "model.safetensors.index.json"
+    names = json.loads(index.read_text())["weight_map"]
+    edit(index, weight_map={**names, next(iter(names)): name})
+    with pytest.raises(DataError, match=re.escape(f"index.json names {str(name)!r}: weights are read from")):
+        load(str(sharded))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": 3}', "{}", "[" * 100_000])
+def test_an_index_that_is_none_is_named(sharded: Path, text: str) -> None:
+    (sharded / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(DataError, match="is no index of weights"):
+        load(str(sharded))
+
+
+def test_a_pickle_alone_is_no_model(sharded: Path) -> None:
+    for file in sharded.glob("*safetensors*"):
+        file.unlink()
+    with pytest.raises(DataError, match=r"has no model.safetensors; .*\(winnow opens no other kind\)"):
+        load(str(sharded))
+
+
+def test_settings_cannot_name_other_weights(sharded: Path) -> None:
+    edit(sharded / "config.json", transformers_weights="pytorch_model.bin")
+    for reader in (load, describe):
+        with pytest.raises(DataError, match=r"takes its weights from 'pytorch_model.bin' \(transformers_weights\)"):
+            reader(str(sharded))
+
+
+def test_an_adapter_is_not_taken_for_a_model(sharded: Path) -> None:
+    """transformers would add it to the weights, from a pickle where it has no safetensors."""
+    (sharded / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "owner/base"}))
+    torch.save({}, sharded / "adapter_model.bin")
+    with pytest.raises(DataError, match=r"holds an adapter \(adapter_config.json\) and no whole model"):
+        load(str(sharded))
+
+
+def test_code_beside_a_model_is_not_run(folder: Path, tmp_path: Path) -> None:
+    """Of a family that transformers knows its own code is used; one that only the folder's code knows is refused."""
+    shutil.copy(BUNDLED / "model.safetensors", folder)
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    classes = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.T", "own.T"]}
+    for file in ("config.json", "tokenizer_config.json"):
+        edit(folder / file, auto_map=classes)
+    assert load(str(folder)).model.config.model_type == "qwen2"
+    edit(folder / "config.json", model_type="own")
+    with pytest.raises(DataError, match=r"no usable config\.json"):
+        load(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
+    """transformers would bring its code from the hub."""
+    for key in ("attn_implementation", "_attn_implementation"):
+        edit(folder / "config.json", **{key: "owner/kernel"})
+    assert outline(str(folder), dtype="float32").config._attn_implementation == "sdpa"
+    shutil.copy(BUNDLED / "model.safetensors", folder)
+    assert load(str(folder)).model.config._attn_implementation == "sdpa"
+
+
+# As published ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ends", "pad"),
+    [
+        ("qwen2.5", ["<|endoftext|>"], "<|endoftext|>"),
+        ("qwen2.5-instruct", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
+        ("llama-3.2-instruct", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
+    ],
+)
+def test_published_models_stop_and_pad(tmp_path: Path, name: str, ends: list[str], pad: str) -> None:
+    loaded = load(str(make(name, tmp_path)))
+    assert loaded.tokenizer.convert_ids_to_tokens(loaded.stop_tokens) == ends
+    assert loaded.tokenizer.convert_ids_to_tokens(padding(loaded.tokenizer)) == pad
+    assert loaded.tokenizer.tokenize("</answer>\n")[-1] == ">Ċ"
+    assert (
+        loaded.tokenizer.decode(loaded.tokenizer("so , it is .", add_special_tokens=False)["input_ids"])
+        == "so , it is ."
+    )

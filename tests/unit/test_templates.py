@@ -145,6 +145,52 @@ def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
     assert only(render(asked("x"), model, template="chat", max_prompt_tokens=99).prompts).text == "\n26 Jul 2024|x"
 
 
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
+        "{% endfor %}",
+        "{% set n = namespace(x=9) %}{% for i in range(9) %}{% set n.x = n.x ** n.x %}{% endfor %}{{ n.x }}",
+        "{{ 9 ** (9 ** (9 ** 9)) }}",  # computed while it is compiled
+    ],
+    ids=["loops", "a number", "a constant"],
+)
+def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel, after a second of computing, however busy the machine is."""
+    monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
+    model = qwen()
+    model.chat_template = "{% if 'b' in messages[0].content %}" + endless + "{% endif %}x"
+    with pytest.raises(DataError, match=r"chat template does not end: prompt [12] took more than 0 seconds of comput"):
+        render(asked("a", "b", "c"), model, template="chat", max_prompt_tokens=99)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (
+            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+            "refused the messages: it needs more than 1024 MiB; set prompt.template to",
+        ),
+        ("{{ 1 // 0 }}", "refused the messages: integer division or modulo by zero"),
+        ("{% for i in range(10 ** 12) %}{% endfor %}", "refused the messages: Range too big"),
+        ("{% for %}", "refused the messages: "),
+        ("{{ messages[7].content }}", "refused the messages: "),
+    ],
+    ids=["fills the memory", "divides by zero", "counts too far", "is none", "asks for more"],
+)
+def test_what_a_chat_template_gets_wrong_is_a_message(template: str, said: str) -> None:
+    model = qwen()
+    model.chat_template = template
+    with pytest.raises(DataError, match=f"the tokenizer's chat template {said}"):
+        render(asked("a"), model, template="chat", max_prompt_tokens=99)
+
+
+def test_many_prompts_come_in_order_and_whole() -> None:
+    questions = [f"{i} {'x' * (i % 7) * 1000} \u2028 \N{GRINNING FACE}" for i in range(400)]
+    prompts = render(asked(*questions), qwen(), template="chat", max_prompt_tokens=10_000).prompts
+    assert [question in prompt.text for question, prompt in zip(questions, prompts, strict=True)] == [True] * 400
+
+
 def test_a_system_message_needs_chat() -> None:
     with pytest.raises(ConfigError, match=r"prompt\.system needs prompt\.template = 'chat'"):
         render(asked("x"), qwen(), template="r1_zero", system="s", max_prompt_tokens=999)

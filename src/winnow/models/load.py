@@ -1,7 +1,6 @@
 """How a model folder becomes a policy: tokenizer and settings are checked before any weight is read.
 
-`path` is everywhere "bundled" (the tiny policy inside the package), a folder in Hugging Face format, or a hub id. No
-code from a folder is run and no pickle is opened.
+No code from a folder is run and no pickle is opened. What `path` may be, `folder.py` says.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ from transformers import (
 )
 
 from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.models.folder import settings_folder, weights_folder
 
 T = TypeVar("T")
 
-BUNDLED = Path(__file__).parent / "bundled"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+NO_CODE = {"trust_remote_code": False}  # what lies beside a model is not run
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -60,11 +60,13 @@ def describe(path: str) -> Description:
         ) from error
 
 
-def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
-    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy."""
+def load(path: str, *, dtype: str = "float32", device: str = "cpu", pad_token: str | None = None) -> Loaded:
+    """Tokenizer, weights and stop tokens, checked in that order; `pad_token` as in `load_tokenizer`. Raises DataError
+    or ConfigError naming the remedy.
+    """
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, pad_token=pad_token)
     config = read_config(path)
     if len(tokenizer) > config.vocab_size:
         raise DataError(
@@ -72,40 +74,44 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
     model = _weights(path, config, DTYPES[dtype]).to(device).eval()
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, model.generation_config))
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, generation_settings(path)))
 
 
-def load_tokenizer(path: str) -> Any:
-    """The tokenizer, with distinct pad and end-of-sequence tokens. Raises DataError naming the remedy."""
-    source, local = _source(path)
-    if local and not any((Path(source) / name).is_file() for name in TOKENIZER_FILES):
-        # transformers would invent an empty tokenizer of the model's family
+def load_tokenizer(path: str, *, pad_token: str | None = None) -> Any:
+    """The tokenizer, with `pad_token` where one is given. Raises DataError naming the remedy, and ConfigError for a pad
+    token that is not in its vocabulary.
+    """
+    folder = settings_folder(path)
+    if not has_tokenizer(folder):  # transformers would invent an empty tokenizer of the model's family
         raise DataError(f"model.path: {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
     # AutoTokenizer puts the family's own rules in place of those in tokenizer.json; the file is what was trained with
-    as_written = local and (Path(source) / "tokenizer.json").is_file()
-    tokenizer = _read(path, "tokenizer", (PreTrainedTokenizerFast if as_written else AutoTokenizer).from_pretrained)
-    check_tokenizer(tokenizer, path)
+    reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
+    tokenizer = _read(path, "tokenizer", folder, reader.from_pretrained, **NO_CODE, clean_up_tokenization_spaces=False)
+    if tokenizer.eos_token_id is None:
+        raise DataError(
+            f'{path}: the tokenizer has no eos token, so no rollout could ever stop; set "eos_token" in '
+            f"{folder / 'tokenizer_config.json'} to a token of the vocabulary"
+        )
+    if pad_token is not None:
+        if pad_token not in tokenizer.get_vocab():
+            raise ConfigError(f"model.pad_token = {pad_token!r} is no token of {path!r}; name one, or leave it out")
+        tokenizer.pad_token = pad_token
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Any, path: str) -> None:
-    """Raise DataError unless the tokenizer can both end a text and pad a batch, with different tokens."""
-    where = f"in {path}/tokenizer_config.json to a token of the vocabulary"
-    if tokenizer.eos_token_id is None:
-        raise DataError(
-            f'{path}: the tokenizer has no eos token, so no rollout could ever stop; set "eos_token" {where}'
-        )
-    if tokenizer.pad_token_id is None:
-        raise DataError(
-            f"{path}: the tokenizer has no pad token, so rollouts of different lengths cannot share a batch; "
-            f'set "pad_token" {where}{_spare(tokenizer)}'
-        )
-    if tokenizer.pad_token_id == tokenizer.eos_token_id:
-        raise DataError(
-            f"{path}: the tokenizer pads with its eos token {tokenizer.eos_token!r}. winnow masks by position and "
-            f"would train it correctly, but a warm start, or any other tool that masks padding by its value, then "
-            f'never teaches the policy to stop; set "pad_token" {where} that is not the eos token{_spare(tokenizer)}'
-        )
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a model folder says how text becomes tokens."""
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def padding(tokenizer: Any) -> int:
+    """The id that fills space beside shorter rows: the pad token, or the eos token where there is none.
+
+    Padding is masked by position, so any id would do: one that also ends rollouts (Qwen2.5 pads with its eos), or one
+    that was never meant for it (Llama has no pad token), is trained as any other token where it was sampled.
+    """
+    pad: int | None = tokenizer.pad_token_id
+    return int(tokenizer.eos_token_id) if pad is None else pad
 
 
 def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> tuple[int, ...]:
@@ -115,15 +121,25 @@ def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> t
     return tuple(sorted({tokenizer.eos_token_id, *listed}))
 
 
+def generation_settings(path: str) -> GenerationConfig:
+    """Those of generation_config.json, or what the model's settings say where there is none. Raises DataError."""
+    folder = settings_folder(path)
+    if (folder / "generation_config.json").is_file():
+        return _read(path, "generation_config.json", folder, GenerationConfig.from_pretrained)
+    return GenerationConfig.from_model_config(read_config(path))
+
+
 def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
     model, report = _read(
         path,
         "weights",
+        weights_folder(path),
         AutoModelForCausalLM.from_pretrained,
         config=_without_dropout(config),
         dtype=dtype,
         attn_implementation="sdpa",
         use_safetensors=True,
+        **NO_CODE,
         output_loading_info=True,
     )
     if missing := sorted(report["missing_keys"]):
@@ -131,37 +147,30 @@ def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
             f"{path}: {len(missing)} weights are not in the files and would be random, {missing[0]!r} among them; "
             f"copy every *.safetensors file of the model into the folder"
         )
+    model.name_or_path = path  # and not a folder of the hub's cache: an adapter names its base by it
     return model
 
 
 def read_config(path: str) -> Any:
-    """The model's settings. Raises DataError where there are none."""
-    return _read(path, "config.json", AutoConfig.from_pretrained)
+    """The model's settings. Raises DataError where there are none, and where they name other files of weights."""
+    config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
+    if named := getattr(config, "transformers_weights", None):
+        raise DataError(
+            f"{path}: config.json takes its weights from {named!r} (transformers_weights); winnow reads "
+            f"model.safetensors, or what its index names: rename the files, and remove the key"
+        )
+    return config
 
 
-def _read(path: str, what: str, reader: Callable[..., T], **options: Any) -> T:
-    source, local = _source(path)
+def _read(path: str, what: str, folder: Path, reader: Callable[..., T], **options: Any) -> T:
     try:
-        return reader(source, local_files_only=local, trust_remote_code=False, **options)
+        return reader(str(folder), local_files_only=True, **options)
     except Exception as error:  # the readers raise what their parsers raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        where = "the folder" if local else "the hub (is there a network, and is the id right?)"
         raise DataError(
-            f"model.path: no usable {what} of {path!r} in {where}; a model folder holds config.json, tokenizer.json, "
-            f"tokenizer_config.json and *.safetensors. The reader said: {reason}"
+            f"model.path: no usable {what} of {path!r} in the folder; a model folder holds config.json, "
+            f"tokenizer.json, tokenizer_config.json and *.safetensors. The reader said: {reason}"
         ) from error
-
-
-def _source(path: str) -> tuple[str, bool]:
-    """What transformers should open, and whether it is on this machine."""
-    folder = BUNDLED if path == "bundled" else Path(path).expanduser()
-    if folder.is_dir():
-        return str(folder), True
-    if path.count("/") == 1 and not path.startswith((".", "/", "~")):
-        return path, False
-    raise DataError(
-        f'model.path: there is no folder {path!r}; give "bundled", a model folder, or a hub id "owner/name"'
-    )
 
 
 def _without_dropout(config: Any) -> Any:
@@ -170,10 +179,3 @@ def _without_dropout(config: Any) -> Any:
         if "dropout" in name and isinstance(value, float):
             setattr(config, name, 0.0)
     return config
-
-
-def _spare(tokenizer: Any) -> str:
-    """A hint: a token the vocabulary already has for padding or for no purpose yet."""
-    names = (str(token) for token in tokenizer.added_tokens_decoder.values() if str(token) != tokenizer.eos_token)
-    spare = next((name for name in names if "pad" in name or "reserved" in name), None)
-    return "" if spare is None else f" (it has {spare!r})"

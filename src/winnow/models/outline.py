@@ -17,7 +17,9 @@ def outline(path: str, *, dtype: str) -> PreTrainedModel:
     config = read_config(path)
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=DTYPES[dtype], attn_implementation="sdpa"
+            )
     except Exception as error:  # every family's own
         raise DataError(
             f"model.path: transformers makes no causal language model of config.json of {path!r}; it said: "

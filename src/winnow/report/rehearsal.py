@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from winnow.build import held_out_prompts, longest, training_prompts
 from winnow.devices import plan_devices
 from winnow.learner.device import planned_device
 from winnow.members import Members
-from winnow.memory_plan import MemoryPlan
+from winnow.memory_plan import MemoryPlan, Room, assumed, free
+from winnow.models.folder import cached_folder, on_hub, settings_folder
+from winnow.models.load import has_tokenizer, load_tokenizer
 from winnow.registry import resolve
+from winnow.report.first_prompt import FirstPrompt
 from winnow.tasks.stream import PromptStream
 
 
@@ -18,50 +22,59 @@ from winnow.tasks.stream import PromptStream
 class Rehearsal:
     """What came out."""
 
+    first: FirstPrompt | None  # None where none could be rendered
     plan: MemoryPlan | None  # None where the model's settings are not on this machine
+    room: Room  # what the plan is to fit into
     notes: tuple[str, ...]  # a sentence per thing that only the network could show
 
 
-def rehearse(members: Members) -> Rehearsal:
-    """Load the problems, render the prompts of both splits, and plan the devices.
+def rehearse(members: Members, *, memory: int | None = None) -> Rehearsal:
+    """Load the problems, render the prompts of both splits, and plan the devices; a model of the hub is looked for in
+    its cache. `memory` are the bytes of the policy's device, where it is not the one of this machine.
 
-    Raises ConfigError or DataError as a run would.
+    Raises ConfigError or DataError as a run would, but not for a plan that does not fit: `plan.check` does.
     """
-    data, model = _hub_data(members), _hub_model(members)
-    longest_prompt = None
-    if model is None and data is None:
-        longest_prompt = _check_prompts(members)
+    path, data = members.config.model.path, _hub_data(members)
+    folder = cached_folder(path) if on_hub(path) else settings_folder(path)
+    readable = folder is not None and (not on_hub(path) or has_tokenizer(folder))
+    first, longest_prompt, plan = None, None, None
+    if folder is not None and on_hub(path):
+        members = _reading(members, folder)
+    if data is None and readable:
+        first, longest_prompt = _check_prompts(members)
     elif data is None:
         _check_problems(members)
+    device = planned_device(members.config.device)
+    if folder is not None:
+        plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory)
+    missing = "the tokenizer of " if folder else ""
     notes = (
         *([f"task.path = {data!r} is not on this machine, so no problem was looked at"] if data else []),
-        *([f"model.path = {model!r} is not on this machine, so no prompt was rendered"] if model else []),
-    )
-    return Rehearsal(None if model else _plan(members, longest_prompt), notes)
+        *([] if readable else [f"{missing}model.path = {path!r} is not on this machine, neither as a folder nor in the "
+           f"hub's cache, so no prompt was rendered{'' if folder else ' and no memory planned'}"]),
+    )  # fmt: skip
+    return Rehearsal(first, plan, free if memory is None else assumed(memory, device.type), notes)
 
 
-def _plan(members: Members, longest_prompt: int | None) -> MemoryPlan:
-    plan = plan_devices(members, planned_device(members.config.device), longest_prompt=longest_prompt)
-    plan.check()
-    return plan
+def _reading(members: Members, folder: Path) -> Members:
+    """The same members, with their model in a folder of the hub's cache."""
+    config = members.config
+    model = config.model.model_copy(update={"path": str(folder)})
+    return dataclasses.replace(members, config=config.model_copy(update={"model": model}))
 
 
-def _check_prompts(members: Members) -> int:
-    """Tokens of the longest prompt."""
+def _check_prompts(members: Members) -> tuple[FirstPrompt, int]:
+    """The first prompt, and the tokens of the longest one."""
     config = members.config
     training, held_out = training_prompts(members).prompts, held_out_prompts(members).prompts
     PromptStream(training, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
-    return longest([*training, *held_out])
+    tokenizer = load_tokenizer(config.model.path)
+    return FirstPrompt.of(training[0], tokenizer, config.model.path), longest([*training, *held_out])
 
 
 def _check_problems(members: Members) -> None:
     members.task("train")
     members.task(members.config.evaluate.split)
-
-
-def _hub_model(members: Members) -> str | None:
-    path = members.config.model.path
-    return path if path != "bundled" and _on_hub(path) else None
 
 
 def _hub_data(members: Members) -> str | None:
@@ -74,4 +87,5 @@ def _hub_data(members: Members) -> str | None:
 
 def _on_hub(path: str) -> bool:
     """Is it "owner/name", and nothing of that name here?"""
-    return path.count("/") == 1 and path[0] not in "./~" and not path.endswith("/") and not Path(path).exists()
+    there = Path(path).exists() or Path(path).parent.is_dir()
+    return path.count("/") == 1 and path[0] not in "./~" and not path.endswith("/") and not there

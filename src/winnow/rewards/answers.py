@@ -30,7 +30,11 @@ def _check_tolerance(options: Mapping[str, Any]) -> None:
 
 
 @register(
-    "reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", check=check_grader, warm=warm_grader
+    "reward",
+    example=lambda gold: f"because</think> <answer>{gold}</answer>",
+    asks=[("</think> <answer>", "</answer>")],
+    check=check_grader,
+    warm=warm_grader,
 )
 def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
     r"""1 for a right answer in the r1_zero format, else 0; the format is logged, never paid for by itself.
@@ -55,7 +59,13 @@ def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -
     return verdict(answer, prompt.answer, GRADERS[grader], format=float(answer is not None))
 
 
-@register("reward", example=lambda gold: rf"so</think> \boxed{{{gold}}}", check=_check_boxed, warm=warm_grader)
+@register(
+    "reward",
+    example=lambda gold: rf"so</think> \boxed{{{gold}}}",
+    asks=[(r"\boxed",)],
+    check=_check_boxed,
+    warm=warm_grader,
+)
 def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
     """1 when the last box after the reasoning is right; a box inside reasoning that never ended is no answer.
 

@@ -4,7 +4,9 @@ A reward joins by saying how a right answer is phrased:
 
     @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}")
 
-and, where the golds of its prompts stand in `meta`, example_meta=lambda gold: {...} beside it.
+and, where the golds of its prompts stand in `meta`, example_meta=lambda gold: {...} beside it. One that reads an answer
+in one form only says so, asks=[("<answer>", "</answer>"), (r"\boxed",)]: alternatives, each with the marks that a
+completion then has, so that `winnow check` can look for them in the prompt.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+ASKS = [TAGS[1:]]  # the first one is often the prompt's own
 _BETWEEN = re.compile(r"</think>\s*<answer>")
 
 
@@ -20,7 +21,7 @@ def thinking_open(prompt: Prompt) -> bool:
     return prompt.text.rstrip().endswith("<think>")
 
 
-@register("reward", "format", example=lambda gold: f"because</think> <answer>{gold}</answer>")
+@register("reward", "format", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=ASKS)
 def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Outcome:
     """max(0, 1 - 0.01 * characters outside the block `<think>..</think> <answer>..</answer>`); 0 without the block.
 
@@ -38,7 +39,7 @@ def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Ou
     return _shape(score)
 
 
-@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>")
+@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=ASKS)
 def tag_count(prompt: Prompt, rollout: Rollout) -> Outcome:
     """0.25 for each of the four tags that occurs exactly once."""
     text = _whole(prompt, rollout)

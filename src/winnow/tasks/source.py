@@ -75,9 +75,13 @@ def read_published(path: str, split: str, *, files: Sequence[str], subset: str |
         return read_jsonl(local)
     if local.is_dir():
         return read_jsonl(_first(local, files))
-    if _HUB_ID.fullmatch(path) and not path.startswith(".") and not path.endswith(".jsonl"):
+    a_path = path.startswith(".") or path.endswith(".jsonl") or local.parent.is_dir()
+    if _HUB_ID.fullmatch(path) and not a_path:
         return read_hub(path, split, subset=subset)
-    raise DataError(f"task.path: there is no file or folder {path}, and it is no hub id (owner/name)")
+    raise DataError(
+        f"task.path: there is no file or folder {path}, and it is no hub id (owner/name); winnow fetch brings a "
+        f"published data set into a folder"
+    )
 
 
 def read_train_and_test(

@@ -13,6 +13,7 @@ import numpy as np
 
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.records import Problem, Prompt
+from winnow.tasks.chat import chat_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,10 +28,6 @@ R1_ZERO = (
     "Assistant: <think>"
 )
 PLAIN = MappingProxyType({"r1_zero": R1_ZERO, "question_only": "{question}"})
-
-# Stands in for the clock of a chat template (the date is the one Llama 3's falls back to): a run resumed tomorrow must
-# see the same prompts. The + keeps what follows as it is.
-_CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +53,15 @@ def render(
     or a UTF-8 text file, relative to `base`, with one `{question}`; the line break that ends the file does not count.
     `chat` writes its special tokens itself, and a fixed date; the others start with BOS where the tokenizer adds one.
 
-    Raises ConfigError for a template that cannot be used, DataError for a tokenizer without a chat template, for a
-    question that holds a special token, and where every prompt is too long.
+    Raises ConfigError for a template that cannot be used, DataError for a chat template that is not there or does not
+    end, for a question that holds a special token, and where every prompt is too long.
     """
     _refuse_special_tokens(problems, tokenizer)
-    write = _chat(tokenizer, system) if template == "chat" else _plain(template, tokenizer, system, base)
-    texts = [write(problem.question) for problem in problems]
+    questions = [problem.question for problem in problems]
+    if template == "chat":
+        texts = chat_texts(questions, tokenizer, system)
+    else:
+        texts = list(map(_plain(template, tokenizer, system, base), questions))
     tokens = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     fitting = [
         _prompt(problem, text, ids)
@@ -96,32 +96,6 @@ def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:
         task=problem.task,
         meta=problem.meta,
     )
-
-
-def _chat(tokenizer: PreTrainedTokenizerBase, system: str | None) -> Write:
-    from jinja2 import TemplateError
-
-    if not tokenizer.chat_template:
-        raise DataError(
-            "prompt.template is 'chat', but the model's tokenizer has no chat template; "
-            "set it to r1_zero, question_only or a file"
-        )
-    own = tokenizer.get_chat_template()
-    fixed = _CLOCK + own if "strftime_now" in own else own
-    before = [] if system is None else [{"role": "system", "content": system}]
-
-    def write(question: str) -> str:
-        messages = [*before, {"role": "user", "content": question}]
-        try:
-            text = tokenizer.apply_chat_template(
-                messages, chat_template=fixed, tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError as error:
-            hint = "; leave out prompt.system if the model knows no system message" if before else ""
-            raise DataError(f"the tokenizer's chat template refused the messages: {error}{hint}") from error
-        return str(text)
-
-    return write
 
 
 def _plain(template: str, tokenizer: PreTrainedTokenizerBase, system: str | None, base: Path | None) -> Write:

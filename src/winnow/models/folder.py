@@ -1,0 +1,109 @@
+"""Where a model's files are. `path` is everywhere "bundled" (the tiny policy inside the package), a folder in Hugging
+Face format, or a hub id, which stands for its folder in the hub's cache. What is opened is looked at first.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from winnow.errors import DataError
+
+BUNDLED = Path(__file__).parent / "bundled"
+SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_SHARD = re.compile(r"\w[\w.-]*\.safetensors")
+
+
+def settings_folder(path: str) -> Path:
+    """The folder that holds the settings and the tokenizer, brought from the hub where it has to be. Raises DataError
+    where there is none.
+    """
+    return _brought(path, SETTINGS) if on_hub(path) else _local(path)
+
+
+def weights_folder(path: str) -> Path:
+    """The same folder with every file of weights, all of them safetensors. Raises DataError otherwise."""
+    folder = settings_folder(path)
+    names = weight_files(folder)
+    if on_hub(path):
+        folder = _brought(path, names, revision=folder.name)  # what its index was read from
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise DataError(
+            f"model.path: no usable weights of {path!r}: {folder} has no {missing[0]}; copy every *.safetensors file "
+            f"of the model into the folder (winnow opens no other kind)"
+        )
+    return folder
+
+
+def weight_files(folder: Path) -> tuple[str, ...]:
+    """The names of the files that hold the weights. Raises DataError where transformers would open anything else:
+    what an index names may be a pickle, and lie anywhere.
+    """
+    if (folder / "adapter_config.json").exists():
+        raise DataError(
+            f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model; name the folder of the "
+            f"merged model, which a checkpoint of winnow is"
+        )
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        return (WEIGHTS,)
+    try:
+        names = sorted({str(name) for name in json.loads((folder / INDEX).read_bytes())["weight_map"].values()})
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{folder / INDEX} is no index of weights ({type(error).__name__}); copy it again") from error
+    for name in names:
+        if not _SHARD.fullmatch(name):
+            raise DataError(
+                f"{folder / INDEX} names {name!r}: weights are read from *.safetensors files in the model's own "
+                f"folder, and from nothing else; get them in that form"
+            )
+    return tuple(names)
+
+
+def on_hub(path: str) -> bool:
+    """Is it to be looked for on the hub? Not where its first part is a folder here, unless the cache has the model.
+
+    Raises DataError for what is neither a folder nor a hub id.
+    """
+    folder = Path(path).expanduser()
+    if path == "bundled" or folder.is_dir():
+        return False
+    looks_like_one = _HUB_ID.fullmatch(path) is not None
+    if looks_like_one and (not folder.parent.is_dir() or cached_folder(path)):
+        return True
+    found = f" ({folder.parent} is here, and has no {folder.name})" if looks_like_one else ""
+    raise DataError(
+        f'model.path: there is no folder {path!r}{found}; give "bundled", a model folder, or a hub id "owner/name" '
+        f"(winnow fetch OWNER/NAME FOLDER brings one)"
+    )
+
+
+def cached_folder(hub_id: str) -> Path | None:
+    """What the hub's cache has of a model, with its config.json at least; None where it has not. Never asks the hub."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(hub_id, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _local(path: str) -> Path:
+    return BUNDLED if path == "bundled" else Path(path).expanduser()
+
+
+@functools.cache  # a run reads one revision, and asks once
+def _brought(hub_id: str, patterns: Sequence[str], revision: str | None = None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=list(patterns), revision=revision))
+    except Exception as error:  # the hub's, the network's and the disk's errors share no base
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        raise DataError(
+            f"model.path: there is no folder {hub_id!r} here, and the hub did not give a model of that id (is there a "
+            f"network, and is the id right?). It said: {reason}"
+        ) from error

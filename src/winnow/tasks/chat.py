@@ -1,0 +1,136 @@
+"""Questions through a tokenizer's own chat template.
+
+A template comes with a model and is a program: it may loop for ever, or fill the memory. It is compiled and rendered in
+a child process, which the kernel ends at its limits; the trainer never runs it. The child is a fork, as it needs what
+transformers' templates can do and a fresh import would take seconds; it touches neither torch nor a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from winnow.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Stands in for the clock of a chat template (the date is the one Llama 3's falls back to): a run resumed tomorrow must
+# see the same prompts. The + keeps what follows as it is.
+_CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
+
+CPU_SECONDS = 30  # of one prompt; real templates take less than a thousandth
+MEMORY = 2**30  # bytes, on top of what the trainer has
+
+
+def chat_texts(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None) -> list[str]:
+    """The text of every question, after the message `system` where there is one.
+
+    Raises DataError for a tokenizer without a chat template, and for a template that fails, does not end
+    (`CPU_SECONDS` per prompt) or takes too much memory (`MEMORY`).
+    """
+    if not tokenizer.chat_template:
+        raise DataError(
+            "prompt.template is 'chat', but the model's tokenizer has no chat template; "
+            "set it to r1_zero, question_only or a file"
+        )
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _child(reading, writing, questions, tokenizer, system)
+    os.close(writing)
+    try:
+        with open(reading, "rb") as pipe:
+            said = [json.loads(line) for line in pipe if line.endswith(b"\n")]
+    finally:
+        status = _end(child)
+    if len(said) == len(questions) and all(isinstance(text, str) for text in said):
+        return said
+    raise _failure(said, status, system)
+
+
+def _end(child: int) -> int:
+    """Its wait status; killed first, in case that reading was interrupted."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):  # a program that ignores SIGCHLD has no statuses
+        return os.waitpid(child, 0)[1]
+    return 0
+
+
+def _failure(said: Sequence[Any], status: int, system: str | None) -> DataError:
+    """Why the child did not answer every question."""
+    instead = "; set prompt.template to r1_zero, question_only or a file, or mend the template"
+    if said and isinstance(said[-1], dict):
+        hint = "; leave out prompt.system if the model knows no system message" if system is not None else instead
+        return DataError(f"the tokenizer's chat template refused the messages: {said[-1]['error']}{hint}")
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return DataError(
+            f"the tokenizer's chat template does not end: prompt {len(said) + 1} took more than {CPU_SECONDS} seconds "
+            f"of computing{instead}"
+        )
+    return DataError(f"the process that renders the tokenizer's chat template ended by itself ({status=}){instead}")
+
+
+def _child(
+    reading: int, writing: int, questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None
+) -> None:
+    """Write a line of JSON per question: its text, or {"error": ...} and no more. Never returns."""
+    try:
+        os.close(reading)
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
+        with open(writing, "wb") as pipe:
+            _answer(pipe, _rendered(questions, tokenizer, system))
+    finally:
+        os._exit(0)
+
+
+def _answer(pipe: BinaryIO, texts: Iterator[str]) -> None:
+    try:
+        _limit(resource.RLIMIT_CORE, 0)
+        _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
+        for text in texts:
+            pipe.write(json.dumps(text).encode() + b"\n")
+    except BrokenPipeError:
+        return
+    except MemoryError:
+        _limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
+        said = f"it needs more than {MEMORY // 2**20} MiB"
+        pipe.write(json.dumps({"error": said}).encode() + b"\n")
+    except BaseException as error:  # a template can raise whatever Python can
+        pipe.write(json.dumps({"error": f"{error or type(error).__name__}"[:1000]}).encode() + b"\n")
+
+
+def _rendered(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None) -> Iterator[str]:
+    own = tokenizer.get_chat_template()
+    fixed = _CLOCK + own if "strftime_now" in own else own
+    before = [] if system is None else [{"role": "system", "content": system}]
+    for question in questions:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
+        messages = [*before, {"role": "user", "content": question}]
+        text = tokenizer.apply_chat_template(messages, chat_template=fixed, tokenize=False, add_generation_prompt=True)
+        yield str(text)
+
+
+def _limit(what: int, most: int) -> None:
+    """Set the soft limit, as far as the hard one allows."""
+    _, hard = resource.getrlimit(what)
+    soft = hard if most == resource.RLIM_INFINITY or (hard != resource.RLIM_INFINITY and most > hard) else most
+    with contextlib.suppress(ValueError, OSError):  # a system without this limit
+        resource.setrlimit(what, (soft, hard))
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped; on systems that do not say, so many that the limit binds nobody."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 2**60
