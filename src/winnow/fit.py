@@ -14,7 +14,7 @@ import torch
 
 from winnow.build import REFERENCE, Run, build, evaluation_sampling
 from winnow.errors import RunFolderError
-from winnow.evaluate import evaluate
+from winnow.evaluation import evaluate
 from winnow.learner.device import resolve_device
 from winnow.measure import RATIOS
 from winnow.members import Members

@@ -15,7 +15,7 @@ SOURCE = Path(winnow.__file__).parent
 WORDS = {"records", "registry", "config", "seeds", "errors", "metrics"}
 LAWS = {"algos", "rewards"}
 ROOMS = {"tasks", "engines", "verify", "learner", "models", "state"}
-CORRIDOR = {"members", "build", "probe", "step", "fit", "evaluate", "measure", "devices", "memory_plan"}
+CORRIDOR = {"members", "build", "probe", "step", "fit", "evaluation", "measure", "devices", "memory_plan"}
 DOOR = {"__main__", "cli", "report", "testing", "fetch", "winnow"}
 FLOORS = [WORDS, LAWS, ROOMS, CORRIDOR, DOOR]
 

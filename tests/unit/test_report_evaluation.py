@@ -8,7 +8,7 @@ from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 
 from winnow.config import validate
 from winnow.errors import ConfigError, DataError
-from winnow.evaluate import Evaluation
+from winnow.evaluation import Evaluation
 from winnow.report.evaluation import analysis, check_reward, evaluate_model, headline, report_path, write
 from winnow.report.output import check_new
 from winnow.report.settings import settings_for, toml
