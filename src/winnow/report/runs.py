@@ -89,10 +89,7 @@ def check_trusted(config: Config, manifest: Manifest, said: Iterable[Any]) -> No
     found = [(key, text) for key, text in _texts(config.model_dump()) if text not in own and _runs(key, text)]
     if not found:
         return
-    shown = "; ".join(
-        f"{key.removesuffix('.use')} = {os.path.join(manifest.base, text) if '.py:' in text else text!r}"
-        for key, text in found
-    )
+    shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)
     raise ConfigError(
         f"{manifest.path} names code that would run here: {shown}. Read it first; then say that the run is trusted "
         f"(trust_run=True from Python, on the command line --trust-run), or give other values for these keys"
@@ -102,6 +99,13 @@ def check_trusted(config: Config, manifest: Manifest, said: Iterable[Any]) -> No
 def _runs(key: str, text: str) -> bool:
     """A function of a file is imported, and a reward without a sandbox runs what the model writes."""
     return ".py:" in text or (key.rpartition(".")[2] == "sandbox" and text == "unsafe")
+
+
+def _shown(key: str, text: str, base: Path) -> str:
+    """With the whole path of a file: a member's starts from `base`, any other from where the user stands."""
+    if ".py:" not in text:
+        return text
+    return os.path.abspath(base / text if key.endswith("use") else text)
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
