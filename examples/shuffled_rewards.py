@@ -1,6 +1,6 @@
 """A control: GRPO whose rewards are dealt out again at random within each group. A policy must learn nothing from it.
 
-    winnow train configs/arithmetic.toml --set advantage=../examples/shuffled_rewards.py:shuffled
+    winnow train configs/arithmetic.toml --set advantage=examples/shuffled_rewards.py:shuffled
 
 It is also what an advantage of your own looks like: a function of the step's groups, named by its file.
 """

@@ -9,6 +9,8 @@ Everything a TOML file can say is a keyword argument here, and a function may st
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,33 +34,63 @@ from winnow.registry import register
 from winnow.seeds import Rng
 
 if TYPE_CHECKING:
-    from winnow.fit import Result, Watch
-    from winnow.members import Critic
+    from winnow.fit import Evaluated, Event, Notice, Result, Started, Watch
+    from winnow.members import Critic, Members
+    from winnow.report.evaluation import Measured
+    from winnow.report.opened import OpenRun
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Batch",
     "ConfigError",
     "DataError",
     "EngineError",
+    "Evaluated",
     "Group",
+    "Measured",
     "MicroBatch",
+    "Notice",
+    "OpenRun",
     "Outcome",
     "PolicyOutput",
     "Problem",
     "Prompt",
     "PromptStats",
+    "Result",
     "Rng",
     "Rollout",
     "RunFolderError",
     "Sampling",
     "Shape",
+    "Started",
     "StepReport",
     "UpdateError",
     "VerifierError",
     "WinnowError",
+    "__version__",
+    "evaluate",
+    "open_run",
     "register",
+    "resume",
     "train",
 ]
+
+# Public names whose modules import torch: imported when they are first asked for.
+_LATER = {
+    "Evaluated": "winnow.fit",
+    "Notice": "winnow.fit",
+    "Result": "winnow.fit",
+    "Started": "winnow.fit",
+    "Measured": "winnow.report.evaluation",
+    "OpenRun": "winnow.report.opened",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'winnow' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)
 
 
 def train(
@@ -66,27 +98,131 @@ def train(
     resume: bool = False,
     allow_change: Sequence[str] = (),
     watch: Watch | None = None,
+    progress: bool = True,
     critic: Critic | None = None,
     **config: Any,
 ) -> Result:
     """Train a policy; `winnow train` from Python.
 
+        result = winnow.train(task="arithmetic", steps=60, reward=my_reward, output="runs/mine")
+
     `config` holds the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
     `resume` goes on from the newest checkpoint of the output folder with the same configuration; `allow_change` names
     keys that differ knowingly (["optimizer.learning_rate"]).
-    `watch` hears of every step (see `winnow.fit.Event`); by default progress is printed. `critic` gives each group's
-    values per token to an advantage that wants them.
+    `watch` is called with every event, beside the display that `progress` switches off:
+
+        def watch(event):
+            if isinstance(event, winnow.StepReport):  # or Started, Evaluated, Notice
+                print(event.step, event.metrics["reward/mean"])
+
+    `critic` gives each group's values per token to an advantage that wants them.
 
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
     from winnow.config import validate
-    from winnow.fit import fit
     from winnow.members import resolve_members
-    from winnow.report.progress import progress
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
-    if watch is not None:
-        return fit(members, resume=resume, allow_change=allow_change, watch=watch)
-    with progress() as display:
-        return fit(members, resume=resume, allow_change=allow_change, watch=display)
+    return _fit(members, resume=resume, allow_change=allow_change, watch=watch, progress=progress)
+
+
+def resume(
+    run: str | Path,
+    *,
+    allow_change: Sequence[str] = (),
+    watch: Watch | None = None,
+    progress: bool = True,
+    critic: Critic | None = None,
+    trust_run: bool = False,
+    **changes: Any,
+) -> Result:
+    """Go on with a run from its newest checkpoint, with the configuration that is in its folder.
+
+        winnow.resume("runs/mine", steps=200, reward=my_reward)
+
+    `changes` are keys of the configuration, nested as for `train`: those that a resume may change, and those that
+    `allow_change` names. Functions that the run was
+    given from Python are known by name only: give the same ones again. Those that its folder names as
+    "file.py:function" are imported with `trust_run` alone.
+
+    Raises RunFolderError for a folder that holds no run of this user or one that `changes` would make another,
+    ConfigError for code of the run that is not trusted, and whatever `train` raises.
+    """
+    from winnow.members import resolve_members
+    from winnow.report.settings import settings_of
+
+    config, base = settings_of(Path(run), changes, trust_run=trust_run)
+    members = resolve_members(config, base=base, critic=critic)
+    return _fit(members, resume=True, allow_change=allow_change, watch=watch, progress=progress)
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    problems: int | None = None,
+    rollouts_per_prompt: int | None = None,
+    greedy: bool | None = None,
+    split: str = "test",
+    temperature: float | None = None,
+    trust_run: bool = False,
+    **config: Any,
+) -> Measured:
+    """Evaluate a model on held-out problems; `winnow eval` from Python.
+
+        found = winnow.evaluate("runs/mine/checkpoints/step-000060", reward=my_reward)
+        found.metrics["eval/accuracy_sampled"]
+        winnow.evaluate("owner/name", task={"use": "gsm8k", "path": "data/gsm8k"}, reward="gsm8k", problems=200)
+
+    `model` is a model folder, "bundled" or a hub id. A checkpoint of a run of yours brings the run's configuration,
+    which `config` changes, nested as for `train`; any other model needs a `task`. Every problem of the split is asked
+    unless `problems` says how many. Functions that the run names as "file.py:function" are imported with `trust_run`
+    alone.
+
+    Returns the metrics, what they are of (`asked()`), and the judged rollouts by problem (`sampled`, `greedy`).
+    Raises WinnowError subclasses.
+    """
+    from winnow.report.evaluation import evaluated
+
+    return evaluated(
+        str(model),
+        problems=problems,
+        rollouts_per_prompt=rollouts_per_prompt,
+        greedy=greedy,
+        split=split,
+        temperature=temperature,
+        trust_run=trust_run,
+        **config,
+    )
+
+
+def open_run(path: str | Path) -> OpenRun:
+    """Read a run folder: its configuration, checkpoints, metrics and rollouts. Imports no torch, runs nothing of it.
+
+        run = winnow.open_run("runs/mine")
+        run.metrics()["reward/mean"]  # [steps]
+        run.rollouts(step=3)["text"]  # [rollouts of that step]
+        run.frame("metrics").plot(x="step", y="reward/mean")  # where pandas is installed
+
+    Everything is read when it is asked for. Raises RunFolderError for what is no run's folder.
+    """
+    from winnow.report.opened import opened
+
+    return opened(Path(path))
+
+
+def _fit(
+    members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool
+) -> Result:
+    from winnow.fit import fit
+    from winnow.report.progress import progress as display
+
+    with contextlib.ExitStack() as stack:
+        shown: Watch | None = stack.enter_context(display()) if progress else None
+
+        def both(event: Event) -> None:
+            for each in (shown, watch):
+                if each is not None:
+                    each(event)
+
+        return fit(members, resume=resume, allow_change=allow_change, watch=both)

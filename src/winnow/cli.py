@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import winnow
 from winnow.errors import DataError, EngineError, VerifierError, WinnowError, told
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
@@ -42,6 +43,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"winnow {winnow.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def door(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version, and end.")
+    ] = False,
+) -> None: ...
+
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -81,41 +97,54 @@ def train(
 def evaluate(
     model: Annotated[str, typer.Argument(help='A model folder, such as a checkpoint; "bundled"; or a hub id.')],
     config: Annotated[Path | None, typer.Option(help="A TOML file; else that of the checkpoint's own run.")] = None,
-    task: Annotated[str | None, typer.Option(help="A task by name, instead of the configuration's.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="By name, or file.py:function. Default: the run's.")] = None,
     sets: Sets = None,
-    problems: Annotated[int | None, typer.Option(min=1, help="How many held-out problems, at most.")] = None,
+    problems: Annotated[int | None, typer.Option(min=1, help="How many problems, at most. Default: all.")] = None,
     rollouts_per_prompt: Annotated[int | None, typer.Option(min=1)] = None,
     greedy: Annotated[bool | None, typer.Option("--greedy/--no-greedy", help="Also once at temperature 0.")] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     seed: Annotated[int | None, typer.Option()] = None,
     temperature: Annotated[float | None, typer.Option()] = None,
-    output: Annotated[Path | None, typer.Option(help="Write every rollout here, and a .txt report beside it.")] = None,
+    trust_run: Annotated[
+        bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write every rollout here; a report (.txt) and metrics (.json) beside it.")
+    ] = None,
+    metrics: Annotated[
+        Path | None, typer.Option("--json", help="Write metrics and what they are of here. Default: beside --output.")
+    ] = None,
 ) -> None:
     """Evaluate a model on held-out problems, with the prompts, engine and verifiers of training."""
-    from winnow.report.evaluation import check_reward, evaluate_model, headline, report_path, write
+    from winnow.report.evaluation import beside, evaluated, headline, write, write_metrics
     from winnow.report.output import check_new
-    from winnow.report.settings import settings_for
 
-    named = {
-        "task": task,
-        "evaluate.problems": problems,
-        "evaluate.rollouts_per_prompt": rollouts_per_prompt,
-        "evaluate.greedy": greedy,
-        "evaluate.split": split,
-        "seed": seed,
-        "evaluate.temperature": temperature,
-    }
-    own = [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
-    settings, base = settings_for(model, config, [*own, *(sets or ())])
-    if config is None:
-        check_reward(settings, base)
+    if task is not None and len(task) > 1:
+        raise typer.BadParameter(f"one task in a call, found {', '.join(task)}; call it once for each")
     if output is not None:
-        check_new(output, report_path(output))
-    evaluation = evaluate_model(settings, base)
-    typer.echo(headline(evaluation))
+        metrics = metrics or beside(output, ".json")
+    files = [*([] if output is None else [output, beside(output, ".txt")]), *([] if metrics is None else [metrics])]
+    check_new(*files)
+    measured = evaluated(
+        model,
+        config,
+        sets=sets or (),
+        trust_run=trust_run,
+        task=task[0] if task else None,
+        problems=problems,
+        rollouts_per_prompt=rollouts_per_prompt,
+        greedy=greedy,
+        split=split,
+        seed=seed,
+        temperature=temperature,
+    )
+    typer.echo(headline(measured))
     if output is not None:
-        write(evaluation, output)
-        typer.echo(f"written    {output} and {report_path(output)}")
+        write(measured, output)
+    if metrics is not None:
+        write_metrics(measured, metrics)
+    if files:
+        typer.echo(f"written    {', '.join(map(str, files))}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ names; `build.py` checks those against the function itself, still before any mod
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 import types
@@ -220,11 +221,19 @@ class Config(Section):
         return self
 
 
-MEMBER_KEYS = ("task", "allocate", "advantage", "weighting", "loss")
+SHORTHANDS = ("task", "reward", "allocate", "select", "advantage", "weighting", "loss")  # a name for {use = name}
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> Config:
     """Read a TOML file, apply `--set a.b=c` overrides, validate. Raises ConfigError."""
+    data, text = read_toml(path)
+    for assignment in sets:
+        override(data, assignment)
+    return validate(data, source=str(path), text=text, sets=sets)
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """A TOML file as nested data that is not validated yet, and its text. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -232,12 +241,9 @@ def load(path: Path, sets: Sequence[str] = ()) -> Config:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
     try:
-        data = _tables(tomllib.loads(text))  # so that an override finds a table where the file has a name
+        return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    for assignment in sets:
-        override(data, assignment)
-    return validate(data, source=str(path), text=text, sets=sets)
 
 
 def validate(
@@ -271,7 +277,7 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
 def _tables(data: Mapping[str, Any]) -> dict[str, Any]:
     """`loss = {use = "clip"}` for `loss = "clip"`, a function wherever a name may stand."""
     out = dict(data)
-    for key in (*MEMBER_KEYS, "reward"):
+    for key in SHORTHANDS:
         if key in out and (isinstance(out[key], str) or callable(out[key])):
             out[key] = {"use": out[key]}
     rollout = out.get("rollout")
@@ -313,12 +319,48 @@ def override(data: dict[str, Any], assignment: str) -> None:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw.strip()  # a bare word is a string
-    *tables, last = key.strip().split(".")
+    try:
+        put(data, key.strip(), value)
+    except ConfigError as error:
+        raise ConfigError(f"--set {assignment!r}: {error}") from error
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested data; a member by name that is given an option becomes a table.
+
+    The value is a person's, given beside a file or instead of one: a "file.py:function" or a template's file in it
+    starts from where that person stands, not from the file's folder. Raises ConfigError where the key leads through
+    what is no table.
+    """
+    data.update(_tables(data))
+    *tables, last = key.split(".")
     for table in tables:
         data = data.setdefault(table, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"--set {assignment!r}: {table!r} is not a table")
-    data[last] = value
+            raise ConfigError(f"{key}: {table!r} is not a table")
+    data[last] = _from_here(last, value)
+
+
+def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
+    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces what was there."""
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and not {"use", "parts"} & value.keys():
+            merge(data, value, f"{prefix}{name}.")
+        else:
+            put(data, f"{prefix}{name}", value)
+
+
+def _from_here(name: str, value: Any) -> Any:
+    """The same with an absolute path in each "file.py:function" that names a member, and in a template's file."""
+    if isinstance(value, Mapping):
+        return {key: _from_here(key, inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_from_here(name, inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    is_member = ".py:" in value and name in ("use", *SHORTHANDS, "engine")
+    is_file = name == "template" and os.path.isfile(os.path.expanduser(value))
+    return os.path.abspath(os.path.expanduser(value)) if is_member or is_file else value
 
 
 def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> str:

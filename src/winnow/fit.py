@@ -12,7 +12,7 @@ import torch
 from winnow.boundary import Boundary, reached, rescued, save, untouched
 from winnow.build import Run, build, evaluation_sampling
 from winnow.errors import ConfigError, RunFolderError, UpdateError
-from winnow.evaluate import evaluate
+from winnow.evaluation import evaluate
 from winnow.inputs import Digests, digests
 from winnow.interrupt import Leave, Stop, stop_signals
 from winnow.learner.device import resolve_device

@@ -29,7 +29,7 @@ from winnow.engines.base import Engine, EngineContext
 from winnow.errors import ConfigError
 from winnow.metrics import RATIOS, distinct
 from winnow.records import FloatArray, Group, IntArray, Problem, PromptStats, Shape
-from winnow.registry import Entry, bind, resolve
+from winnow.registry import Entry, bind, resolve, said_by_name
 from winnow.rewards.compose import make_reward
 
 # Where in the configuration the members of a family are named, where that is not the family's own name.
@@ -127,7 +127,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
             ),
         ),
         engine=make_engine,
-        critic=critic,
+        critic=None if critic is None else said_by_name("the critic", critic, critic),
         group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=needs,
     )

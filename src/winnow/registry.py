@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import inspect
 import re
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, WinnowError, did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +72,8 @@ def register(
     family: str, name: str | None = None, *, aliases: Mapping[str, Mapping[str, str]] | None = None, **traits: Any
 ) -> Callable[[F], F]:
     """Give a function a name in a family. `traits` are what contract tests and the corridor read
-    (`baseline="group"` of an advantage, `needs=("ref_logprobs",)` of a term ...).
+    (`baseline="group"` of an advantage, `needs=("ref_logprobs",)` of a term; `instead_of` of any: {a name that people
+    look for: what this member is to them}).
 
     `aliases` maps a published name to what else it presumes: {"no_baseline": {"advantage": "raw"}}.
     """
@@ -119,8 +121,15 @@ def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = N
         _check_signature(entry, where=f"{use!r}: ")
         return entry
     if use not in _ENTRIES[family]:
-        raise ConfigError(f"no {family} is called {use!r}{did_you_mean(use, _ENTRIES[family])}")
+        raise ConfigError(f"no {family} is called {use!r}{_instead(family, use)}")
     return _ENTRIES[family][use]
+
+
+def _instead(family: str, use: str) -> str:
+    """What is meant by a name that is no member's: the one that says so of itself, else the nearest."""
+    known = ((entry.name, entry.traits.get("instead_of", {})) for entry in _ENTRIES[family].values())
+    meant = next((f"; {name!r} is {names[use]}" for name, names in known if use in names), None)
+    return meant or did_you_mean(use, _ENTRIES[family])
 
 
 def bind(entry: Entry, options: Mapping[str, Any], *, key: str) -> Callable[..., Any]:
@@ -137,13 +146,50 @@ def bind(entry: Entry, options: Mapping[str, Any], *, key: str) -> Callable[...,
         if parameter.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"{key}.{name} is missing: the {entry.family} {entry.name!r} needs it")
     checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
-    return functools.partial(entry.function, **checked) if checked else entry.function
+    function = functools.partial(entry.function, **checked) if checked else entry.function
+    if entry.family == "reward":  # what it raises is a verdict, which says so itself
+        return function
+    return said_by_name(f"the {entry.family} {entry.name!r}", entry.function, function)
+
+
+def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, made of `own`: where it is a user's and raises, that is a ConfigError with `what`, file and line.
+
+    What winnow itself brings is left as it is: there an exception is a bug, and its traceback is wanted.
+    """
+    if (getattr(own, "__module__", None) or "").partition(".")[0] == "winnow":
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except WinnowError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise ConfigError(f"{what} raised {said} ({_raised_at(own, error)})") from error
+
+    return call
+
+
+def _raised_at(own: Callable[..., Any], error: Exception) -> str:
+    """File, line and function of the last call in the file of the user's function; else of the last call at all."""
+    while isinstance(own, functools.partial):
+        own = own.func
+    function = inspect.unwrap(own)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    last = (inside or frames)[-1]
+    return f"{last.filename}, line {last.lineno}, in {last.name}"
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     """Import `function` from `"file.py:function"`. The file is the user's own, trusted code."""
     file_name, _, function_name = path.rpartition(":")
     file = (base or Path.cwd()) / file_name
+    if file.suffix != ".py":  # Python would import compiled code as well, of which nobody sees what it does
+        raise ConfigError(f"{path!r}: functions come from a .py file; write it as file.py:function")
     if not file.is_file():
         raise ConfigError(f"{path!r}: there is no file {file}")
     module_name = "winnow_user_" + re.sub(r"\W", "_", str(file.resolve()))

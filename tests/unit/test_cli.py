@@ -334,7 +334,7 @@ def test_eval_says_what_to_do_about_a_reward_that_was_a_function(tmp_path):
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
     result = winnow("eval", checkpoint)
     assert result.exit_code == 2
-    assert "--set reward.use=file.py:function" in result.stderr
+    assert 'name it anew, reward = "file.py:function"' in result.stderr
 
 
 def test_fetch_never_overwrites(tmp_path):

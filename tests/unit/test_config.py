@@ -118,3 +118,41 @@ def test_a_file_that_is_not_text_says_so(tmp_path):
     file.write_bytes(b"steps = 1 # \xff")
     with pytest.raises(ConfigError, match="not UTF-8 text"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["reward=mine.py:half"],
+        ["reward.use=mine.py:half"],
+        ["reward=r1_zero", "reward.use=./mine.py:half"],
+        ['reward={use = "mine.py:half"}'],
+    ],
+)
+def test_a_file_in_an_override_starts_from_where_the_user_stands(tmp_path, monkeypatch, sets):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "run.toml").write_text('reward = "mine.py:other"\nloss = "mine.py:own"\n')
+    config = load(tmp_path / "run.toml", sets)
+    assert (config.reward.use, config.loss.use) == (str(tmp_path / "here" / "mine.py:half"), "mine.py:own")
+
+
+def test_files_in_lists_and_templates_of_an_override_do_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "asks.txt").write_text("{question}")
+    (tmp_path / "run.toml").write_text("")
+    sets = ['select=["all", {use = "a.py:f", text = "b.py:g"}]', "prompt.template=asks.txt", "rollout.engine=c.py:h"]
+    config = load(tmp_path / "run.toml", sets)
+    assert [member.use for member in config.select] == ["all", f"{tmp_path}/a.py:f"]
+    assert config.select[1].options == {"text": "b.py:g"}  # an option is whatever its function makes of it
+    assert (config.prompt.template, config.rollout.engine.use) == (f"{tmp_path}/asks.txt", f"{tmp_path}/c.py:h")
+    assert load(tmp_path / "run.toml", ["prompt.template=r1_zero"]).prompt.template == "r1_zero"
+
+
+def test_a_member_named_by_one_override_gets_options_by_the_next(tmp_path):
+    (tmp_path / "run.toml").write_text("")
+    config = load(tmp_path / "run.toml", ["task=gsm8k", "task.path=F", "select=random", "select.keep_per_prompt=2"])
+    assert (config.task.use, config.task.options) == ("gsm8k", {"path": "F"})
+    assert [(member.use, member.options) for member in config.select] == [("random", {"keep_per_prompt": 2})]
+    with pytest.raises(ConfigError, match=r"--set 'seed.a=1': seed.a: 'seed' is not a table"):
+        load(tmp_path / "run.toml", ["seed=3", "seed.a=1"])

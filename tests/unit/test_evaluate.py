@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from synthetic_run import FAILED, RIGHT, WRONG, group
 
-from winnow.evaluate import evaluate
+from winnow.evaluation import evaluate
 from winnow.records import Sampling
 
 

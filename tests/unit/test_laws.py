@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ SOURCE = Path(winnow.__file__).parent
 WORDS = {"records", "registry", "config", "seeds", "errors", "metrics"}
 LAWS = {"algos", "rewards"}
 ROOMS = {"tasks", "engines", "verify", "learner", "models", "state"}
-CORRIDOR = {"members", "build", "probe", "step", "fit", "evaluate", "measure", "devices", "memory_plan"}
+CORRIDOR = {"members", "build", "probe", "step", "fit", "evaluation", "measure", "devices", "memory_plan"}
 CORRIDOR |= {"inputs", "boundary", "interrupt"}
 DOOR = {"__main__", "cli", "report", "testing", "fetch", "winnow"}
 FLOORS = [WORDS, LAWS, ROOMS, CORRIDOR, DOOR]
@@ -87,3 +88,30 @@ def test_the_door_lists_what_it_opens_in_order():
     assert winnow.__all__ == sorted(winnow.__all__)
     for name in winnow.__all__:
         assert hasattr(winnow, name)
+
+
+# A message that a Python program shows must not speak of the command line alone. These are about --set itself, name a
+# command, or start another program; the second line's are still to be put in other words.
+SPEAKS_OF_FLAGS = {"cli.py", "config.py", "report/summary.py", "verify/sandbox/bwrap.py"}
+SPEAKS_OF_FLAGS |= {"engines/second_process.py", "engines/vllm.py", "state/folder.py", "state/logbook.py"}
+
+
+def messages(path: Path) -> set[str]:
+    """Every text in a file that is no docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return {
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in said
+    }
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_errors_from_python_do_not_speak_of_flags(path):
+    if str(path.relative_to(SOURCE)) in SPEAKS_OF_FLAGS:
+        return
+    flags = {
+        text for text in messages(path) if re.search(r"(^|[\s(])--[a-z]", text) and "on the command line" not in text
+    }
+    assert not flags, f"say it for both doors, or add the flag in cli.py: {sorted(flags)}"

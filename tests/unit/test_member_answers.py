@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import winnow
 import winnow.members  # registers every member
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
+from winnow.cli import app
 from winnow.engines.sampling import choose
 from winnow.errors import ConfigError, EngineError
 from winnow.probe import check_counts
@@ -225,3 +230,143 @@ def test_a_run_whose_weights_diverge_says_so(smallest):
     config = smallest(rollout={"engine": poisoned}, verify={"workers": 0})
     with pytest.raises(EngineError, match="its weights have diverged"):
         winnow.train(**config, watch=lambda event: None)
+
+
+def raising_allocator(stats, budget):
+    return np.full(len(stats.ids), budget // 0)
+
+
+def raising_selector(group, rng):
+    return deeper(group.rewards)
+
+
+def deeper(rewards):
+    return rewards[[99]] > 0  # numpy raises; this line is what the user can mend
+
+
+def raising_advantage(groups):
+    return [group.rewads for group in groups]
+
+
+def raising_weighting(shape):
+    raise KeyError("no such weight")
+
+
+def raising_loss(out, mb):
+    return -mb.advantages @ out.logprobs[:-1], {}
+
+
+def raising_term(out, mb):
+    raise ValueError
+
+
+def raising_critic(groups):
+    return {}["values"]
+
+
+class RaisingSelector:
+    def __call__(self, group, rng):
+        raise RuntimeError("from an object")
+
+
+RAISING = [
+    (
+        "allocate",
+        raising_allocator,
+        "allocator",
+        "raising_allocator",
+        "ZeroDivisionError: integer",
+        "in raising_allocator",
+    ),
+    ("select", raising_selector, "selector", "raising_selector", "IndexError: index 99", "in deeper"),
+    ("select", RaisingSelector(), "selector", "RaisingSelector", "RuntimeError: from an object", "in __call__"),
+    (
+        "advantage",
+        raising_advantage,
+        "advantage",
+        "raising_advantage",
+        "AttributeError: ",
+        "in (<listcomp>|raising_advantage)",
+    ),
+    (
+        "weighting",
+        raising_weighting,
+        "weighting",
+        "raising_weighting",
+        "KeyError: 'no such weight'",
+        "in raising_weigh",
+    ),
+    ("loss", raising_loss, "loss", "raising_loss", "RuntimeError: ", "in raising_loss"),
+    (
+        "terms",
+        [{"use": raising_term, "coefficient": 1.0}],
+        "term",
+        "raising_term",
+        "ValueError",
+        "in raising_term",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "member", "family", "name", "said", "place"), RAISING)
+def test_a_function_of_the_user_s_that_raises_is_named_with_its_line(key, member, family, name, said, place, smallest):
+    with pytest.raises(ConfigError) as caught:
+        winnow.train(**smallest(**{key: member}, verify={"workers": 0}), progress=False)
+    message = str(caught.value)
+    assert message.startswith(f"the {family} {name!r} raised {said}")
+    assert re.search(rf"\({re.escape(__file__)}, line \d+, {place}", message), message
+    assert caught.value.__cause__ is not None
+    number = int(re.search(r"line (\d+)", message)[1])
+    assert re.search(r"budget // 0|\[\[99\]\]|rewads|raise |@ out", Path(__file__).read_text().splitlines()[number - 1])
+
+
+def test_a_critic_that_raises_is_named(smallest):
+    with pytest.raises(ConfigError, match=r"the critic raised KeyError: 'values' \(.*, in raising_critic\)"):
+        winnow.train(**smallest(verify={"workers": 0}), critic=raising_critic, progress=False)
+
+
+def test_what_winnow_brings_keeps_its_traceback():
+    bound = bind(resolve("selector", "max_variance"), {"keep_per_prompt": 2}, key="select")
+    with pytest.raises(AttributeError):
+        bound(None, RNG)
+    own = bind(resolve("selector", raising_selector), {}, key="select")
+    with pytest.raises(ConfigError, match="raising_selector"):
+        own(None, RNG)
+
+
+def test_a_deliberate_error_of_the_user_s_stays_as_it_is():
+    def refuse(group, rng):
+        raise winnow.DataError("these prompts are not mine")
+
+    with pytest.raises(winnow.DataError, match=r"^these prompts are not mine$"):
+        bind(resolve("selector", refuse), {}, key="select")(None, RNG)
+
+
+def test_a_file_s_function_that_raises_is_a_message_on_the_command_line(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def half(group, rng):\n    middle = len(group.rollouts) / 2\n    return [][middle]\n"
+    )
+    (tmp_path / "run.toml").write_text(SMALL_RUN.format(folder=tmp_path))
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml")])
+    assert result.exit_code == 1
+    assert "the selector 'half' raised TypeError: list indices" in result.stderr
+    assert f"({tmp_path}/mine.py, line 3, in half)" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+SMALL_RUN = """
+steps = 1
+threads = 1
+device = "cpu"
+output = "{folder}/run"
+select = "mine.py:half"
+task = {{use = "arithmetic", levels = [1], size = 8}}
+rollout = {{prompts_per_step = 2, rollouts_per_prompt = 2, max_new_tokens = 4}}
+evaluate = {{problems = 1, rollouts_per_prompt = 1}}
+verify = {{workers = 0}}
+"""
+
+
+def test_ppo_leads_to_its_clipped_loss():
+    with pytest.raises(ConfigError, match=r"no loss is called 'ppo'; 'clip' is PPO's clipped policy loss.*no critic"):
+        resolve("loss", "ppo")

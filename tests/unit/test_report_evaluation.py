@@ -8,21 +8,50 @@ from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 
 from winnow.config import validate
 from winnow.errors import ConfigError, DataError
-from winnow.evaluate import Evaluation
-from winnow.report.evaluation import analysis, check_reward, evaluate_model, headline, report_path, write
+from winnow.report.evaluation import (
+    Measured,
+    analysis,
+    beside,
+    check_found,
+    evaluate_model,
+    headline,
+    write,
+    write_metrics,
+)
 from winnow.report.output import check_new
-from winnow.report.settings import settings_for, toml
+from winnow.report.settings import toml
 
 SAMPLED = (group("a", (RIGHT, WRONG, WRONG, UNREAD)), group("b", (RIGHT, RIGHT, FAILED, WRONG), texts=[NASTY] * 4))
 METRICS = {"eval/accuracy_sampled": 0.458, "eval/length_mean": 3.0, "eval/truncated": 0.25, "eval/seconds": 61.0}
 
 
-def judged(sampled=SAMPLED, greedy=()):
-    return Evaluation(METRICS, tuple(sampled), tuple(greedy))
+CONFIG = validate(
+    {
+        "model": "some/model",
+        "task": {"use": "jsonl", "path": "x"},
+        "prompt": {"template": "r1_zero"},
+        "reward": {"parts": [{"use": "math"}, {"use": "format", "weight": 0.5}]},
+        "rollout": {"engine": "hf", "max_new_tokens": 99, "temperature": 0.7},
+        "evaluate": {"split": "test", "rollouts_per_prompt": 4, "top_p": 0.9},
+        "seed": 3,
+    }
+)
+
+
+def judged(sampled=SAMPLED, greedy=(), dropped=0, **metrics):
+    return Measured(
+        metrics=METRICS | metrics, sampled=tuple(sampled), greedy=tuple(greedy), config=CONFIG, dropped=dropped
+    )
 
 
 def test_the_headline():
-    assert headline(judged(greedy=[group("a", (RIGHT, WRONG))])).splitlines() == [
+    assert headline(judged(greedy=[group("a", (RIGHT, WRONG))], dropped=1200)).splitlines() == [
+        "model      some/model",
+        "task       jsonl, 2 test problems, x 4, and once greedily",
+        "dropped    1,200 more, whose prompts are longer than prompt.max_prompt_tokens = 512",
+        "prompts    template r1_zero, at most 99 new tokens",
+        "reward     math + 0.5 format",
+        "sampling   temperature 0.7, top_p 0.9, engine hf, seed 3",
         "accuracy   sampled 45.8%",
         # a: 1 of 4 correct; b: 2 of 3 verdicts. @1 (1/4 + 2/3) / 2; @2 (1 - 3/6 + 1 - 0/3) / 2; @4: a alone
         "pass       @1 45.8%, @2 75.0%, @4 100.0%",
@@ -44,7 +73,7 @@ def test_examples_are_of_different_problems_first_and_at_most_five():
 
 def test_rows_and_report_are_written_side_by_side(tmp_path):
     output = tmp_path / "eval.jsonl"
-    check_new(output, report_path(output))
+    check_new(output, beside(output, ".txt"))
     write(judged(greedy=[group("a", (RIGHT,))]), output)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     report = (tmp_path / "eval.txt").read_text()
@@ -62,25 +91,49 @@ def test_rows_and_report_are_written_side_by_side(tmp_path):
 def test_a_missing_folder_is_noticed_before_the_evaluation(tmp_path):
     with pytest.raises(DataError, match="no folder"):
         check_new(tmp_path / "no" / "eval.jsonl")
-    assert report_path(tmp_path / "a.b.jsonl").name == "a.b.txt"
-    assert report_path(tmp_path / "a.txt").name == "a.txt.txt"  # never the rollouts' own file
+    assert beside(tmp_path / "a.b.jsonl", ".txt").name == "a.b.txt"
+    assert beside(tmp_path / "a.txt", ".txt").name == "a.txt.txt"  # never the rollouts' own file
+    with pytest.raises(DataError, match="two things would be written"):
+        check_new(tmp_path / "a.jsonl", tmp_path / "a.txt", tmp_path / "a.jsonl")
+
+
+def test_an_id_that_is_no_text_for_utf_8_is_written_all_the_same(tmp_path):
+    odd = "p-\ud800"
+    write(judged([group(odd, (RIGHT, WRONG))]), tmp_path / "eval.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "eval.jsonl").read_bytes().splitlines()]
+    assert [row["prompt_id"] for row in rows] == [odd, odd]
+    assert r"p-\ud800 #0" in (tmp_path / "eval.txt").read_text()
+
+
+def test_metrics_are_json_with_what_they_are_of(tmp_path):
+    write_metrics(judged(**{"eval/accuracy_sampled_sem": float("nan")}), tmp_path / "eval.json")
+    found = json.loads((tmp_path / "eval.json").read_text(), parse_constant=pytest.fail)
+    assert found["metrics"] == {**METRICS, "eval/accuracy_sampled_sem": None}
+    asked = {"model": "some/model", "task": "jsonl", "split": "test", "problems": 2, "dropped": 0, "temperature": 0.7}
+    assert asked.items() <= found.items()
+    assert (found["reward"], found["template"], found["max_new_tokens"]) == ("math + 0.5 format", "r1_zero", 99)
+    # a: 1 of 4; b: 2 of 3 verdicts
+    assert found["pass_at"] == pytest.approx({"1": 11 / 24, "2": 0.75, "4": 1.0})
+    assert validate(found["config"]) == CONFIG
 
 
 def test_a_report_beside_the_rows_is_not_overwritten_either(tmp_path):
     (tmp_path / "eval.txt").write_text("mine")
     with pytest.raises(DataError, match=r"eval\.txt already exists"):
-        check_new(tmp_path / "eval.jsonl", report_path(tmp_path / "eval.jsonl"))
+        check_new(tmp_path / "eval.jsonl", beside(tmp_path / "eval.jsonl", ".txt"))
 
 
 @pytest.mark.parametrize("reward", [{"use": "short_and_right"}, {"parts": [{"use": "r1_zero"}, {"use": "short"}]}])
 def test_a_reward_that_was_a_function_needs_to_be_named(tmp_path, reward):
-    with pytest.raises(ConfigError, match=r"reward: no reward is called 'short.*--set reward\.use=file\.py:function"):
-        check_reward(validate({"reward": reward}), tmp_path)
+    with pytest.raises(ConfigError, match=r'reward: no reward is called .short.*anew, reward = "file\.py:function"'):
+        check_found(validate({"reward": reward}), tmp_path)
+    with pytest.raises(ConfigError, match=r"task: no task is called 'mine'.*given from Python"):
+        check_found(validate({"task": "mine"}), tmp_path)
 
 
 def test_a_reward_that_is_still_there_passes(tmp_path):
     (tmp_path / "mine.py").write_text("def short(prompt, rollout):\n    return 1.0\n")
-    check_reward(validate({"reward": {"parts": [{"use": "r1_zero"}, {"use": "mine.py:short"}]}}), tmp_path)
+    check_found(validate({"reward": {"parts": [{"use": "r1_zero"}, {"use": "mine.py:short"}]}}), tmp_path)
 
 
 def test_the_resolved_configuration_is_toml_that_means_the_same():
@@ -94,40 +147,6 @@ def test_the_resolved_configuration_is_toml_that_means_the_same():
         }
     )
     assert validate(tomllib.loads(toml(config))) == config
-
-
-def test_a_checkpoint_brings_the_configuration_of_its_run(tmp_path):
-    checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
-    checkpoint.mkdir(parents=True)
-    trained = {"model": {"path": "base", "lora": {"rank": 2}}, "task": {"use": "jsonl", "path": "x"}, "seed": 7}
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": trained}))
-
-    config, _ = settings_for(str(checkpoint), None, ["evaluate.problems=3", "task.path=y"])
-
-    assert config.model.path == str(checkpoint)
-    assert config.model.lora is None
-    assert (config.seed, config.task.options, config.evaluate.problems) == (7, {"path": "y"}, 3)
-
-
-def test_a_configuration_by_name_wins_and_gives_its_folder(tmp_path):
-    (tmp_path / "mine.toml").write_text("seed = 5\n")
-    config, base = settings_for("bundled", tmp_path / "mine.toml", [])
-    assert (config.seed, config.model.path, base) == (5, "bundled", tmp_path)
-
-
-def test_other_models_get_the_defaults(tmp_path):
-    config, _ = settings_for("owner/name", None, ["task=gsm8k"])
-    assert (config.model.path, config.task.label) == ("owner/name", "gsm8k")
-    with pytest.raises(ConfigError, match="did you mean 'problems'"):
-        settings_for("bundled", None, ["evaluate.problem=3"])
-
-
-def test_a_damaged_manifest_is_an_error(tmp_path):
-    checkpoint = tmp_path / "run" / "checkpoints" / "step-000002"
-    checkpoint.mkdir(parents=True)
-    (tmp_path / "run" / "manifest.json").write_text("{")
-    with pytest.raises(DataError, match=r"not JSON .* --config"):
-        settings_for(str(checkpoint), None, [])
 
 
 def test_the_bundled_model_is_evaluated_as_in_training(tmp_path):

@@ -28,7 +28,12 @@ def reinforce(out: PolicyOutput, mb: MicroBatch) -> Loss:
     return -mb.advantages * out.logprobs, {}
 
 
-@register("loss", policy_gradient=True, aliases={"grpo_clip": {}})
+@register(
+    "loss",
+    policy_gradient=True,
+    aliases={"grpo_clip": {}},
+    instead_of={"ppo": "PPO's clipped policy loss (winnow trains no critic)"},
+)
 def clip(out: PolicyOutput, mb: MicroBatch, *, low: Width = 0.2, high: Width = 0.2, dual: Dual | None = None) -> Loss:
     """-min(ratio A, clamp(ratio, 1 - low, 1 + high) A), ratio = p / p_old.
 

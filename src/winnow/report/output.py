@@ -9,8 +9,10 @@ from winnow.errors import DataError
 
 def check_new(*outputs: Path) -> None:
     """Refuse to overwrite, and to write where there is no folder. Raises DataError."""
-    for path in outputs:
+    for place, path in enumerate(outputs):
+        if path in outputs[:place]:
+            raise DataError(f"two things would be written to {path}; name different files")
         if path.exists():
-            raise DataError(f"{path} already exists; choose another --output, or remove it")
+            raise DataError(f"{path} already exists; choose another file to write, or remove it")
         if not path.parent.is_dir():
-            raise DataError(f"--output: there is no folder {path.parent}; make it, or choose another")
+            raise DataError(f"there is no folder {path.parent} to write {path.name} into; make it, or choose another")

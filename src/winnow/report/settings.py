@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, dump, load, override, validate
-from winnow.errors import DataError
+from winnow.config import Config, Member, dump, merge, override, read_toml, validate
+from winnow.errors import ConfigError, RunFolderError
+from winnow.report.runs import Manifest, check_is_model, check_trusted, read_manifest, run_of
 
-MANIFEST = "manifest.json"
+EVERY = 10**9  # problems: more than any task has
+
+# In the place of the members that only training calls.
+_UNTRAINED = MappingProxyType(
+    {
+        **{key: getattr(Config(), key) for key in ("allocate", "advantage", "weighting", "loss")},
+        "select": (Member(use="all"),),
+        "terms": (),
+    }
+)
 
 
 def toml(config: Config) -> str:
@@ -18,39 +29,82 @@ def toml(config: Config) -> str:
     return "\n".join(_lines(dump(config)))
 
 
-def settings_for(model: str, config: Path | None, sets: Sequence[str]) -> tuple[Config, Path]:
+def settings_for(
+    model: str,
+    config: Path | None = None,
+    keys: Mapping[str, Any] = MappingProxyType({}),
+    sets: Sequence[str] = (),
+    *,
+    trust_run: bool = False,
+) -> tuple[Config, Path]:
     """What to evaluate `model` with, and the folder its "file.py:function" names start from.
 
-    A given configuration; else that of the run whose checkpoint the model is; else the defaults. `sets` come last.
-    Raises ConfigError for a mistake in them, DataError for a run folder that cannot be read.
+    A given configuration; else that of the run whose checkpoint the model is; else the defaults and a task that has to
+    be named. Nested `keys`, then `sets`, change it; every problem of the test split is asked unless they say otherwise.
+
+    Raises ConfigError for a mistake in them, where a model brings no task, and where a run names code that this call
+    does not (unless `trust_run`); DataError for a folder that is no model; RunFolderError for a run that is not this
+    user's own or cannot be read.
     """
-    own = [f"model.path={_value(model)}", *sets]
+
+    def change(data: dict[str, Any]) -> dict[str, Any]:
+        merge(data, keys)
+        for assignment in sets:
+            override(data, assignment)
+        return data
+
+    check_is_model(model)
+    said = change({})
+    data, text, source, base = dict[str, Any](), "", "the configuration", Path.cwd()
+    manifest = _manifest(model, needed="task" not in said) if config is None else None
     if config is not None:
-        return _without_adapter(load(config, own)), config.parent
-    manifest = Path(model).expanduser().resolve().parent.parent / MANIFEST
-    data, base = _trained_with(manifest)
-    for assignment in own:
-        override(data, assignment)
-    source = str(manifest) if manifest.is_file() else "the command line"
-    return _without_adapter(validate(data, source=source)), base
+        (data, text), source, base = read_toml(config), str(config), config.parent
+    elif manifest is not None:
+        data, source, base = manifest.config, str(manifest.path), manifest.base
+    merge(data, {"model": {"path": model}, "evaluate": {"problems": EVERY, "split": "test"}})
+    change(data)
+    settings = _evaluated(validate(data, source=source, text=text, sets=sets))
+    if manifest is not None and not trust_run:
+        check_trusted(settings, manifest, [said, model])
+    return settings, base
 
 
-def _trained_with(manifest: Path) -> tuple[dict[str, Any], Path]:
-    """The configuration in a run's manifest and the folder its files are relative to; empty where there is none."""
-    if not manifest.is_file():
-        return {}, Path.cwd()
+def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = False) -> tuple[Config, Path]:
+    """What a run was started with, and its changes; raises as `settings_for`."""
+    said: dict[str, Any] = {}
+    merge(said, changes)
+    manifest = read_manifest(run)
+    merge(manifest.config, {"output": str(run)})
+    merge(manifest.config, changes)
+    config = validate(manifest.config, source=str(manifest.path))
+    if not trust_run:
+        check_trusted(config, manifest, [said])
+    return config, manifest.base
+
+
+def _manifest(model: str, *, needed: bool) -> Manifest | None:
+    """That of the run which a checkpoint is of. Raises for any other model where the task is needed from it."""
+    run = run_of(model)
     try:
-        data = json.loads(manifest.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{manifest} is not JSON ({error}); name a configuration with --config") from error
-    if not isinstance(data, dict) or "winnow_run" not in data:
-        return {}, Path.cwd()
-    return dict(data["config"]), Path(data.get("base", "."))
+        manifest = None if run is None else read_manifest(run)
+    except RunFolderError:
+        if needed:
+            raise
+        return None
+    if manifest is None and needed and model != "bundled":
+        raise ConfigError(
+            f"{model} is not a checkpoint of a run of winnow, so nothing says what to evaluate it on: name a task "
+            f"(task, on the command line --task), for example gsm8k, or give a configuration"
+        )
+    return manifest
 
 
-def _without_adapter(config: Config) -> Config:
-    """A model folder holds the merged model: what is evaluated is never adapted once more."""
-    return config.model_copy(update={"model": config.model.model_copy(update={"lora": None})})
+def _evaluated(config: Config) -> Config:
+    """Without what only training reads, so that it is neither looked up nor imported; and without an adapter, as a
+    model folder holds the merged model.
+    """
+    model = config.model.model_copy(update={"lora": None})
+    return config.model_copy(update={"model": model, **_UNTRAINED})
 
 
 def _lines(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -47,7 +47,7 @@ class LoggedGroup:
 def metrics_line(step: int, metrics: Mapping[str, float]) -> bytes:
     """A row of metrics.jsonl. Raises KeyError for a metric without a meaning."""
     words.check(metrics)
-    return _encode({"step": step, **metrics}) + b"\n"
+    return encode({"step": step, **metrics}) + b"\n"
 
 
 def rollout_lines(
@@ -59,7 +59,7 @@ def rollout_lines(
     """
     if group.outcomes is None or group.keep is None or group.advantages is None:
         raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")
-    shared = _encode(_shared(step, seed, group))[:-1]
+    shared = encode(_shared(step, seed, group))[:-1]
     for rollout, outcome, keep, advantage in zip(
         group.rollouts, group.outcomes, group.keep.tolist(), group.advantages, strict=True
     ):
@@ -72,7 +72,7 @@ def rollout_lines(
             "advantage": advantage,
             "weight": weight,
         }
-        yield b"".join((shared, b",", _encode(own)[1:], b"\n"))
+        yield b"".join((shared, b",", encode(own)[1:], b"\n"))
 
 
 def _shared(step: int, seed: int, group: Group) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
     )
 
 
-def _encode(data: Mapping[str, Any]) -> bytes:
+def encode(data: Mapping[str, Any]) -> bytes:
     """JSON in UTF-8; text that UTF-8 does not know (a lone surrogate) makes the row one of ASCII with escapes."""
     try:
         return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,132 @@
+"""A run found again: beside one of its checkpoints, or by its folder. What lies in a folder is data until a person
+says that it may run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.config import Config
+from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.state.folder import FORMAT, MANIFEST
+
+CHECKPOINTS = "checkpoints"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run's folder says about the run."""
+
+    path: Path
+    config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
+    base: Path  # the folder that its "file.py:function" names start from
+    everything: dict[str, Any]
+
+
+def read_manifest(run: Path, *, own: bool = True) -> Manifest:
+    """The manifest of a run folder; with `own`, of a run of this user alone.
+
+    Raises RunFolderError where there is none that this winnow can read, and for another user's.
+    """
+    path = run / MANIFEST
+    try:
+        data = json.loads(_read(path, own=own))
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is not JSON ({error}); give a configuration of your own instead") from error
+    kind = data.get("winnow_run") if isinstance(data, dict) else None
+    if not isinstance(kind, int) or not 1 <= kind <= FORMAT or not isinstance(data.get("config"), dict):
+        raise RunFolderError(f"{path} is no manifest of a run that this version of winnow can read")
+    return Manifest(path, data["config"], Path(str(data.get("base", run))), data)
+
+
+def run_of(model: str) -> Path | None:
+    """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
+    path = Path(model).expanduser().resolve()
+    run = path.parent.parent
+    named = _CHECKPOINT.fullmatch(path.name) and path.parent.name == CHECKPOINTS
+    return run if named and (run / MANIFEST).is_file() else None
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run folder, oldest first."""
+    found = ((_CHECKPOINT.fullmatch(path.name), path) for path in (run / CHECKPOINTS).glob("step-*") if path.is_dir())
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+def check_is_model(model: str) -> None:
+    """Raise DataError for what lies around a model, a run folder or an adapter, naming the model that is meant."""
+    path = Path(model).expanduser()
+    if not path.is_dir() or (path / "config.json").is_file():
+        return
+    run = path.parent if path.name == CHECKPOINTS else path
+    if (run / MANIFEST).is_file():
+        saved = checkpoints(run)
+        hint = f"its newest checkpoint is {saved[-1]}" if saved else "it holds no checkpoint yet"
+        raise DataError(f"{model} is a run folder, not a model: {hint}")
+    if (path / "adapter_config.json").is_file():
+        around = path.resolve().parent
+        merged = (around / "config.json").is_file()
+        hint = f"the model that it is merged into is {around}" if merged else "merge it into its base first"
+        raise DataError(f"{model} is an adapter, not a model: {hint}")
+
+
+def check_trusted(config: Config, manifest: Manifest, said: Iterable[Any]) -> None:
+    """Raise ConfigError where a manifest's configuration would run code that nobody has asked for in this call.
+
+    `said` are the values that the user gave: what is named there is their own choice.
+    """
+    own = {text for value in said for _, text in _texts(value)}
+    found = [(key, text) for key, text in _texts(config.model_dump()) if text not in own and _runs(key, text)]
+    if not found:
+        return
+    shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)
+    raise ConfigError(
+        f"{manifest.path} names code that would run here: {shown}. Read it first; then say that the run is trusted "
+        f"(trust_run=True from Python, on the command line --trust-run), or give other values for these keys"
+    )
+
+
+def _runs(key: str, text: str) -> bool:
+    """A function of a file is imported, and a reward without a sandbox runs what the model writes."""
+    return ".py:" in text or (key.rpartition(".")[2] == "sandbox" and text == "unsafe")
+
+
+def _shown(key: str, text: str, base: Path) -> str:
+    """With the whole path of a file: a member's starts from `base`, any other from where the user stands."""
+    if ".py:" not in text:
+        return text
+    return os.path.abspath(base / text if key.endswith("use") else text)
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, text) of every text in nested data."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for place, inner in enumerate(value):
+            yield from _texts(inner, f"{key}.{place}")
+
+
+def _read(path: Path, *, own: bool) -> bytes:
+    """A file that is no link and nothing that could block; with `own`, one that belongs to this user."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("not a regular file")
+        if own and about.st_uid != os.geteuid():
+            raise OSError(f"it belongs to another user (uid {about.st_uid}), whose settings are not taken over")
+        return file.read()
