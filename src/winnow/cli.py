@@ -234,10 +234,12 @@ def plot(
     rows = read_metrics(run)
     typer.echo(summary(rows))
     if not summary_only:
+        from winnow.report.heading import heading
         from winnow.report.plot import plot as draw
 
-        picture = output or (run if run.is_dir() else run.parent) / "plot.png"
-        draw(rows, picture, title=run.resolve().name)
+        folder = run if run.is_dir() else run.parent
+        picture = output or folder / "plot.png"
+        draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder))
         typer.echo(f"plot      {picture}")
 
 

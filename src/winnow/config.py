@@ -32,7 +32,12 @@ class Section(BaseModel):
     """Strict: an unknown key (unless it says otherwise) or a wrong type is an error."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, allow_inf_nan=False
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        arbitrary_types_allowed=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,  # the text under a field is its meaning in docs/reference.md
     )
 
 
@@ -41,6 +46,7 @@ class Member(Section):
 
     model_config = ConfigDict(extra="allow")
     use: Use
+    """A name, "file.py:function", or (from Python) the function itself."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -53,41 +59,65 @@ class Member(Section):
 
 class Lora(Section):
     rank: Positive = 16
+    """Rank of every adapter."""
     alpha: float = Field(32.0, gt=0)
+    """The adapters' output is scaled by alpha / rank."""
     targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    """Names of the linear layers that get an adapter, or "all-linear"."""
 
 
 class Model(Section):
-    path: str = "bundled"  # "bundled", a folder, or a hub id
+    path: str = "bundled"
+    """A folder, a hub id, or "bundled": the small policy that comes with the package."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Of the weights that are trained, and of what they compute."""
     lora: Lora | None = None
+    """Train low-rank adapters instead of the weights; absent: train the weights."""
     gradient_checkpointing: bool = False
-    pad_token: str | None = None  # fills space beside shorter rows; None: the tokenizer's own, else its eos token
+    """Compute activations again in the backward pass: less memory, more time."""
+    pad_token: str | None = None
+    """Fills the space beside shorter rows; absent: the tokenizer's own, else its eos token."""
 
 
 class PromptSection(Section):
-    template: str = "chat"  # chat | r1_zero | question_only | a file with one {question}
-    system: str | None = None  # the system message of a chat template
+    template: str = "chat"
+    """How a problem becomes a prompt: "chat", "r1_zero", "question_only", or a text file with one {question}."""
+    system: str | None = None
+    """The system message of a chat template."""
     max_prompt_tokens: Positive = 512
+    """Problems with a longer prompt are left out, and counted."""
 
 
 class RolloutSection(Section):
-    engine: Member = Member(use="auto")  # native, or vllm on a second CUDA device
+    engine: Member = Member(use="auto")
+    """What samples; "auto" is native, or vllm on a second CUDA device."""
     prompts_per_step: Positive = 32
+    """Prompts sampled in a step."""
     rollouts_per_prompt: Positive = 16
+    """Rollouts of a prompt; where an allocator divides them, on average."""
     max_new_tokens: Positive = 64
+    """A completion ends here at the latest."""
     temperature: float = Field(1.0, gt=0)
+    """Divides the logits, in sampling and in the policy's log-probs."""
     top_p: float = Field(1.0, gt=0, le=1)
+    """1 while training: a cut distribution would bias every ratio."""
     top_k: NonNegative = 0
+    """0 (off) while training."""
     min_p: float = Field(0.0, ge=0, le=1)
+    """0 (off) while training."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    max_rollouts_at_once: Positive = 512  # sampled side by side: the memory the engine may take
-    refill_rounds: NonNegative = 0  # more prompts, at most so often per step, while too few groups carry a signal
-    max_ratio_outside: float = Field(0.01, ge=0, le=1)  # tokens with p_policy / p_engine off by a quarter: an alarm
+    """A rollout ends at the first of these in its text."""
+    max_rollouts_at_once: Positive = 512
+    """Sampled side by side: the memory the engine may take."""
+    refill_rounds: NonNegative = 0
+    """More prompts, at most so often per step, while too few groups carry a signal."""
+    max_ratio_outside: float = Field(0.01, ge=0, le=1)
+    """An alarm when more tokens than this share have p_policy / p_engine outside [0.8, 1.25]."""
 
 
 class RewardPart(Member):
     weight: float = 1.0
+    """Multiplies this part in the sum."""
 
 
 class Reward(Section):
@@ -95,8 +125,11 @@ class Reward(Section):
 
     model_config = ConfigDict(extra="allow")
     use: Use | None = None
+    """The reward, where there is one."""
     parts: tuple[RewardPart, ...] = ()
+    """The rewards of a weighted sum; the first decides what is correct."""
     shaping: Literal["always", "if_wrong"] = "always"
+    """Whether the other parts count for right answers too, or only for wrong ones."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -116,22 +149,33 @@ class Reward(Section):
 
 class Term(Member):
     coefficient: float
+    """Multiplies this term, which is added to the loss."""
 
 
 class Probe(Section):
-    every: Positive = 8  # steps that one probe plans
-    rollouts_per_prompt: Positive = 8  # sampled by the probe, and not trained on
+    every: Positive = 8
+    """Steps that one probe plans."""
+    rollouts_per_prompt: Positive = 8
+    """Sampled by the probe, and not trained on."""
     gradient_norm: Literal["embedding", "output_head", "none"] = "embedding"
-    outer_reset: Literal["none", "optimizer", "reference", "both"] = "none"  # at each new window
-    decay: float = Field(0.9, gt=0, le=1)  # what a visit still counts for at the next one; without a probe
+    """The parameters whose gradient norm is measured; "none": every norm counts as 1."""
+    outer_reset: Literal["none", "optimizer", "reference", "both"] = "none"
+    """What starts anew at each window: the optimizer, the KL term's reference, or both."""
+    decay: float = Field(0.9, gt=0, le=1)
+    """What a visit still counts for at the next one; without a probe."""
 
 
 class Update(Section):
     epochs: Positive = 1
-    updates_per_step: Positive = 1  # per epoch
-    tokens_per_micro_batch: Positive = 16384  # prompt, completion and padding
-    max_importance: float = Field(0.0, ge=0)  # truncates p_policy / p_engine per token; 0: no correction
-    max_skipped: NonNegative = 10  # updates in a row without a finite gradient that end the run; 0: none do
+    """Passes over the kept rollouts of a step."""
+    updates_per_step: Positive = 1
+    """Optimizer updates per epoch."""
+    tokens_per_micro_batch: Positive = 16384
+    """Prompt, completion and padding of one forward and backward pass."""
+    max_importance: float = Field(0.0, ge=0)
+    """Truncates p_policy / p_engine per token, at 1 or more; 0: no correction."""
+    max_skipped: NonNegative = 10
+    """Updates in a row without a finite gradient that end the run; 0: none do."""
 
     @pydantic.field_validator("max_importance")
     @classmethod
@@ -146,56 +190,92 @@ class Update(Section):
 
 class Optimizer(Section):
     learning_rate: float = Field(1e-4, gt=0)
+    """Of AdamW, after the warm-up."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of AdamW's first and second moment."""
     eps: float = Field(1e-8, gt=0)
+    """Added to the root of AdamW's second moment."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
+    """A larger gradient is scaled down to this norm."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate, over the run's updates."""
     warmup_steps: NonNegative = 0
+    """Steps over which the learning rate rises to its full value."""
 
 
 class Evaluate(Section):
-    every: NonNegative = 0  # steps; 0: only before the first and after the last
+    every: NonNegative = 0
+    """Steps between evaluations; 0: only before the first and after the last."""
     problems: Positive = 256
+    """How many held-out problems, at most."""
     rollouts_per_prompt: Positive = 8
+    """Sampled of each problem."""
     split: Literal["train", "validation", "test"] = "validation"
+    """Where the problems come from."""
     greedy: bool = True
-    temperature: float | None = Field(None, gt=0)  # of the sampled rollouts; None: the training temperature
+    """Also answer each problem once at temperature 0."""
+    temperature: float | None = Field(None, gt=0)
+    """Of the sampled rollouts; absent: the training temperature."""
     top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with this probability; 1: off."""
     top_k: NonNegative = 0
+    """Sample from so many most probable tokens; 0: off."""
     min_p: float = Field(0.0, ge=0, le=1)
+    """Leave out tokens below this share of the most probable one's probability; 0: off."""
 
 
 class Checkpoint(Section):
-    every: NonNegative = 50  # steps; 0: only after the last, and where something ends the run
+    every: NonNegative = 50
+    """Steps between checkpoints; 0: only after the last, and where something ends the run."""
     keep_last: Positive = 2
-    on_signal: Literal["step", "now"] = "step"  # finish the step under way, or leave it unless it is being learned from
+    """So many newest checkpoints are kept."""
+    on_signal: Literal["step", "now"] = "step"
+    """What a signal that ends the run does: finish the step under way, or leave it unless it is being learned from."""
 
 
 class Verify(Section):
-    workers: NonNegative = 1  # 0: in the trainer itself, where a reward cannot be stopped
+    workers: NonNegative = 1
+    """Processes that run rewards; 0: the trainer itself, where a reward cannot be stopped."""
     timeout_seconds: float = Field(5.0, gt=0)
+    """Of one verdict."""
     memory_mb: Positive = 2048
+    """Of one worker."""
     max_failure_share: float = Field(0.05, gt=0, le=1)
+    """The run ends when more of the last verdicts than this share are failures."""
 
 
 class Config(Section):
     seed: int = 0
+    """Of every random number of the run."""
     steps: Positive = 100
+    """Training steps of the run."""
     output: str = "runs/winnow"
+    """The run folder."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: NonNegative = 0  # CPU threads for torch; 0: every core
+    """Where the policy is trained; "auto": CUDA where there is one."""
+    threads: NonNegative = 0
+    """CPU threads for torch; 0: every core."""
     model: Model = Model()
     task: Member = Member(use="arithmetic")
+    """Where problems come from."""
     prompt: PromptSection = PromptSection()
     rollout: RolloutSection = RolloutSection()
     reward: Reward = Reward(use="r1_zero")
+    """What an answer earns."""
     allocate: Member = Member(use="uniform")
+    """How many rollouts each prompt gets."""
     select: tuple[Member, ...] = (Member.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
+    """Which rollouts are trained on; a list is applied in its order."""
     advantage: Member = Member(use="grpo")
+    """The credit of each rollout."""
     weighting: Member = Member(use="token")
+    """The weight of each sequence in the loss."""
     loss: Member = Member(use="clip")
+    """The policy loss."""
     terms: tuple[Term, ...] = ()
+    """Added to the loss: KL to a reference, entropy."""
     probe: Probe = Probe()
     update: Update = Update()
     optimizer: Optimizer = Optimizer()
@@ -395,18 +475,19 @@ def _fields_at(path: Sequence[str]) -> list[str]:
     for name in path:
         if name.isdigit():
             continue
-        section = next(_sections_in(section.model_fields[name].annotation), None)
+        section = next(sections_in(section.model_fields[name].annotation), None)
         if section is None:
             return []
     return list(section.model_fields)
 
 
-def _sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections named in a field's annotation, unions and lists looked into."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation):
         for argument in typing.get_args(annotation):
-            yield from _sections_in(argument)
+            yield from sections_in(argument)
 
 
 def _line_of(text: str, path: Sequence[str]) -> int | None:

@@ -61,8 +61,10 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        """The docstring up to the first line that ends a sentence."""
+        lines = (inspect.getdoc(self.function) or "").partition("\n\n")[0].splitlines()
+        end = next((number for number, line in enumerate(lines, start=1) if line.endswith(".")), 1)
+        return " ".join(lines[:end])
 
 
 _ENTRIES: dict[str, dict[str, Entry]] = {family: {} for family in FAMILIES}

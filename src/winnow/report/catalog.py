@@ -10,6 +10,7 @@ from types import MappingProxyType
 from winnow.errors import ConfigError, did_you_mean
 from winnow.metrics import METRICS
 from winnow.registry import Entry, aliases, members
+from winnow.report.keys import keys
 from winnow.report.text import wrapped
 
 # Importing the module registers the family. Losses and engines import torch; the others must not, so each goes alone.
@@ -26,13 +27,16 @@ REGISTERED_BY: Mapping[str, str] = MappingProxyType(
         "engine": "winnow.engines",
     }
 )
-KINDS = ("losses", *(f"{family}s" for family in REGISTERED_BY if family != "loss"), "metrics")
+KINDS = ("losses", *(f"{family}s" for family in REGISTERED_BY if family != "loss"), "keys", "metrics")
 
 
 def catalog(kind: str) -> Iterator[str]:
-    """One block per member: call, aliases, and the docstring's first line. Singular or plural. Raises ConfigError."""
+    """One block per member: call, aliases, and what it does. Singular or plural. Raises ConfigError."""
     if kind in ("metric", "metrics"):
         yield from (f"{name}\n    {wrapped(meaning)}" for name, meaning in METRICS.items())
+        return
+    if kind in ("key", "keys"):
+        yield from (f"{key.name}{' = ' * bool(key.default)}{key.default}\n    {wrapped(key.meaning)}" for key in keys())
         return
     family = _family(kind)
     importlib.import_module(REGISTERED_BY[family])

@@ -1,83 +1,178 @@
-"""A run in four panels: reward, accuracy in training and held out, policy loss, and the reward's range."""
+"""A run in four panels: accuracy, completion length, where the signal goes, and what the tokens bought."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from winnow.errors import DataError
 from winnow.report.summary import Row, column, training_rows
+from winnow.report.text import one_line, shorten
 
-BLUE, ORANGE, GREEN, GREY = "#3465a4", "#ce5c00", "#4e9a06", "#888a85"
+# Okabe and Ito's colours, told apart by colour-blind readers; lines differ in style or marker besides.
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#777777"
+LONGEST = 110  # characters of a title's line
+SHARES = (-0.03, 1.03)  # the ends of an axis of shares
 
 
-def plot(rows: Sequence[Row], path: Path, *, title: str) -> None:
+def plot(rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "") -> None:
     """Write the picture, as PNG or what the suffix says. Raises DataError for a run without a step, or a bad path."""
-    steps = training_rows(rows)
-    if not steps:
-        raise DataError("the run has not finished a step yet: there is nothing to plot")
-    figure = Figure(figsize=(10, 7), layout="constrained")
-    FigureCanvasAgg(figure)  # draws without a display
-    figure.suptitle(title)
-    panels = figure.subplots(2, 2)
-    _reward(panels[0, 0], steps)
-    _accuracy(panels[0, 1], steps, rows)
-    _loss(panels[1, 0], steps)
-    _range(panels[1, 1], steps)
-    for panel in panels.flat:
-        panel.set_xlabel("step")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.grid(alpha=0.3)
+    figure = draw(rows, title=title, subtitle=subtitle)
     try:
-        figure.savefig(path, dpi=120)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph")  # a name the font cannot write gets boxes
+            figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise DataError(f"cannot write the plot {path}: {error}") from error
 
 
-def _reward(panel: Any, steps: Sequence[Row]) -> None:
-    panel.set_title("average reward")
-    panel.plot(column(steps, "step"), column(steps, "reward/mean"), color=BLUE, **_marks(steps))
+def draw(rows: Sequence[Row], *, title: str, subtitle: str = "") -> Figure:
+    """The picture. `rows` are in step order. Raises DataError for a run without a step."""
+    steps = training_rows(rows)
+    if not steps:
+        raise DataError("the run has not finished a step yet: there is nothing to plot")
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    FigureCanvasAgg(figure)  # draws without a display
+    lines = [shorten(one_line(text), LONGEST) for text in (title, subtitle) if text]
+    figure.suptitle("\n".join(lines), parse_math=False, fontsize=11)  # a $ in a name is a $
+    panels = figure.subplots(2, 2)
+    _accuracy(panels[0, 0], steps, rows)
+    _length(panels[0, 1], steps)
+    _signal(panels[1, 0], steps)
+    _budget(panels[1, 1], steps, rows)
+    for panel in panels.flat[:3]:
+        panel.set_xlabel("training step")
+        panel.set_xlim(*_around(rows[0]["step"], rows[-1]["step"]))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    return figure
 
 
 def _accuracy(panel: Any, steps: Sequence[Row], rows: Sequence[Row]) -> None:
     panel.set_title("accuracy")
-    panel.plot(column(steps, "step"), column(steps, "reward/accuracy"), color=BLUE, label="training", **_marks(steps))
+    x = column(steps, "step")
+    panel.plot(x, column(steps, "reward/accuracy"), color=BLUE, label="training", **_marks(steps))
+    _held_out(panel, rows, {row["step"]: row["step"] for row in rows})
+    _share(panel, "correct")
+    beside = None
+    if any(abs(row.get("reward/mean", 0.0) - row.get("reward/accuracy", 0.0)) > 1e-9 for row in steps):
+        beside = _second(panel, "mean reward", PURPLE)
+        rewards = column(steps, "reward/mean")
+        beside.plot(x, rewards, "-.", color=PURPLE, label="mean reward", **_marks(steps))
+        if all(0 <= reward <= 1 for reward in rewards):
+            beside.set_ylim(*SHARES)
+    _legend(panel, beside)
+
+
+def _length(panel: Any, steps: Sequence[Row]) -> None:
+    panel.set_title("completion length")
+    x = column(steps, "step")
+    panel.plot(x, column(steps, "rollout/length_max"), ":", color=GREY, label="longest", **_marks(steps))
+    panel.plot(x, column(steps, "rollout/length_mean"), color=BLUE, label="mean", **_marks(steps))
+    panel.set_ylabel("tokens")
+    panel.margins(y=0.1)
+    panel.set_ylim(bottom=0)
+    beside = _second(panel, "cut off at max_new_tokens", ORANGE)
+    beside.plot(x, column(steps, "rollout/truncated"), "--", color=ORANGE, label="cut off", **_marks(steps))
+    _share(beside, "cut off at max_new_tokens")
+    _legend(panel, beside)
+
+
+def _signal(panel: Any, steps: Sequence[Row]) -> None:
+    panel.set_title("signal")
+    x = column(steps, "step")
+    for label, part, whole, style, color in (
+        ("flat groups", "group/flat", "group/count", "--", ORANGE),
+        ("rollouts kept", "select/kept", "budget/rollouts", "-", GREEN),
+        ("rollouts trained on", "select/trained", "budget/rollouts", "-.", BLUE),
+    ):
+        shares = [_ratio(row.get(part, math.nan), row.get(whole, math.nan)) for row in steps]
+        panel.plot(x, shares, style, color=color, label=label, **_marks(steps))
+    _share(panel, "share of groups, of rollouts")
+    _legend(panel)
+
+
+def _budget(panel: Any, steps: Sequence[Row], rows: Sequence[Row]) -> None:
+    """Tokens against accuracy: held out where it was measured, else in training."""
+    tokens = [_finite(row, "budget/tokens_generated") + _finite(row, "budget/probe_tokens") for row in rows]
+    *before, total = accumulate(tokens, initial=0.0)
+    spent = dict(zip(column(rows, "step"), before, strict=True))
+    evaluated = _held_out(panel, rows, spent)
+    if not evaluated:
+        label = "training (no evaluation yet)"
+        x = [spent[row["step"]] for row in steps]
+        panel.plot(x, column(steps, "reward/accuracy"), color=BLUE, label=label, **_marks(steps))
+    panel.set_title("budget: what the tokens bought")
+    panel.set_xlabel("tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows))
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+    panel.set_xlim(*_around(0.0, total))
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    _share(panel, "correct, held out" if evaluated else "correct")
+    _legend(panel)
+
+
+def _held_out(panel: Any, rows: Sequence[Row], x: dict[float, float]) -> bool:
+    """Draw the evaluations at `x` of their step; False where there is none."""
     sampled = [row for row in rows if "eval/accuracy_sampled" in row]
     if sampled:
         panel.errorbar(
-            column(sampled, "step"),
+            [x[row["step"]] for row in sampled],
             column(sampled, "eval/accuracy_sampled"),
-            yerr=[row.get("eval/accuracy_sampled_sem", 0.0) for row in sampled],
+            yerr=column(sampled, "eval/accuracy_sampled_sem"),
             color=ORANGE,
             marker="o",
             capsize=3,
-            label="held out, sampled",
+            label="held out, sampled (± 1 s.e.)",
         )
     greedy = [row for row in rows if "eval/accuracy_greedy" in row]
     if greedy:
-        panel.plot(
-            column(greedy, "step"), column(greedy, "eval/accuracy_greedy"), "s--", color=GREEN, label="held out, greedy"
-        )
-    panel.set_ylim(-0.02, 1.02)
-    panel.legend()
+        places = [x[row["step"]] for row in greedy]
+        panel.plot(places, column(greedy, "eval/accuracy_greedy"), "s--", color=GREEN, label="held out, greedy")
+    return bool(sampled or greedy)
 
 
-def _loss(panel: Any, steps: Sequence[Row]) -> None:
-    panel.set_title("policy loss")
-    panel.plot(column(steps, "step"), column(steps, "policy/loss"), color=BLUE, **_marks(steps))
-    panel.axhline(0.0, color=GREY, linewidth=0.8)
+def _share(panel: Any, label: str) -> None:
+    panel.set_ylabel(f"{label} (%)")
+    panel.set_ylim(*SHARES)
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
 
 
-def _range(panel: Any, steps: Sequence[Row]) -> None:
-    panel.set_title("reward: lowest to highest, and mean")
-    x = column(steps, "step")
-    panel.fill_between(x, column(steps, "reward/min"), column(steps, "reward/max"), color=BLUE, alpha=0.15, linewidth=0)
-    panel.plot(x, column(steps, "reward/mean"), color=BLUE, **_marks(steps))
+def _second(panel: Any, label: str, color: str) -> Any:
+    """A scale of its own at the right, in the colour of its line."""
+    beside = panel.twinx()
+    beside.set_ylabel(label, color=color)
+    beside.tick_params(axis="y", colors=color)
+    return beside
+
+
+def _legend(panel: Any, beside: Any = None) -> None:
+    """One legend for both scales, above the panel, where it covers no line."""
+    panel.grid(alpha=0.3)
+    handles = [handle for axes in (panel, beside) if axes for handle in axes.get_legend_handles_labels()[0]]
+    panel.set_title(panel.get_title(), pad=22)
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.99), "ncols": len(handles)}
+    panel.legend(handles=handles, fontsize=8, frameon=False, columnspacing=1.2, **place)
+
+
+def _around(first: float, last: float) -> tuple[float, float]:
+    """The ends of an axis from `first` to `last`, with room for a marker."""
+    room = 0.04 * (last - first) or 0.5
+    return first - room, last + room
+
+
+def _finite(row: Row, name: str) -> float:
+    return value if math.isfinite(value := row.get(name, 0.0)) else 0.0
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
 
 
 def _marks(steps: Sequence[Row]) -> dict[str, Any]:

@@ -20,6 +20,11 @@ def safe(text: str) -> str:
     return "".join(c if c == "\n" or unicodedata.category(c) not in _UNSAFE else _escape(c) for c in text)
 
 
+def one_line(text: str) -> str:
+    """`safe`, with line breaks made visible too: a name cannot pretend to be the next line."""
+    return safe(text).replace("\n", "\\n")
+
+
 def shorten(text: str, limit: int) -> str:
     """At most about `limit` characters: the middle is left out, and how much of it is said."""
     if len(text) <= limit:

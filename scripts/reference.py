@@ -1,0 +1,76 @@
+#!/usr/bin/env python
+"""Write docs/reference.md: every configuration key, every member with its options, and every metric, from the code.
+
+python scripts/reference.py           # or another file to write
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from winnow.metrics import METRICS
+from winnow.report.catalog import REGISTERED_BY, catalog
+from winnow.report.keys import keys
+
+BAR = r"\|"  # a bar inside a cell
+PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+
+OPENING = """# Reference: keys, members, metrics
+
+Made from the code by `python scripts/reference.py`; do not edit.
+
+## Configuration keys
+
+As a TOML file and `--set` name them (`[rollout] top_k = 0` and `--set rollout.top_k=0`); from Python they are nested
+keyword arguments. A *member* is a name, `"file.py:function"`, or a table with `use` and the member's own options;
+without a default a key is absent. `winnow check CONFIG` prints a whole configuration.
+"""
+MEMBERS = """
+## Members and their options
+
+An option stands beside `use`: `select = { use = "max_variance", keep_per_prompt = 4 }`. `winnow list losses` prints
+the same."""
+MEASURED = """
+## Metrics
+
+The rows of `metrics.jsonl`, one per step. Means over rollouts are over all verified rollouts unless the text says
+"kept".
+"""
+
+
+def page() -> str:
+    """The whole text of docs/reference.md."""
+    return "\n".join([OPENING, *_keys(), MEMBERS, *_members(), MEASURED, *_metrics(), ""])
+
+
+def _keys() -> Iterator[str]:
+    yield from _table(
+        ("key", "type", "default", "meaning"),
+        ((f"`{k.name}`", k.type, f"`{k.default}`" if k.default else "", k.meaning) for k in keys()),
+    )
+
+
+def _members() -> Iterator[str]:
+    for family in REGISTERED_BY:
+        yield from (f"\n### {family}\n", "```")
+        yield from catalog(family)
+        yield "```"
+
+
+def _metrics() -> Iterator[str]:
+    yield from _table(("metric", "meaning"), ((f"`{name}`", meaning) for name, meaning in METRICS.items()))
+
+
+def _table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    yield from (_row(heads), "|---" * len(heads) + "|")
+    yield from map(_row, rows)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    Path(*sys.argv[1:] or [PAGE]).write_text(page(), encoding="utf-8")
