@@ -190,7 +190,7 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     """Import `function` from `"file.py:function"`. The file is the user's own, trusted code."""
     file_name, _, function_name = path.rpartition(":")
     file = (base or Path.cwd()) / file_name
-    if file.suffix != ".py":  # Python would import compiled code as well, of which nobody sees what it does
+    if not file_name.endswith(".py"):  # Python would import compiled code as well, of which nobody sees what it does
         raise ConfigError(f"{path!r}: functions come from a .py file; write it as file.py:function")
     if not file.is_file():
         raise ConfigError(f"{path!r}: there is no file {file}")

@@ -311,7 +311,7 @@ RAISING = [
 @pytest.mark.parametrize(("key", "member", "family", "name", "said", "place"), RAISING)
 def test_a_function_of_the_user_s_that_raises_is_named_with_its_line(key, member, family, name, said, place, smallest):
     with pytest.raises(ConfigError) as caught:
-        winnow.train(**smallest(**{key: member}, verify={"workers": 0}), progress=False)
+        winnow.train(**smallest(**{key: member}, verify={"workers": 0}), watch=lambda event: None)
     message = str(caught.value)
     assert message.startswith(f"the {family} {name!r} raised {said}")
     assert re.search(rf"\({re.escape(__file__)}, line \d+, {place}", message), message
@@ -322,7 +322,7 @@ def test_a_function_of_the_user_s_that_raises_is_named_with_its_line(key, member
 
 def test_a_critic_that_raises_is_named(smallest):
     with pytest.raises(ConfigError, match=r"the critic raised KeyError: 'values' \(.*, in raising_critic\)"):
-        winnow.train(**smallest(verify={"workers": 0}), critic=raising_critic, progress=False)
+        winnow.train(**smallest(verify={"workers": 0}), critic=raising_critic, watch=lambda event: None)
 
 
 def test_what_winnow_brings_keeps_its_traceback():

@@ -93,6 +93,12 @@ def test_a_task_by_name_takes_its_options_by_set():
     assert "task.path: there is no file or folder ./nowhere" in failed.stderr
 
 
+def test_a_folder_that_is_not_there_is_said_first(tmp_path):
+    for model in ("./nope", str(tmp_path / "nope"), "nope"):
+        with pytest.raises(DataError, match=f"there is no folder {model}"):
+            settings_for(model)
+
+
 def test_several_tasks_in_one_call_are_refused():
     refused = invoke("eval", "bundled", "--task", "gsm8k", "--task", "math")
     assert (refused.exit_code, "one task in a call, found gsm8k, math" in refused.stderr) == (2, True)
@@ -152,10 +158,11 @@ def test_what_a_call_names_itself_is_trusted(run, tmp_path, monkeypatch):
         settings_for(str(checkpoint), sets=["evaluate.problems=1"])
 
 
-@pytest.mark.parametrize("script", ["evil.pyc:planted", "evil:planted"])
-def test_a_function_comes_from_a_file_that_can_be_read(run, script):
+@pytest.mark.parametrize("script", ["evil.pyc:planted", "evil:planted", "evil.py/:planted", "evil.py/.:planted"])
+def test_a_function_comes_from_a_file_that_can_be_read(run, script, monkeypatch):
     named = {"rollout": {"engine": {"use": "scripted", "script": script}}, "task": {"use": "arithmetic", "size": 8}}
     checkpoint = run({**TRAINED, **named})
+    monkeypatch.chdir(checkpoint.parents[1])
     refused = invoke("eval", checkpoint, "--set", "model.path=bundled")
     assert "functions come from a .py file" in refused.stderr
     assert not (checkpoint.parents[1] / "planted").exists()

@@ -28,7 +28,6 @@ class Manifest:
     path: Path
     config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
     base: Path  # the folder that its "file.py:function" names start from
-    everything: dict[str, Any]
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
@@ -46,7 +45,7 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     kind = data.get("winnow_run") if isinstance(data, dict) else None
     if not isinstance(kind, int) or not 1 <= kind <= FORMAT or not isinstance(data.get("config"), dict):
         raise RunFolderError(f"{path} is no manifest of a run that this version of winnow can read")
-    return Manifest(path, data["config"], Path(str(data.get("base", run))), data)
+    return Manifest(path, data["config"], Path(str(data.get("base", run))))
 
 
 def run_of(model: str) -> Path | None:
@@ -64,8 +63,13 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def check_is_model(model: str) -> None:
-    """Raise DataError for what lies around a model, a run folder or an adapter, naming the model that is meant."""
+    """Raise DataError where there is no such folder, and for what lies around a model, a run folder or an adapter,
+    naming the model that is meant.
+    """
     path = Path(model).expanduser()
+    on_hub = model.count("/") == 1 and model[0] not in "./~"
+    if not (path.is_dir() or on_hub or model == "bundled"):
+        raise DataError(f'there is no folder {model}; give a model folder, "bundled", or a hub id "owner/name"')
     if not path.is_dir() or (path / "config.json").is_file():
         return
     run = path.parent if path.name == CHECKPOINTS else path

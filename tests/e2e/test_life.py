@@ -1,0 +1,404 @@
+"""What ends a run and what it leaves: errors, signals, more or fewer steps, edited inputs. Law 6 holds after each."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from test_resume import rows, write_config
+from typer.testing import CliRunner
+
+import winnow
+from winnow.cli import app
+from winnow.config import validate
+from winnow.engines.hf import hf
+from winnow.records import StepReport
+from winnow.state.logbook import read_metrics
+
+FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
+
+
+def train(config, **more):
+    return winnow.train(**config, watch=more.pop("watch", lambda event: None), **more)
+
+
+def checkpoints(run):
+    return sorted(path.name for path in (Path(run) / "checkpoints").iterdir())
+
+
+def assert_same(a, b):
+    """Two finished runs: parameters, optimizer, state and both logs."""
+    for name in FILES:
+        assert (a.model / name).read_bytes() == (b.model / name).read_bytes(), name
+    for log in ("metrics.jsonl", "rollouts.jsonl"):
+        assert rows(a.folder / log) == rows(b.folder / log), log
+
+
+def evaluations(run):
+    """The lines of metrics.jsonl that are evaluations, by step."""
+    lines = [line for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval/' in line]
+    return [json.loads(line)["step"] for line in lines], lines
+
+
+class Trap:
+    """Acts at a chosen moment, once."""
+
+    def __init__(self, moment="", act=None):
+        self.moment, self.act, self.updates = moment, act, 0
+
+    def pass_by(self, moment):
+        if self.act is not None and moment == self.moment:
+            act, self.act = self.act, None
+            act()
+
+
+def members(trap):
+    """A loss and an engine that come by the trap: in the evaluation before step 2, in the sampling, in the first or
+    second update of step 2, and when the engine takes over the weights after it.
+    """
+    from winnow.algos.loss import clip
+
+    def loss(out, mb):
+        trap.updates += 1
+        trap.pass_by({5: "first update", 6: "second update"}.get(trap.updates))
+        return clip(out, mb)
+
+    def engine(context):
+        made = hf(context)
+        generate, load = made.generate, made.load
+
+        def generated(*request, seed, **more):
+            trap.pass_by({"evaluate": "evaluate", "rollout": "sample"}[seed[1]] if made.version == 2 else None)
+            return generate(*request, seed=seed, **more)
+
+        def loaded(weights, *, version):
+            load(weights, version=version)
+            trap.pass_by("sync" if version == 3 else None)
+
+        made.generate, made.load = generated, loaded
+        return made
+
+    return loss, engine
+
+
+@pytest.fixture
+def trapped(smallest, tmp_path):
+    """A configuration of four steps with two updates each; trapped("whole") has a trap that never acts."""
+
+    def configuration(name, moment="", act=None, **changes):
+        loss, engine = members(Trap(moment, act))
+        base = {
+            "steps": 4,
+            "output": str(tmp_path / name),
+            "loss": loss,
+            "rollout": {"engine": engine},
+            "update": {"updates_per_step": 2},
+            "evaluate": {"every": 2, "greedy": False},
+            "verify": {"workers": 0},
+        }
+        return smallest(**{**base, **changes})
+
+    return configuration
+
+
+def fail():
+    raise RuntimeError("on purpose")
+
+
+@pytest.mark.parametrize(
+    ("moment", "saved"),
+    [("evaluate", 2), ("first update", 2), ("second update", None), ("sync", 3)],
+)
+def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(moment, saved, trapped):
+    """Of the steps 0 to 3 the third breaks off; no checkpoint is due before the last."""
+    whole = train(trapped("whole"))
+    with pytest.raises(RuntimeError, match="on purpose") as error:
+        train(trapped("broken", moment, fail))
+    (note,) = error.value.__notes__
+    folder = whole.folder.with_name("broken")
+    if saved is None:
+        assert "Step 2 broke off between two of its updates" in note
+        assert not (folder / "checkpoints").exists()
+    else:
+        assert checkpoints(folder) == [f"step-00000{saved}"]
+        assert f"The weights after {saved} steps are saved in {folder}/checkpoints/step-00000{saved}: resume" in note
+    begun = []
+    resumed = train(trapped("broken"), resume=True, watch=begun.append)
+    assert next(e.step for e in begun if isinstance(e, StepReport)) == (saved or 0)
+    assert_same(whole, resumed)
+
+
+def test_a_verifier_that_fails_costs_no_finished_step(smallest, tmp_path):
+    """As from the command line: the reward is a file, and what it waits for is mended outside of it."""
+    broken = tmp_path / "broken"
+    (tmp_path / "moody.py").write_text(
+        f"import os\n\ndef moody(prompt, rollout):\n"
+        f"    if rollout.version == 2 and os.path.exists({str(broken)!r}):\n        raise RuntimeError('moody')\n"
+        f"    return sum(ord(c) % 2 == 0 for c in rollout.text) / max(1, len(rollout.text))\n"
+    )
+    reward = {"use": f"{tmp_path}/moody.py:moody"}
+    whole = train(smallest(steps=4, reward=reward, output=str(tmp_path / "whole")))
+    broken.touch()
+    toml = write_config(tmp_path / "run.toml", smallest(steps=4, reward=reward))
+    result = CliRunner().invoke(app, ["train", str(toml)])
+    assert result.exit_code == 1
+    assert "failed on every verdict" in result.stderr
+    assert "The weights after 2 steps are saved in" in result.stderr
+    broken.unlink()
+    assert_same(whole, train(smallest(steps=4, reward=reward), resume=True))
+
+
+def test_a_save_that_fails_does_not_hide_the_error_before_it(trapped):
+    config = trapped("broken", "first update", fail)
+
+    def block(event):
+        if isinstance(event, StepReport) and event.step == 0:
+            (Path(config["output"]) / "checkpoints").write_text("a file where a folder belongs")
+
+    with pytest.raises(RuntimeError, match="on purpose") as error:
+        train(config, watch=block)
+    (note,) = error.value.__notes__
+    assert "The weights after 2 steps could not be saved (cannot save checkpoint " in note
+    assert "There is no earlier checkpoint" in note
+
+
+def test_an_error_saves_beside_the_checkpoints_there_are_and_gives_none_up(trapped):
+    """The weights that an error leaves behind may be its cause."""
+    config = trapped("broken", "sync", fail, checkpoint={"every": 1, "keep_last": 1})
+    with pytest.raises(RuntimeError):
+        train(config)
+    assert checkpoints(config["output"]) == ["step-000002", "step-000003"]
+
+
+def test_checkpoints_are_on_by_default():
+    assert validate({}).checkpoint.every == 50
+
+
+# Signals --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on_signal", "moment", "done"),
+    [
+        ("step", "evaluate", 2),
+        ("step", "sample", 3),
+        ("step", "second update", 3),
+        ("now", "evaluate", 2),
+        ("now", "sample", 2),
+        ("now", "first update", 2),
+        ("now", "second update", 3),
+        ("now", "sync", 3),
+    ],
+)
+def test_a_signal_ends_a_run_at_a_boundary_and_it_resumes_to_the_same_bits(on_signal, moment, done, trapped):
+    whole = train(trapped("whole"))
+    number = signal.SIGHUP if moment == "sample" else signal.SIGTERM
+    checkpoint = {"checkpoint": {"on_signal": on_signal}}
+    before = signal.getsignal(number)
+    left = train(trapped("left", moment, lambda: os.kill(os.getpid(), number), **checkpoint))
+    assert signal.getsignal(number) is before
+    assert (left.interrupted, left.steps, checkpoints(left.folder)) == (True, done, [f"step-00000{done}"])
+    begun = []
+    resumed = train(trapped("left", **checkpoint), resume=True, watch=begun.append)
+    assert next(e.step for e in begun if isinstance(e, StepReport)) == done
+    assert not resumed.interrupted
+    assert_same(whole, resumed)
+
+
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(trapped):
+    config = trapped("left", "sample", lambda: os.kill(os.getpid(), signal.SIGTERM)) | {"steps": 3}
+    left = train(config)
+    assert (left.interrupted, left.steps, evaluations(left.folder)[0]) == (True, 3, [0, 2])
+    resumed = train(trapped("left") | {"steps": 3}, resume=True)
+    assert (resumed.interrupted, resumed.steps, evaluations(left.folder)[0]) == (False, 3, [0, 2, 3])
+
+
+def test_a_terminal_that_closes_twice_ends_a_run_once(trapped):
+    def hang_up():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    left = train(trapped("left", "sample", hang_up))
+    assert (left.interrupted, left.steps) == (True, 3)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(trapped):
+    """nohup winnow train ..."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        result = train(trapped("left", "sample", lambda: os.kill(os.getpid(), signal.SIGHUP)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (result.interrupted, result.steps) == (False, 4)
+
+
+# Steps ----------------------------------------------------------------------------------------------------------------
+
+
+def test_fewer_steps_than_are_done_are_refused_and_nothing_is_touched(smallest):
+    result = train(smallest(steps=3))
+    before = {p: p.read_bytes() for p in result.folder.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(winnow.RunFolderError, match=r"steps = 2, but .* has done 3 steps.*with steps = 3 or more"):
+        train(smallest(steps=2), resume=True)
+    assert {p: p.read_bytes() for p in result.folder.rglob("*") if p.is_file() and p.name != ".lock"} == before
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_finished_run_goes_on_and_keeps_its_last_evaluation(every, smallest, tmp_path):
+    evaluate = {"evaluate": {"every": every}}
+    short = train(smallest(steps=2, **evaluate))
+    steps, lines = evaluations(short.folder)
+    assert steps == [0, 2]
+    longer = train(smallest(steps=4, **evaluate), resume=True)
+    steps, all_lines = evaluations(longer.folder)
+    assert steps == [0, 2, 4]
+    assert all_lines[:2] == lines, "the same measurement, not a second one"
+    if every:
+        assert_same(train(smallest(steps=4, output=str(tmp_path / "whole"), **evaluate)), longer)
+
+
+def test_a_finished_run_that_is_resumed_does_nothing_again(smallest):
+    first = train(smallest())
+    before = (first.folder / "metrics.jsonl").read_bytes()
+    again = train(smallest(), resume=True)
+    assert (again.model, again.interrupted) == (first.model, False)
+    assert (first.folder / "metrics.jsonl").read_bytes() == before
+
+
+# Starting again, and changing what a run reads ------------------------------------------------------------------------
+
+
+def test_a_run_that_died_in_its_first_step_starts_again(smallest, tmp_path):
+    trouble = {}
+
+    def reward(prompt, rollout):
+        trouble["verdicts"] = trouble.get("verdicts", 0) + 1
+        return None if trouble["verdicts"] > 4 else 0.5  # the evaluation before the first step passes
+
+    config = smallest(reward=reward, evaluate={"greedy": False})
+    with pytest.raises(winnow.VerifierError) as error:
+        train(config)
+    assert error.value.__notes__ == ["No step was finished, so there was nothing to save: start the run again."]
+    folder = Path(config["output"])
+    (folder / "notes.txt").write_text("mine")
+    assert evaluations(folder)[0] == [0]
+    result = train(smallest(optimizer={"learning_rate": 3e-3}))
+    assert evaluations(result.folder)[0] == [0, 2], "the evaluation of another configuration is not kept"
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_learning_rate_is_changed_knowingly_or_not_at_all(smallest, tmp_path):
+    train(smallest())
+    toml = write_config(tmp_path / "more.toml", smallest(steps=3, optimizer={"learning_rate": 3e-3}))
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    refused = CliRunner().invoke(app, ["train", str(toml), "--resume"])
+    assert refused.exit_code == 2
+    assert "optimizer.learning_rate was 0.001 and is now 0.003" in refused.stderr
+    assert "allow-change optimizer.learning_rate" in refused.stderr
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+    changed = CliRunner().invoke(app, ["train", str(toml), "--resume", "--allow-change", "optimizer.learning_rate"])
+    assert changed.exit_code == 0, changed.stderr
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert {"step": 2, "key": "optimizer.learning_rate", "was": 1e-3, "now": 3e-3} in manifest["changes"]
+    assert [row["policy/learning_rate"] for row in read_metrics(tmp_path / "run")[:3]] == [1e-3, 1e-3, 3e-3]
+
+
+def test_a_change_is_allowed_to_a_resume_alone(smallest):
+    with pytest.raises(winnow.ConfigError, match="allow-change is for a run that is resumed"):
+        train(smallest(), allow_change=["seed"])
+
+
+def test_a_window_of_the_probe_may_be_changed_in_its_middle(smallest):
+    probed = {"allocate": "gvm", "weighting": "prompt", "select": "all"}
+    train(smallest(steps=1, probe={"every": 1, "rollouts_per_prompt": 2}, **probed))
+    longer = smallest(steps=3, probe={"every": 2, "rollouts_per_prompt": 2}, **probed)
+    assert train(longer, resume=True, allow_change=["probe"]).steps == 3
+
+
+def edit_reward(folder):
+    file = folder / "even.py"
+    file.write_text(file.read_text().replace("% 2 == 0", "% 2 == 1"))
+    return "reward.use"
+
+
+def edit_task(folder):
+    file = folder / "data" / "train.jsonl"
+    file.write_text(file.read_text().replace('"answer": "2"', '"answer": "3"', 1))
+    return "task.train"
+
+
+def edit_model(folder):
+    file = folder / "model" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    return "model.path"
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["full", "lora"])
+@pytest.mark.parametrize("edit", [edit_reward, edit_task, edit_model])
+def test_an_edited_input_is_refused_by_name_or_allowed_by_it(edit, lora, smallest, tiny_folder, tmp_path):
+    shutil.copytree(tiny_folder("qwen2"), tmp_path / "model")
+    (tmp_path / "data").mkdir()
+    for split, count in (("train", 8), ("validation", 2)):
+        lines = [json.dumps({"question": f"{split} {i} + 1?", "answer": "2"}) for i in range(count)]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def config(steps):
+        base = smallest(steps=steps, model={"path": str(tmp_path / "model"), "lora": lora})
+        data = {split: str(tmp_path / "data" / f"{split}.jsonl") for split in ("train", "validation")}
+        return {**base, "task": {"use": "jsonl", **data}}
+
+    first = train(config(1))
+    again = train(config(2), resume=True)
+    assert again.steps == 2, "what was not edited is no change"
+    key = edit(tmp_path)
+    before = (first.folder / "manifest.json").read_bytes()
+    with pytest.raises(
+        winnow.RunFolderError, match=rf"{key}: .* has changed since the run read it.*allow-change {key}"
+    ):
+        train(config(3), resume=True)
+    assert (first.folder / "manifest.json").read_bytes() == before
+    assert train(config(3), resume=True, allow_change=[key]).steps == 3
+    (change,) = (c for c in json.loads((first.folder / "manifest.json").read_text())["changes"] if c["key"] == key)
+    assert (change["step"], change["was"] != change["now"]) == (2, True)
+    assert train(config(3), resume=True).steps == 3, "what was allowed is what the run now is"
+
+
+# Updates that cannot be taken -----------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_never_finite_ends_the_run_with_the_last_good_weights(smallest):
+    calls = []
+
+    def broken(out, mb):
+        calls.append(1)
+        return out.logprobs * (float("nan") if len(calls) > 1 else 1.0), {}
+
+    config = smallest(steps=9, loss=broken, update={"max_skipped": 3})
+    with pytest.raises(
+        winnow.UpdateError, match=r"step 3: .* last 3 updates were not finite.*max_skipped = 3"
+    ) as error:
+        train(config)
+    assert "The weights after 4 steps are saved in" in error.value.__notes__[0]
+    calls.clear()
+    good = train(smallest(steps=1, loss=broken, output=config["output"] + "-good"))
+    saved = Path(config["output"]) / "checkpoints" / "step-000004"
+    assert (saved / "model.safetensors").read_bytes() == (good.model / "model.safetensors").read_bytes()
+    with pytest.raises(winnow.UpdateError, match=r"step 4: .* last 4 updates"):
+        train(config, resume=True)
+
+
+def test_a_loss_that_is_sometimes_not_finite_ends_nothing(smallest):
+    calls = []
+
+    def moody(out, mb):
+        calls.append(1)
+        return out.logprobs * (float("nan") if len(calls) % 3 else 1.0), {}
+
+    config = smallest(steps=6, loss=moody, update={"max_skipped": 3})
+    assert train(config).steps == 6
