@@ -15,11 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
-
 from winnow.config import Config, dump
-from winnow.models.load import BUNDLED
+from winnow.models.folder import cached_folder, on_hub, settings_folder
 
 WHOLE = 64 * 2**20  # bytes up to which every byte counts
 BLOCKS, BLOCK = 1024, 4096
@@ -89,11 +86,4 @@ def _in_folder(folder: Path | None, endings: tuple[str, ...]) -> Iterator[tuple[
 
 def _model_folder(path: str) -> Path | None:
     """Where a model lies on this machine: the bundled one, a folder, or a hub id's files in the cache."""
-    folder = BUNDLED if path == "bundled" else Path(path).expanduser()
-    if os.path.isdir(folder):
-        return folder
-    try:
-        config = try_to_load_from_cache(path, "config.json")
-    except HFValidationError:
-        return None
-    return Path(config).parent if isinstance(config, str) else None
+    return cached_folder(path) if on_hub(path) else settings_folder(path)
