@@ -15,7 +15,7 @@ from trl_sides import Measured, Setting, hash_reward
 
 from winnow.build import Run, build
 from winnow.config import validate
-from winnow.engines.base import Engine, EngineContext, OnRollout
+from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native import native
 from winnow.members import resolve_members
 from winnow.probe import plan
@@ -112,7 +112,7 @@ def unstoppable(context: EngineContext) -> Engine:
 class Replay:
     """An engine whose rollouts are known."""
 
-    logprob_tolerance = float("inf")
+    logprob_tolerance = Tolerance(mean=float("inf"), tail=float("inf"))
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.version = 0

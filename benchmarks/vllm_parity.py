@@ -34,6 +34,7 @@ BASE: dict[str, Any] = {
 }
 METRICS = (
     "policy/logprob_gap_max",
+    "policy/logprob_gap_p999",
     "policy/logprob_gap_mean",
     "policy/parity_alarm",
     "reward/mean",

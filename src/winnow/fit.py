@@ -244,12 +244,13 @@ def _warn_about_parity(run: Run, report: StepReport, watch: Watch, *, before: bo
     if "policy/parity_alarm" not in m:  # nothing was trained
         return before
     if m["policy/parity_alarm"] and before:
-        engine, config = run.engine, run.config.rollout
+        declared, config = run.engine.logprob_tolerance, run.config.rollout
         watch(
             Notice(
                 f"step {report.step}: the engine {config.engine.label!r} did not sample what is trained: of the same "
-                f"tokens its log-probs and the policy's differ by {m['policy/logprob_gap_mean']:.2g} on average and "
-                f"{m['policy/logprob_gap_max']:.2g} at most (it declares {engine.logprob_tolerance:.2g}), and "
+                f"tokens its log-probs and the policy's differ by {m['policy/logprob_gap_mean']:.2g} on average (it "
+                f"declares {declared.mean:.2g}), by {m['policy/logprob_gap_p999']:.2g} or more in one of a thousand "
+                f"(it declares {declared.tail:.2g}) and by {m['policy/logprob_gap_max']:.2g} at most, and "
                 f"{m['policy/ratio_outside']:.1%} of the ratios lie outside [{RATIOS[0]}, {RATIOS[1]}] (limit "
                 f"{config.max_ratio_outside:.1%}). It says that it sampled with the weights of version {report.step}. "
                 f"Look for weights that it did not take over, another temperature, or reduced precision; until "

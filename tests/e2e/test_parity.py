@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import winnow
@@ -21,6 +23,17 @@ class Stale(HuggingFace):
 
 def stale(context):
     return Stale(context)
+
+
+def cold(context):
+    engine = HuggingFace(context)
+    sample = engine.generate
+
+    def colder(prompts, counts, sampling, **more):
+        return sample(prompts, counts, dataclasses.replace(sampling, temperature=0.5), **more)
+
+    engine.generate = colder
+    return engine
 
 
 class Closing(HuggingFace):
@@ -58,7 +71,9 @@ def test_stale_weights_trip_the_alarm_within_a_step_of_the_first_update(smallest
     assert [row["policy/parity_alarm"] for row in rows] == [0.0, 1.0, 1.0]
     (text,) = alarms(events)  # said once, while it lasts
     assert text.startswith("step 1: the engine 'stale' did not sample what is trained")
-    assert f"{rows[1]['policy/logprob_gap_max']:.2g} at most (it declares 0.001)" in text
+    assert f"{rows[1]['policy/logprob_gap_mean']:.2g} on average (it declares 0.0001)" in text
+    assert f"{rows[1]['policy/logprob_gap_p999']:.2g} or more in one of a thousand (it declares 0.001)" in text
+    assert f"{rows[1]['policy/logprob_gap_max']:.2g} at most" in text
     assert "with the weights of version 1" in text
     assert "weights that it did not take over, another temperature, or reduced precision" in text
 
@@ -72,18 +87,46 @@ def test_an_intact_engine_trips_no_alarm(smallest, engine):
 
 
 def test_another_temperature_trips_the_alarm_in_the_first_step(smallest):
-    def cold(context):
-        engine = HuggingFace(context)
-        sample = engine.generate
-
-        def colder(prompts, counts, sampling, **more):
-            return sample(prompts, counts, winnow.Sampling(max_new_tokens=8, temperature=0.5), **more)
-
-        engine.generate = colder
-        return engine
-
     _, events = trained(smallest(steps=1, rollout={"engine": cold}))
     assert alarms(events)[0].startswith("step 0: the engine 'cold'")
+
+
+@pytest.fixture
+def rounded(smallest):
+    """The bundled policy in bfloat16, every token trained: its rarest ones are off by much where all is well."""
+
+    def configuration(engine, *, prompts, steps=1):
+        return smallest(
+            steps=steps,
+            model={"path": "bundled", "dtype": "bfloat16"},
+            task={"levels": [2, 3, 4], "size": 1024},
+            rollout={"engine": engine, "prompts_per_step": prompts, "rollouts_per_prompt": 16, "max_new_tokens": 48},
+            reward={"use": one},
+            verify={"workers": 0},
+            select={"keep_per_prompt": 16},
+            advantage={"use": "raw"},
+            optimizer={"eps": 1e-3},
+        )
+
+    return configuration
+
+
+def one(prompt, rollout):
+    return 1.0
+
+
+def test_the_rarest_tokens_of_reduced_precision_trip_no_alarm(rounded):
+    rows, events = trained(rounded("native", prompts=32))
+    (row,) = rows
+    assert row["policy/parity_alarm"] == 0.0
+    assert row["budget/tokens_trained"] > 5000
+    assert alarms(events) == []
+
+
+@pytest.mark.parametrize(("engine", "steps"), [(stale, 2), (cold, 1)])
+def test_reduced_precision_hides_neither_stale_weights_nor_another_temperature(rounded, engine, steps):
+    rows, _ = trained(rounded(engine, prompts=8, steps=steps))
+    assert [row["policy/parity_alarm"] for row in rows] == [0.0, 1.0][-steps:]
 
 
 def test_text_that_no_model_wrote_is_no_alarm(smallest):

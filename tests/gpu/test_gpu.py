@@ -13,6 +13,7 @@ import winnow
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.native import native
 from winnow.learner.policy import Policy
+from winnow.measure import percentile_999
 from winnow.models.load import Loaded, load
 from winnow.records import Batch, Group, Prompt, Rollout, Row, Sampling
 from winnow.seeds import generator
@@ -91,9 +92,10 @@ def test_native_reports_the_log_probs_of_the_policy(dtype: str) -> None:
         loaded.model, temperature=1.0, pad_token=loaded.tokenizer.pad_token_id, tokens_per_micro_batch=4096
     )
     (annotated,) = learner.annotate([batch], {"old_logprobs"})
-    tolerance = 1e-4 if dtype == "float32" else engine.logprob_tolerance
-    gaps = [np.abs(row.rollout.logprobs - np.asarray(row.old_logprobs)).max() for row in annotated.rows]
-    assert max(gaps) <= tolerance
+    gaps = np.concatenate([np.abs(row.rollout.logprobs - np.asarray(row.old_logprobs)) for row in annotated.rows])
+    assert gaps.mean() <= engine.logprob_tolerance.mean
+    assert percentile_999(gaps) <= engine.logprob_tolerance.tail
+    assert dtype != "float32" or gaps.max() <= 1e-4
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from winnow.engines.base import check_newer
+from winnow.engines.base import Tolerance, check_newer
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 
@@ -42,7 +42,7 @@ DEEDS: dict[str, Callable[[], object]] = {
 class Obedient:
     """Rollouts whose text says who sampled them: pid, an environment variable, and a digest of the weights."""
 
-    logprob_tolerance = 0.25
+    logprob_tolerance = Tolerance(mean=0.25, tail=0.5)
 
     def __init__(self, version: int = 0) -> None:
         self.version = version

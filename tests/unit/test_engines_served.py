@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from winnow.engines.base import EngineContext
+from winnow.engines.base import EngineContext, Tolerance
 from winnow.engines.served import FromPolicy, adapter_weights, describe, served_weights
 from winnow.engines.vllm import visible
 from winnow.errors import ConfigError, EngineError
@@ -20,7 +20,7 @@ from winnow.testing import tiny
 class Server:
     """Remembers what it was given."""
 
-    logprob_tolerance = 0.5
+    logprob_tolerance = Tolerance(mean=0.5, tail=0.5)
 
     def __init__(self) -> None:
         self.version = -1

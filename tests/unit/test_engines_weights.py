@@ -143,10 +143,10 @@ def test_a_copy_in_another_precision_is_stale_until_it_loads() -> None:
     c = context()
     engine = native(c, dtype="bfloat16")
     before = greedy(engine)
-    assert 0 < np.abs(before - greedy(native(c))).max() < engine.logprob_tolerance
+    assert 0 < np.abs(before - greedy(native(c))).max() < engine.logprob_tolerance.tail
     perturb(c.model)
     np.testing.assert_array_equal(greedy(engine), before)
     engine.load({name: p.detach() for name, p in c.model.named_parameters()}, version=1)
-    assert np.abs(greedy(engine) - greedy(native(c))).max() < engine.logprob_tolerance
+    assert np.abs(greedy(engine) - greedy(native(c))).max() < engine.logprob_tolerance.tail
     assert np.abs(greedy(engine) - before).max() > 0.1
     assert c.model.dtype == torch.float32

@@ -31,6 +31,18 @@ class EngineContext:
     context_tokens: int | None = None  # the most a prompt and its rollout may have together; None: what the model can
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """How far an engine's log-probs may be from the policy's own, of the same tokens under the same weights.
+
+    Both numbers are of |gap|, in nats. Neither depends on how many tokens are compared, unlike the largest gap, which
+    grows with them. Infinity: it samples something else on purpose.
+    """
+
+    mean: float
+    tail: float  # of the 99.9th percentile
+
+
 class Engine(Protocol):
     """Samples rollouts, and takes new weights between steps.
 
@@ -48,7 +60,7 @@ class Engine(Protocol):
     a stop string that could never be found.
     """
 
-    logprob_tolerance: float  # largest |log-prob - the policy's own| to be expected
+    logprob_tolerance: Tolerance  # what is to be expected of it where all is well
     version: int  # of the weights; 0 until the first load
 
     def generate(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance, check_newer
 from winnow.engines.harvest import Harvest
 from winnow.engines.stopping import StopRule
 from winnow.errors import ConfigError
@@ -32,7 +32,7 @@ def scripted(context: EngineContext, *, script: Script | str | Sequence[str]) ->
 class Scripted:
     """See `scripted`. A text is tokenised, given a stop token, and cut where a model's rollout would have ended."""
 
-    logprob_tolerance = float("inf")
+    logprob_tolerance = Tolerance(mean=float("inf"), tail=float("inf"))
 
     def __init__(self, context: EngineContext, script: Script) -> None:
         self.version = 0

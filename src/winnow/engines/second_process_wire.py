@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from winnow.engines.base import Tolerance
 from winnow.engines.shared_weights import Layout
 from winnow.errors import WinnowError
 from winnow.records import Prompt, Rollout, Sampling
@@ -60,7 +61,7 @@ class Ready:
     """The engine is made."""
 
     version: int
-    logprob_tolerance: float
+    logprob_tolerance: Tolerance
 
 
 @dataclass(frozen=True, slots=True)

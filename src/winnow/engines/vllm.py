@@ -16,12 +16,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from winnow import seeds
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
 from winnow.engines.harvest import Harvest, Slot
+from winnow.engines.own_weights import TOLERANCES
 from winnow.engines.second_process import second_process
 from winnow.engines.served import FromPolicy, Served, describe
 from winnow.engines.stopping import StopRule
@@ -35,7 +37,7 @@ from winnow.seeds import Part
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOLERANCES = {"float32": 1e-3, "bfloat16": 0.5}  # measured: 3e-5, and 0.23 (docs/engines.md)
+DTYPES = ("float32", "bfloat16")
 
 Seconds = Annotated[float, Field(gt=0)]
 Cuda = Annotated[str, Field(pattern=r"^cuda(:\d+)?$")]
@@ -101,7 +103,7 @@ def check(dtype: str, *, process: str, device: str | None) -> None:
             f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is; set "
             f"rollout.engine.process = 'own', or leave the device out"
         )
-    if dtype not in TOLERANCES:
+    if dtype not in DTYPES:
         raise ConfigError(
             f"model.dtype = {dtype!r}: vLLM samples in float32 or bfloat16; choose one of them, or the engine 'native'"
         )
@@ -117,7 +119,7 @@ class VllmEngine:
 
     def __init__(self, served: Served, settings: Settings) -> None:
         self.version = -1
-        self.logprob_tolerance = TOLERANCES[served.dtype]
+        self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
         self._rule = functools.cache(partial(StopRule, served.tokenizer, served.stop_tokens, served.vocabulary))
