@@ -226,6 +226,21 @@ def test_a_signal_ends_a_run_at_a_boundary_and_it_resumes_to_the_same_bits(on_si
     assert_same(whole, resumed)
 
 
+def test_a_signal_before_the_first_step_is_done_saves_nothing_and_the_run_resumes(smallest):
+    def at_first(prompt, rollout):
+        if not done:
+            done.append(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return float(rollout.index)
+
+    done = []
+    config = smallest(reward=at_first, checkpoint={"on_signal": "now"})
+    left = train(config)
+    assert (left.interrupted, left.steps, left.model) == (True, 0, None)
+    assert not (left.folder / "checkpoints").exists()
+    assert train(config, resume=True).steps == 2
+
+
 def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(trapped):
     config = trapped("left", "sample", lambda: os.kill(os.getpid(), signal.SIGTERM)) | {"steps": 3}
     left = train(config)
