@@ -88,7 +88,8 @@ def train(
         except WinnowError as error:
             raise (RunFailed(told(error)) if display.standing.begun else error) from error
     if result.interrupted:
-        typer.echo(f"interrupted after {result.steps} steps and saved; go on with --resume", err=True)
+        saved = " and saved" if result.model else ""
+        typer.echo(f"interrupted after {result.steps} steps{saved}; go on with --resume", err=True)
         raise typer.Exit(SAVED)
     typer.echo(f"model: {result.model}")
 

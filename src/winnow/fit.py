@@ -60,7 +60,7 @@ class Result:
     """What a run left behind."""
 
     folder: Path
-    model: Path  # the newest checkpoint, a Hugging Face model folder
+    model: Path | None  # the newest checkpoint, a Hugging Face model folder; None where no step was done
     steps: int  # done
     interrupted: bool  # a signal ended it early: a resume goes on
 
@@ -130,7 +130,8 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
             if stop.asked:
                 after = reached(run, before)
                 assert after is not None, "a step is left before its first update or not at all"
-                return Result(run.folder, _save(run, after, watch), after.step, interrupted=True)
+                model = _save(run, after, watch) if after.step else None
+                return Result(run.folder, model, after.step, interrupted=True)
             if step + 1 < config.steps and _due(step + 1, config.checkpoint.every):
                 _try_to_save(run, step + 1, watch)
         last = Boundary.of(run, config.steps)

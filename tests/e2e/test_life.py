@@ -72,7 +72,7 @@ def members(trap):
         generate, load = made.generate, made.load
 
         def generated(*request, seed, **more):
-            trap.pass_by({"evaluate": "evaluate", "rollout": "sample"}[seed[1]] if made.version == 2 else None)
+            trap.pass_by({"evaluate": "evaluate", "rollout": "sample"}.get(seed[1]) if made.version == 2 else None)
             return generate(*request, seed=seed, **more)
 
         def loaded(weights, *, version):
@@ -130,6 +130,23 @@ def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(mo
     resumed = train(trapped("broken"), resume=True, watch=begun.append)
     assert next(e.step for e in begun if isinstance(e, StepReport)) == (saved or 0)
     assert_same(whole, resumed)
+
+
+@pytest.mark.parametrize("moment", ["sample", "first update"])
+def test_what_a_probe_resets_before_an_error_is_reset_again_by_the_resume(moment, trapped):
+    """Step 2 begins a window, where moments and reference start anew: what is saved then is past that."""
+    changes = {
+        "allocate": "gvm",
+        "weighting": "prompt",
+        "select": "all",
+        "probe": {"every": 2, "rollouts_per_prompt": 2, "outer_reset": "both"},
+        "terms": [{"use": "kl", "coefficient": 0.1}],
+    }
+    whole = train(trapped("whole", **changes))
+    with pytest.raises(RuntimeError):
+        train(trapped("broken", moment, fail, **changes))
+    assert checkpoints(whole.folder.with_name("broken")) == ["step-000002"]
+    assert_same(whole, train(trapped("broken", **changes), resume=True))
 
 
 def test_a_verifier_that_fails_costs_no_finished_step(smallest, tmp_path):
@@ -207,6 +224,21 @@ def test_a_signal_ends_a_run_at_a_boundary_and_it_resumes_to_the_same_bits(on_si
     assert next(e.step for e in begun if isinstance(e, StepReport)) == done
     assert not resumed.interrupted
     assert_same(whole, resumed)
+
+
+def test_a_signal_before_the_first_step_is_done_saves_nothing_and_the_run_resumes(smallest):
+    def at_first(prompt, rollout):
+        if not done:
+            done.append(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return float(rollout.index)
+
+    done = []
+    config = smallest(reward=at_first, checkpoint={"on_signal": "now"})
+    left = train(config)
+    assert (left.interrupted, left.steps, left.model) == (True, 0, None)
+    assert not (left.folder / "checkpoints").exists()
+    assert train(config, resume=True).steps == 2
 
 
 def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(trapped):
