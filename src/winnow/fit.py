@@ -155,7 +155,7 @@ def _resume_notices(resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[
 
 
 def _save(run: Run, step: int, watch: Watch) -> Path:
-    logs = run.logbook.sync()  # before a checkpoint that presumes their rows
+    logs = run.logbook.sync(step)  # before a checkpoint that presumes their rows
     tensors, counts = run.optimizer.state()
     if run.policy.reference is not None:
         tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
