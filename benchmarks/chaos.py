@@ -3,10 +3,11 @@
     scripts/chaos --kills 100
 
 Three small configurations: GRPO with PODS and an evaluation every other step; GVM, whose window outlives a checkpoint;
-LoRA with a KL term and a reference that moves. Each is run once undisturbed and then, again and again, in a folder of
-its own: killed with SIGKILL, resumed, now and then killed again, until it is done. Model, adapter, optimizer and state
-must be the same bytes, and both logs the same rows but for what the clock and the memory gauge said. After every kill
-no process that the trainer started may be left.
+LoRA with a KL term and a reference that moves. A fourth, one run in ten because it starts slowly, samples in a second
+process. Each is run undisturbed, twice, and then again and again in a folder of its own: killed with SIGKILL, resumed,
+now and then killed again, until it is done. Model, adapter, optimizer and state must be the same bytes, and both logs
+the same rows but for what the clock and the memory gauge said. After every kill no process that the trainer started may
+be left.
 
 Every other moment is one of time: after a random share of the undisturbed run's seconds. The others are named: the
 entry of or the return from a function of winnow, or of a system call in state/, chosen by module, then by function,
@@ -47,6 +48,7 @@ from winnow.members import resolve_members
 from winnow.testing import tiny
 
 SOURCE = Path(winnow.__file__).parent
+SECOND = Path(__file__).parents[1] / "tests" / "e2e" / "second_engine.py"
 MARKER = "WINNOW_CHAOS"  # in the environment of all that a trainer starts
 STEPS = 5
 SHARE_OF_STATE = 0.5  # of the named moments: in state/, where a kill can leave something half done
@@ -93,7 +95,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "select": {"use": "max_variance", "keep_per_prompt": 2},
         "reward": "even",
     },
+    "second_process": {
+        "checkpoint": {"every": 2, "keep_last": 2},
+        "rollout": {"engine": {"use": f"{SECOND}:second", "timeout_seconds": PATIENCE_SECONDS}},
+        "select": {"use": "max_variance", "keep_per_prompt": 2},
+        "reward": "even",
+    },
 }
+ROTATION = [*["grpo_pods", "gvm_window", "lora_kl"] * 3, "second_process"]
 
 
 @dataclass(frozen=True)
@@ -148,6 +157,8 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
     }
     own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
     own["model"] = {"path": str(home / "policy"), **own.get("model", {})}
+    if "rollout" in own:  # the second process loads a policy of its own
+        own["rollout"] = {"engine": {**own["rollout"]["engine"], "folder": str(home / "policy")}}
     return {**base, **{k: {**base[k], **v} if k in base and isinstance(v, dict) else v for k, v in own.items()}}
 
 
@@ -349,9 +360,7 @@ def prepare(home: Path) -> None:
 def run(home: Path, *, kills: int, seed: int, names: Sequence[str], timed: bool) -> Iterator[tuple[Trial, float]]:
     """Trials until so many kills have struck, one configuration after the other."""
     prepare(home)
-    calm = {}
-    for name in names:
-        calm[name] = undisturbed(name, home, home / name)
+    calm = {name: undisturbed(name, home, home / name) for name in dict.fromkeys(names)}
     rng, done, number = random.Random(seed), 0, 0
     while done < kills:
         name = names[number % len(names)]
@@ -393,7 +402,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=list(CONFIGS))
+    parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=ROTATION)
     parser.add_argument("--named-only", action="store_true", help="no moment that depends on how fast the machine is")
     parser.add_argument("--write", action="store_true", help="write a dated result")
     arguments = parser.parse_args()
