@@ -60,7 +60,7 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
 
     Raises as `checkpoint.save`.
     """
-    logs = run.logbook.sync()  # before a checkpoint that presumes their rows
+    logs = run.logbook.sync(at.step)  # before a checkpoint that presumes their rows
     tensors, _ = run.optimizer.state()
     if run.policy.reference is not None:
         tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}

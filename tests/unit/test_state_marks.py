@@ -22,7 +22,7 @@ def three_steps(folder, *, first=0):
     log = Logbook(folder, seed=0)
     for step in range(first, first + 3):
         log.write(step, {"reward/mean": step / 3}, [], [])
-    return log.sync()
+    return log.sync(first + 3)
 
 
 def test_both_logs_are_on_the_disk_before_the_checkpoint_has_its_name(smallest, tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_damage_before_the_mark_is_still_an_error(tmp_path):
     row = {"reward/mean": 1 / 3}
     for step in range(2 * TAIL_BYTES // 40):
         log.write(step, row, [], [])
-    marks = log.sync()
+    marks = log.sync(2 * TAIL_BYTES // 40)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"garbled" + path.read_bytes()[7:])
     log = Logbook(tmp_path, seed=0, marks=marks)
@@ -205,5 +205,19 @@ def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path)
     log = Logbook(tmp_path, seed=0)
     log.truncate_from(2)
     log.write(2, {"reward/mean": 0.6666, "seconds/step": 1.5}, [], [])
-    save(log.sync())
-    assert checkpoint.newest(tmp_path).logs == log.sync()
+    save(log.sync(3))
+    assert checkpoint.newest(tmp_path).logs == log.sync(3)
+
+
+def test_a_checkpoint_relies_on_no_row_of_the_step_that_comes_next(tmp_path):
+    """A probe, an evaluation, or a step that broke off: a resume forgets them, and must not miss them then."""
+    rows = three_steps(tmp_path)
+    log = Logbook(tmp_path, seed=0)
+    log.write_between(3, {"eval/accuracy_greedy": 0.5})
+    log.write_between(3, {"seconds/probe": 0.5})
+    assert log.sync(3) == rows
+    log.write(3, {"reward/mean": 1.0}, [], [])
+    assert log.sync(3) == rows
+    assert log.sync(4)["metrics.jsonl"].bytes == (tmp_path / "metrics.jsonl").stat().st_size
+    log.truncate_from(3)
+    assert log.sync(3) == rows

@@ -41,6 +41,7 @@ class Logbook:
         self._rollouts = folder / ROLLOUTS
         self._seed = seed
         self._marks = marks
+        self._began: dict[str, tuple[int, int]] = {}  # by file name: the newest step in it, and the byte it begins at
 
     def check(self, saved: Path | None = None) -> None:
         """Raise RunFolderError unless both files can be written and hold every row that the checkpoint in `saved`
@@ -58,17 +59,19 @@ class Logbook:
                     f'go on without these rows, remove "logs" from {saved}/manifest.json'
                 )
 
-    def sync(self) -> dict[str, Mark]:
-        """Wait until every row is on the disk, and say where each file ends: what a checkpoint is about to rely on.
+    def sync(self, step: int) -> dict[str, Mark]:
+        """Wait until every row is on the disk, and say where those before `step` end in each file: what the checkpoint
+        of `step` is about to rely on. `step` is the newest one that has rows, or the next.
 
         Raises RunFolderError when the disk refuses.
         """
         marks: dict[str, Mark] = {}
         for path in (self._rollouts, self._metrics):
+            newest, began = self._began.get(path.name, (-1, 0))
             with _refusals(path):
                 sync(path.parent)
                 if path.exists():
-                    marks[path.name] = synced_mark(path)
+                    marks[path.name] = synced_mark(path, began if newest >= step else None)
         return marks
 
     def write(
@@ -86,15 +89,15 @@ class Logbook:
         lines = itertools.chain.from_iterable(
             rollout_lines(step, self._seed, place, group, weights) for place, group in enumerate(groups)
         )
-        _append(self._rollouts, b"".join(lines))
-        _append(self._metrics, row)
+        self._append(self._rollouts, step, b"".join(lines))
+        self._append(self._metrics, step, row)
         return StepReport(step=step, metrics=dict(metrics))
 
     def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log what was measured before `step`: an evaluation, a probe. Readers merge it with the step's row. Raises as
         `write`.
         """
-        _append(self._metrics, metrics_line(step, metrics))
+        self._append(self._metrics, step, metrics_line(step, metrics))
 
     def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
         """Forget `step` and everything after it, a torn last line included, before a resume.
@@ -115,7 +118,13 @@ class Logbook:
                 stays = but_evaluation and _is_evaluation(rest, step)
                 with _refusals(path), opened(path, os.O_WRONLY) as descriptor:
                     os.ftruncate(descriptor, end + len(rest) * stays)
+                self._began[path.name] = (step, end)
         return stays
+
+    def _append(self, path: Path, step: int, rows: bytes) -> None:
+        began = _append(path, rows)
+        if self._began.get(path.name, (-1, 0))[0] < step:
+            self._began[path.name] = (step, began)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -156,8 +165,8 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
         yield logged_group(list(of_group))
 
 
-def _append(path: Path, rows: bytes) -> None:
-    """Append whole rows or nothing. Raises RunFolderError."""
+def _append(path: Path, rows: bytes) -> int:
+    """Append whole rows or nothing; the byte at which they begin. Raises RunFolderError."""
     with _refusals(path), opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
         end = os.fstat(descriptor).st_size
         try:
@@ -165,6 +174,7 @@ def _append(path: Path, rows: bytes) -> None:
         except OSError:
             os.ftruncate(descriptor, end)
             raise
+    return end
 
 
 @contextlib.contextmanager

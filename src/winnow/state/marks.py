@@ -24,11 +24,11 @@ class Mark:
     tail_sha256: str  # of its last 64 KiB, or of all of it
 
 
-def synced_mark(path: Path) -> Mark:
-    """The mark of a log's present end, once all of it is on the disk. Raises OSError."""
+def synced_mark(path: Path, end: int | None = None) -> Mark:
+    """The mark of a log's byte `end`, or of its present end, once all of it is on the disk. Raises OSError."""
     with opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
-        end = os.fstat(descriptor).st_size
+        end = os.fstat(descriptor).st_size if end is None else end
         return Mark(end, _tail(descriptor, end))
 
 
