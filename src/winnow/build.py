@@ -103,7 +103,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     policy = Policy(
         loaded.model,
         temperature=config.rollout.temperature,
-        pad_token=padding(loaded.tokenizer),
+        pad_token=padding(loaded.tokenizer, config.model.pad_token),
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         gradient_checkpointing=config.model.gradient_checkpointing,
         max_importance=config.update.max_importance,
@@ -192,7 +192,7 @@ def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -
     transformers.utils.logging.disable_progress_bar()  # one for every load, and for every shard of every checkpoint
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
-    loaded = load(path, dtype=config.model.dtype, device=str(device), pad_token=config.model.pad_token)
+    loaded = load(path, dtype=config.model.dtype, device=str(device))
     if lora is None:
         return loaded
     model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)
@@ -219,8 +219,9 @@ def _rendered(members: Members, problems: Sequence[Problem]) -> Rendered:
         max_new_tokens=config.rollout.max_new_tokens,
         context_tokens=describe(config.model.path).context,
     )
-    tokenizer = load_tokenizer(config.model.path, pad_token=config.model.pad_token)
-    divide_stops(tokenizer, config.rollout.stop)  # refused here, before any weight is read
+    tokenizer = load_tokenizer(config.model.path)
+    padding(tokenizer, config.model.pad_token)  # a name that is none is refused before any weight is read
+    divide_stops(tokenizer, config.rollout.stop)  # so is a stop string that cannot be
     return render(problems, tokenizer, **config.prompt.model_dump(), base=members.base)
 
 

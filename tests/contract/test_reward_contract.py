@@ -89,6 +89,18 @@ def test_the_contract_catches_what_it_is_for(function: Any, broken: str) -> None
         check_reward(entry)
 
 
+@pytest.mark.parametrize(
+    ("asks", "broken"), [([("<a>",)], "none of the forms that it asks for"), ([("4",)], "is content without it")]
+)
+def test_what_a_reward_asks_for_is_what_it_reads(asks: Any, broken: str) -> None:
+    def last_digit(prompt: Prompt, rollout: Rollout) -> float:
+        return float(rollout.text.endswith("2"))
+
+    entry = Entry("reward", "last_digit", last_digit, {"example": str, "asks": asks})
+    with pytest.raises(AssertionError, match=broken):
+        check_reward(entry)
+
+
 def test_a_reward_without_an_example_is_told_how_to_give_one() -> None:
     with pytest.raises(AssertionError, match="must declare example="):
         check_reward(Entry("reward", "half", half))

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from winnow.errors import ConfigError
-from winnow.learner.lora import add_lora
+from winnow.errors import ConfigError, RunFolderError
+from winnow.learner.lora import add_lora, load_adapter
 
 
 def base(dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -64,3 +66,15 @@ def test_merged_weights_are_base_plus_delta() -> None:
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.lora\.targets = \['qq_proj'\]"):
         add_lora(base(), rank=2, alpha=6.0, targets=("qq_proj",), seed=0)
+
+
+def test_an_adapter_is_read_from_safetensors_and_from_no_pickle(tmp_path: Path) -> None:
+    model = add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=4)
+    model.save_pretrained(tmp_path)
+    other = add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=5)
+    load_adapter(other, tmp_path)
+    assert all(torch.equal(weight, adapters(model)[name]) for name, weight in adapters(other).items())
+    (tmp_path / "adapter_model.safetensors").unlink()
+    torch.save(adapters(model), tmp_path / "adapter_model.bin")
+    with pytest.raises(RunFolderError, match=r"there is no adapter_model.safetensors in .*another checkpoint"):
+        load_adapter(other, tmp_path)

@@ -17,7 +17,7 @@ from published_models import make
 from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
 from winnow.models.folder import BUNDLED, _brought
-from winnow.models.load import describe, load, load_tokenizer, padding, stop_tokens
+from winnow.models.load import describe, ends, load, load_tokenizer, padding, stop_tokens
 from winnow.models.outline import outline
 
 TOKENIZER = load_tokenizer("bundled")
@@ -162,15 +162,26 @@ def test_any_token_may_pad(folder: Path, pad: str | None, token: int) -> None:
     assert padding(tokenizer) == token == (tokenizer.convert_tokens_to_ids(pad) if pad else tokenizer.eos_token_id)
 
 
-def test_a_pad_token_can_be_chosen_and_is_saved_with_the_model(folder: Path, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(str(folder), pad_token="<|user|>")
-    tokenizer.save_pretrained(tmp_path / "saved")
-    assert load_tokenizer(str(tmp_path / "saved")).pad_token == "<|user|>"
+def test_a_pad_token_can_be_chosen_and_text_is_read_as_before() -> None:
+    assert TOKENIZER.convert_ids_to_tokens(padding(TOKENIZER, "7")) == "7"
+    assert TOKENIZER.decode(TOKENIZER.encode("177"), skip_special_tokens=True) == "177"
 
 
-def test_a_pad_token_that_the_vocabulary_lacks_is_refused(folder: Path) -> None:
+def test_a_pad_token_that_the_vocabulary_lacks_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model.pad_token = '<\|p\|>' is no token of .*; name one, or leave it out"):
-        load_tokenizer(str(folder), pad_token="<|p|>")
+        padding(TOKENIZER, "<|p|>")
+
+
+@pytest.mark.parametrize("listed", [[2, 512, 10**6, -1], 2])
+def test_end_tokens_that_cannot_be_sampled_are_left_out(folder: Path, listed: Any) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": listed}))
+    assert ends(str(folder), TOKENIZER) == (1, 2)
+
+
+def test_without_generation_settings_the_model_s_own_name_the_ends(folder: Path) -> None:
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    edit(folder / "config.json", eos_token_id=[2, 1])
+    assert ends(str(folder), TOKENIZER) == (1, 2)
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "nowhere", "a/b/c"])
@@ -255,8 +266,9 @@ def test_settings_need_no_weights_in_the_cache(cache: Path) -> None:
 
 
 def test_what_is_neither_here_nor_in_the_hub_could_have_been_either(cache: Path) -> None:
-    with pytest.raises(DataError, match=r"no folder 'owner/other' here, and the hub did not give a model of that id"):
-        describe("owner/other")
+    for path in ("owner/other", "a--b/c", "a/b."):  # the latter two break rules that the hub has for ids
+        with pytest.raises(DataError, match=f"no folder '{path}' here, and the hub did not give a model of that id"):
+            describe(path)
 
 
 def test_a_path_below_a_folder_that_is_here_is_no_hub_id(cache: Path, tmp_path: Path) -> None:

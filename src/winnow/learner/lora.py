@@ -9,10 +9,13 @@ from typing import Literal, cast
 
 import peft
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from winnow import seeds
 from winnow.errors import ConfigError, RunFolderError
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 def add_lora(
@@ -43,9 +46,12 @@ def add_lora(
 def load_adapter(model: nn.Module, folder: Path) -> None:
     """Set the adapter of a model from `add_lora` to the one saved in a folder, bit by bit.
 
-    Raises RunFolderError when the saved adapter is not one of this model's shape.
+    Raises RunFolderError when there is none in safetensors (peft would open a pickle instead), or it is not one of
+    this model's shape.
     """
-    saved = peft.load_peft_weights(str(folder), device="cpu")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise RunFolderError(f"there is no {ADAPTER_WEIGHTS} in {folder}; resume from another checkpoint")
+    saved = load_file(folder / ADAPTER_WEIGHTS)
     result = peft.set_peft_model_state_dict(model, saved)
     if result.unexpected_keys or not saved:
         raise RunFolderError(

@@ -87,7 +87,10 @@ def cached_folder(hub_id: str) -> Path | None:
     """What the hub's cache has of a model, with its config.json at least; None where it has not. Never asks the hub."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(hub_id, "config.json")
+    try:
+        found = try_to_load_from_cache(hub_id, "config.json")
+    except ValueError:  # the hub has more rules for ids than one
+        return None
     return Path(found).parent if isinstance(found, str) else None
 
 

@@ -60,13 +60,11 @@ def describe(path: str) -> Description:
         ) from error
 
 
-def load(path: str, *, dtype: str = "float32", device: str = "cpu", pad_token: str | None = None) -> Loaded:
-    """Tokenizer, weights and stop tokens, checked in that order; `pad_token` as in `load_tokenizer`. Raises DataError
-    or ConfigError naming the remedy.
-    """
+def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
+    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy."""
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
-    tokenizer = load_tokenizer(path, pad_token=pad_token)
+    tokenizer = load_tokenizer(path)
     config = read_config(path)
     if len(tokenizer) > config.vocab_size:
         raise DataError(
@@ -74,13 +72,11 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu", pad_token: s
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
     model = _weights(path, config, DTYPES[dtype]).to(device).eval()
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer, generation_settings(path)))
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer))
 
 
-def load_tokenizer(path: str, *, pad_token: str | None = None) -> Any:
-    """The tokenizer, with `pad_token` where one is given. Raises DataError naming the remedy, and ConfigError for a pad
-    token that is not in its vocabulary.
-    """
+def load_tokenizer(path: str) -> Any:
+    """The tokenizer, which has an end-of-sequence token. Raises DataError naming the remedy."""
     folder = settings_folder(path)
     if not has_tokenizer(folder):  # transformers would invent an empty tokenizer of the model's family
         raise DataError(f"model.path: {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
@@ -92,10 +88,6 @@ def load_tokenizer(path: str, *, pad_token: str | None = None) -> Any:
             f'{path}: the tokenizer has no eos token, so no rollout could ever stop; set "eos_token" in '
             f"{folder / 'tokenizer_config.json'} to a token of the vocabulary"
         )
-    if pad_token is not None:
-        if pad_token not in tokenizer.get_vocab():
-            raise ConfigError(f"model.pad_token = {pad_token!r} is no token of {path!r}; name one, or leave it out")
-        tokenizer.pad_token = pad_token
     return tokenizer
 
 
@@ -104,12 +96,19 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
-def padding(tokenizer: Any) -> int:
-    """The id that fills space beside shorter rows: the pad token, or the eos token where there is none.
+def padding(tokenizer: Any, named: str | None = None) -> int:
+    """The id that fills space beside shorter rows: of the token that is `named`, else of the tokenizer's pad token, or
+    of its eos token. Raises ConfigError for a name that its vocabulary lacks.
 
     Padding is masked by position, so any id would do: one that also ends rollouts (Qwen2.5 pads with its eos), or one
-    that was never meant for it (Llama has no pad token), is trained as any other token where it was sampled.
+    that was never meant for it (Llama has no pad token), is trained as any other token where it was sampled. The
+    tokenizer stays as it is: an ordinary token that it called its pad token would vanish from decoded text.
     """
+    if named is not None:
+        found: int | None = tokenizer.get_vocab().get(named)
+        if found is None:
+            raise ConfigError(f"model.pad_token = {named!r} is no token of this model's; name one, or leave it out")
+        return found
     pad: int | None = tokenizer.pad_token_id
     return int(tokenizer.eos_token_id) if pad is None else pad
 
@@ -121,12 +120,16 @@ def stop_tokens(tokenizer: Any, generation: GenerationConfig | None = None) -> t
     return tuple(sorted({tokenizer.eos_token_id, *listed}))
 
 
-def generation_settings(path: str) -> GenerationConfig:
-    """Those of generation_config.json, or what the model's settings say where there is none. Raises DataError."""
-    folder = settings_folder(path)
+def ends(path: str, tokenizer: Any) -> tuple[int, ...]:
+    """The stop tokens of the model at `path`: by generation_config.json, or by its settings where there is none. One
+    outside its vocabulary, which can never be sampled, is left out. Raises DataError.
+    """
+    folder, config = settings_folder(path), read_config(path)
     if (folder / "generation_config.json").is_file():
-        return _read(path, "generation_config.json", folder, GenerationConfig.from_pretrained)
-    return GenerationConfig.from_model_config(read_config(path))
+        generation = _read(path, "generation_config.json", folder, GenerationConfig.from_pretrained)
+    else:
+        generation = GenerationConfig.from_model_config(config)
+    return tuple(token for token in stop_tokens(tokenizer, generation) if 0 <= token < config.vocab_size)
 
 
 def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:

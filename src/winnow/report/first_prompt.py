@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from winnow.members import Members
-from winnow.models.load import generation_settings, stop_tokens
+from winnow.models.load import ends
 from winnow.records import Prompt
 from winnow.registry import resolve
 from winnow.report.text import quoted
@@ -29,9 +29,9 @@ class FirstPrompt:
     @classmethod
     def of(cls, prompt: Prompt, tokenizer: Any, path: str) -> FirstPrompt:
         """Reads the settings of the model at `path`, and no weight."""
-        ends = tokenizer.convert_ids_to_tokens(list(stop_tokens(tokenizer, generation_settings(path))))
+        stops = (tokenizer.convert_ids_to_tokens(end) or f"token {end}" for end in ends(path, tokenizer))
         tags = (token.content for token in tokenizer.added_tokens_decoder.values() if _TAG.fullmatch(token.content))
-        return cls(prompt, tuple(ends), frozenset(tags))
+        return cls(prompt, tuple(stops), frozenset(tags))
 
     def lines(self, stop: Sequence[str]) -> Iterator[str]:
         """For a person: the prompt behind a bar, and where its rollouts end."""

@@ -55,9 +55,21 @@ def check_reward(
     outcome = _verdict(score, prompt, right, entry.name)
     assert outcome.kind == "correct", f"{entry.name!r} calls its own example {outcome.kind}: {right!r}"
     assert outcome.reward == best, f"{entry.name!r} pays {outcome.reward} for its own example, not {best}"
+    _check_asks(entry, score, prompt, right)
     for label, text in JUNK.items():
         junk = _verdict(score, prompt, text, f"{entry.name!r} on {label}")
         assert junk.reward <= best, f"{entry.name!r} pays {junk.reward} for junk ({label})"
+
+
+def _check_asks(entry: Entry, score: Score, prompt: Prompt, right: str) -> None:
+    """Its example has the marks that it asks for, and without them a right answer is not found."""
+    forms = entry.traits.get("asks", ())
+    if forms:
+        met = [form for form in forms if all(mark in right for mark in form)]
+        assert met, f"the example of {entry.name!r} has none of the forms that it asks for: {right!r}"
+        for mark in {mark for form in met for mark in form}:
+            kind = _verdict(score, prompt, right.replace(mark, " "), entry.name).kind
+            assert kind != "correct", f"{entry.name!r} asks for {mark!r}, and is content without it"
 
 
 def _verdict(score: Score, prompt: Prompt, text: str, what: str) -> Outcome:

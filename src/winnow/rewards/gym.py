@@ -49,7 +49,7 @@ def _warm(options: Mapping[str, Any]) -> None:
     "reward",
     example=lambda gold: f"so</think> <answer>{gold}</answer>",
     example_meta=_example_meta,
-    asks=[("<answer>", "</answer>"), (r"\boxed",)],
+    asks=[("<answer>",), (r"\boxed",)],
     check=_require,
     warm=_warm,
 )

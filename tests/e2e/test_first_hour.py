@@ -1,0 +1,135 @@
+"""A new user's first hour: the commands of the README on models as they are published, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from published_models import NAMES, make
+from winnow.engines.base import EngineContext
+from winnow.engines.hf import hf
+from winnow.engines.native import native
+from winnow.models.load import load
+from winnow.records import Prompt, Sampling
+from winnow.state.logbook import read_metrics
+
+GSM8K = Path(__file__).parents[2] / "configs" / "gsm8k.toml"
+PROBLEMS = "".join(
+    json.dumps({"question": f"Ann has {i} eggs and buys {i % 5}. How many?", "answer": f"So many.\n#### {i + i % 5}"})
+    + "\n"
+    for i in range(40)
+)
+# A random policy never answers right; that it writes ends of lines is something it can be paid for.
+REWARD = '''
+def ends_of_lines(prompt, rollout):
+    """Share of the characters that end a line or a tag."""
+    return sum(c in "\\n>" for c in rollout.text) / max(1, len(rollout.text))
+'''
+# As a user would make a run of minutes of it; all else is as documented.
+SMALL = {
+    "device": "cpu",
+    "threads": 1,
+    "rollout.prompts_per_step": 4,
+    "rollout.rollouts_per_prompt": 4,
+    "rollout.max_new_tokens": 16,
+    "select.keep_per_prompt": 2,
+    "optimizer.learning_rate": 0.01,
+    "evaluate.problems": 3,
+    "evaluate.every": 0,
+    "checkpoint.every": 2,
+    "verify.timeout_seconds": 60,  # of a machine that may be busy
+}
+
+
+class Shell:
+    """Where the user stands, with a model beside them."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder
+        for made in ("model", "data"):
+            (folder / made).mkdir()
+        self.model = make(name, folder / "model")
+        for split in ("train", "test"):
+            (folder / "data" / f"gsm8k_{split}.jsonl").write_text(PROBLEMS)
+        (folder / "mine.py").write_text(REWARD)
+        settings = {**SMALL, "model.path": "model", "task.path": "data"}
+        self.sets = [f"--set={key}={value}" for key, value in settings.items()]
+
+    def winnow(self, *arguments: object, code: int = 0) -> str:
+        """What a command prints, once it has ended with that exit code."""
+        done = subprocess.run(
+            [sys.executable, "-m", "winnow", *map(str, arguments)],
+            cwd=self.folder,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_hour(name, tmp_path):
+    shell = Shell(tmp_path, name)
+    train = ("train", GSM8K, *shell.sets, f"--set=reward.use={tmp_path}/mine.py:ends_of_lines", "--output=runs/mine")
+    run = tmp_path / "runs" / "mine"
+
+    said = shell.winnow("check", GSM8K, *shell.sets)
+    assert "User: Ann has " in said
+    assert "or as soon as the text ends in '</answer>'" in said
+    assert "policy on cpu; native samples on cpu" in said
+    assert "reads an answer by" not in said, "the template asks for what the reward reads"
+
+    said = shell.winnow(*train, "--set=steps=3")
+    assert "held-out, after 3 steps" in said
+    assert "model: runs/mine/checkpoints/step-000003" in said
+    assert updates(run) == [1, 1, 1], "every step taught something"
+
+    assert shell.winnow("show", "runs/mine", "--worst", 2).startswith("step 2 gsm8k-")
+    assert "budget 3 steps, 3 updates, 48 rollouts" in shell.winnow("plot", "runs/mine")
+    assert (run / "plot.png").stat().st_size > 10_000
+
+    few = ("--problems=3", "--rollouts-per-prompt=2", "--set=rollout.max_new_tokens=16", "--set=device=cpu")
+    said = shell.winnow(
+        "eval", run / "checkpoints" / "step-000003", "--config", GSM8K, "--set=task.path=data", "--set=threads=1", *few
+    )
+    assert "accuracy sampled 0.0%" in said
+
+    before = (run / "rollouts.jsonl").read_bytes()
+    said = shell.winnow(*train, "--set=steps=4", "--resume")
+    assert "model: runs/mine/checkpoints/step-000004" in said
+    assert updates(run) == [1, 1, 1, 1]
+    assert (run / "rollouts.jsonl").read_bytes().startswith(before)
+
+
+def updates(run):
+    return [row["budget/updates"] for row in read_metrics(run) if "budget/updates" in row]
+
+
+def test_a_task_and_where_its_problems_are(tmp_path):
+    shell = Shell(tmp_path, "llama-3.2-instruct")
+    few = ("--problems=3", "--rollouts-per-prompt=2", "--set=rollout.max_new_tokens=16", "--set=device=cpu")
+    said = shell.winnow("eval", "model", "--task", "gsm8k", "--set", "task.path=data", *few, "--set=threads=1")
+    assert "accuracy sampled 0.0%" in said
+
+
+@pytest.mark.parametrize("engine", [native, hf])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rollout_ends_at_every_token_that_the_settings_name(name, engine, tmp_path):
+    loaded = load(str(make(name, tmp_path)))
+    prompt = Prompt(id="p", tokens=np.array(loaded.tokenizer("Ann has")["input_ids"]), text="", answer="", task="t")
+    context = EngineContext(
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=128
+    )
+    (group,) = engine(context).generate([prompt], [128], Sampling(max_new_tokens=48, temperature=1.0), seed=(0,))
+    ended = [int(rollout.tokens[-1]) for rollout in group.rollouts if rollout.finish == "stop"]
+    assert set(ended) == set(loaded.stop_tokens)
+    assert not any(np.isin(rollout.tokens[:-1], loaded.stop_tokens).any() for rollout in group.rollouts)
