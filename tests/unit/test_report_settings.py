@@ -78,7 +78,7 @@ def test_another_model_needs_a_task(tmp_path):
     config, _ = settings_for("owner/name", sets=["task=gsm8k"])
     assert (config.model.path, config.task.label) == ("owner/name", "gsm8k")
     assert settings_for("bundled")[0].task.label == "arithmetic"
-    with pytest.raises(ConfigError, match=r"owner/name is not a checkpoint of a run of winnow.*name a task"):
+    with pytest.raises(ConfigError, match=r"owner/name is no folder here \(of the hub, then\?\).*name a task"):
         settings_for("owner/name")
     with pytest.raises(ConfigError, match="did you mean 'problems'"):
         settings_for("bundled", sets=["evaluate.problem=3"])

@@ -92,9 +92,11 @@ def _manifest(model: str, *, needed: bool) -> Manifest | None:
             raise
         return None
     if manifest is None and needed and model != "bundled":
+        here = Path(model).expanduser().is_dir()
+        what = "not a checkpoint of a run of winnow" if here else "no folder here (of the hub, then?)"
         raise ConfigError(
-            f"{model} is not a checkpoint of a run of winnow, so nothing says what to evaluate it on: name a task "
-            f"(task, on the command line --task), for example gsm8k, or give a configuration"
+            f"{model} is {what}, so nothing says what to evaluate it on: name a task (on the command line --task), for "
+            f"example gsm8k, or give a configuration"
         )
     return manifest
 
