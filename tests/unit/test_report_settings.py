@@ -154,6 +154,8 @@ def test_what_a_call_names_itself_is_trusted(run, tmp_path, monkeypatch):
         assert config.reward.use in (str(tmp_path / "mine.py:half"), len)
     named = settings_for(str(checkpoint), sets=[f"reward={checkpoint.parents[1]}/evil.py:planted"])[0]
     assert str(named.reward.use).endswith("run/evil.py:planted")
+    with pytest.raises(ConfigError, match=r"evil\.py:planted"):  # only where it was said
+        settings_for(str(checkpoint), sets=["prompt.system=evil.py:planted"])
     with pytest.raises(ConfigError, match=r"evil\.py:planted"):  # another one of the same name is not the one beside it
         settings_for(str(checkpoint), sets=["evaluate.problems=1"])
 

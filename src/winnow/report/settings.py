@@ -48,6 +48,7 @@ def settings_for(
     """
 
     def change(data: dict[str, Any]) -> dict[str, Any]:
+        merge(data, {"model": {"path": model}})
         merge(data, keys)
         for assignment in sets:
             override(data, assignment)
@@ -61,11 +62,11 @@ def settings_for(
         (data, text), source, base = read_toml(config), str(config), config.parent
     elif manifest is not None:
         data, source, base = manifest.config, str(manifest.path), manifest.base
-    merge(data, {"model": {"path": model}, "evaluate": {"problems": EVERY, "split": "test"}})
+    merge(data, {"evaluate": {"problems": EVERY, "split": "test"}})
     change(data)
     settings = _evaluated(validate(data, source=source, text=text, sets=sets))
     if manifest is not None and not trust_run:
-        check_trusted(settings, manifest, [said, model])
+        check_trusted(settings, manifest, said)
     return settings, base
 
 
@@ -78,7 +79,7 @@ def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = Fals
     merge(manifest.config, changes)
     config = validate(manifest.config, source=str(manifest.path))
     if not trust_run:
-        check_trusted(config, manifest, [said])
+        check_trusted(config, manifest, said)
     return config, manifest.base
 
 
