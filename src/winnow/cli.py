@@ -291,6 +291,7 @@ def score(
     from winnow.report.output import check_new
     from winnow.report.score import configured, count_rows, describe, summary, verifiers_for, watched
     from winnow.report.score import score as scored
+    from winnow.state.rows import encode
 
     config = configured([f"verify.workers={workers}", *(sets or ())], reward=reward)
     if output is not None:
@@ -302,7 +303,7 @@ def score(
             if output is None:
                 typer.echo(describe(row))
     if output is not None:
-        output.write_text("".join(json.dumps(row.row()) + "\n" for row in rows), encoding="ascii")
+        output.write_bytes(b"".join(encode(row.row()) + b"\n" for row in rows))
     for line in summary(rows):
         typer.echo(line)
 

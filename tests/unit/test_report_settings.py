@@ -78,7 +78,7 @@ def test_another_model_needs_a_task(tmp_path):
     config, _ = settings_for("owner/name", sets=["task=gsm8k"])
     assert (config.model.path, config.task.label) == ("owner/name", "gsm8k")
     assert settings_for("bundled")[0].task.label == "arithmetic"
-    with pytest.raises(ConfigError, match=r"owner/name is not a checkpoint of a run of winnow.*name a task"):
+    with pytest.raises(ConfigError, match=r"owner/name is no folder here \(of the hub, then\?\).*name a task"):
         settings_for("owner/name")
     with pytest.raises(ConfigError, match="did you mean 'problems'"):
         settings_for("bundled", sets=["evaluate.problem=3"])
@@ -154,6 +154,8 @@ def test_what_a_call_names_itself_is_trusted(run, tmp_path, monkeypatch):
         assert config.reward.use in (str(tmp_path / "mine.py:half"), len)
     named = settings_for(str(checkpoint), sets=[f"reward={checkpoint.parents[1]}/evil.py:planted"])[0]
     assert str(named.reward.use).endswith("run/evil.py:planted")
+    with pytest.raises(ConfigError, match=r"evil\.py:planted"):  # only where it was said
+        settings_for(str(checkpoint), sets=["prompt.system=evil.py:planted"])
     with pytest.raises(ConfigError, match=r"evil\.py:planted"):  # another one of the same name is not the one beside it
         settings_for(str(checkpoint), sets=["evaluate.problems=1"])
 

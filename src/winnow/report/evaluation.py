@@ -18,7 +18,7 @@ import torch
 import winnow
 from winnow.algos.estimators import pass_at_k
 from winnow.build import close_engine, engine_context, evaluation_sampling, held_out_prompts, load_model
-from winnow.config import Config, Evaluate, Member, dump
+from winnow.config import Config, Evaluate, Member, dump, merge
 from winnow.errors import ConfigError
 from winnow.evaluation import Evaluation, evaluate
 from winnow.learner.device import resolve_device
@@ -85,7 +85,7 @@ def evaluated(
     """
     given = {name: value for name, value in keys.items() if value is not None}
     inner = {name: given.pop(name) for name in EVALUATE if name in given}
-    given["evaluate"] = {**given.get("evaluate", {}), **inner}
+    merge(given, {"evaluate": inner})
     settings, base = settings_for(model, config, given, sets, trust_run=trust_run)
     if config is None:
         check_found(settings, base)

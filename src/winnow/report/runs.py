@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,14 @@ def check_is_model(model: str) -> None:
         raise DataError(f"{model} is an adapter, not a model: {hint}")
 
 
-def check_trusted(config: Config, manifest: Manifest, said: Iterable[Any]) -> None:
+def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -> None:
     """Raise ConfigError where a manifest's configuration would run code that nobody has asked for in this call.
 
-    `said` are the values that the user gave: what is named there is their own choice.
+    `said` are the keys that the user gave, nested: what is named there is their own choice.
     """
-    own = {text for value in said for _, text in _texts(value)}
-    found = [(key, text) for key, text in _texts(config.model_dump()) if text not in own and _runs(key, text)]
+    own = {(key.removesuffix(".use"), text) for key, text in _texts(said)}
+    code = ((key, text) for key, text in _texts(config.model_dump()) if _runs(key, text))
+    found = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in own]
     if not found:
         return
     shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)

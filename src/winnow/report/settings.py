@@ -48,6 +48,7 @@ def settings_for(
     """
 
     def change(data: dict[str, Any]) -> dict[str, Any]:
+        merge(data, {"model": {"path": model}})
         merge(data, keys)
         for assignment in sets:
             override(data, assignment)
@@ -61,11 +62,11 @@ def settings_for(
         (data, text), source, base = read_toml(config), str(config), config.parent
     elif manifest is not None:
         data, source, base = manifest.config, str(manifest.path), manifest.base
-    merge(data, {"model": {"path": model}, "evaluate": {"problems": EVERY, "split": "test"}})
+    merge(data, {"evaluate": {"problems": EVERY, "split": "test"}})
     change(data)
     settings = _evaluated(validate(data, source=source, text=text, sets=sets))
     if manifest is not None and not trust_run:
-        check_trusted(settings, manifest, [said, model])
+        check_trusted(settings, manifest, said)
     return settings, base
 
 
@@ -78,7 +79,7 @@ def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = Fals
     merge(manifest.config, changes)
     config = validate(manifest.config, source=str(manifest.path))
     if not trust_run:
-        check_trusted(config, manifest, [said])
+        check_trusted(config, manifest, said)
     return config, manifest.base
 
 
@@ -92,9 +93,11 @@ def _manifest(model: str, *, needed: bool) -> Manifest | None:
             raise
         return None
     if manifest is None and needed and model != "bundled":
+        here = Path(model).expanduser().is_dir()
+        what = "not a checkpoint of a run of winnow" if here else "no folder here (of the hub, then?)"
         raise ConfigError(
-            f"{model} is not a checkpoint of a run of winnow, so nothing says what to evaluate it on: name a task "
-            f"(task, on the command line --task), for example gsm8k, or give a configuration"
+            f"{model} is {what}, so nothing says what to evaluate it on: name a task (on the command line --task), for "
+            f"example gsm8k, or give a configuration"
         )
     return manifest
 
