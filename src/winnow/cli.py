@@ -214,12 +214,14 @@ def show(
     """Read a run's rollouts: text, verdict, reward, advantage, and whether it was trained on."""
     from winnow.report.show import Choice
     from winnow.report.show import show as blocks
+    from winnow.state.logbook import ROLLOUTS
 
     if worst is not None and best is not None:
         raise typer.BadParameter("choose one of --worst and --best")
     choice = Choice(step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full)
     for block in blocks(run, choice):
         typer.echo(block)
+    _note_cut_rows(run, ROLLOUTS)
 
 
 @app.command()
@@ -230,9 +232,10 @@ def plot(
 ) -> None:
     """Draw a run in four panels, and sum it up in text."""
     from winnow.report.summary import summary
-    from winnow.state.logbook import read_metrics
+    from winnow.state.logbook import METRICS, read_metrics
 
     rows = read_metrics(run)
+    _note_cut_rows(run, METRICS)
     typer.echo(summary(rows))
     if not summary_only:
         from winnow.report.heading import heading
@@ -250,20 +253,35 @@ def export(
     history: Annotated[bool, typer.Option("--history", help="training_history.json: one entry per step.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
 ) -> None:
-    """Rewrite a run's metrics for other programs."""
-    from winnow.report.history import training_history
+    """Rewrite a run's metrics for other programs; without an option, say what there is to write."""
+    from winnow.report.history import described, training_history
     from winnow.report.output import check_new
-    from winnow.state.logbook import read_metrics
+    from winnow.state.logbook import METRICS, read_metrics
 
-    if not history:
-        raise typer.BadParameter("say what to export: --history")
     if output is not None:
         check_new(output)
-    text = json.dumps(training_history(read_metrics(run)), indent=1, allow_nan=False)
+    entries = training_history(read_metrics(run))
+    _note_cut_rows(run, METRICS)
+    if not history:
+        typer.echo(described(entries), err=True)
+        raise typer.Exit(BAD_INPUT)
+    text = json.dumps(entries, indent=1, allow_nan=False)
     if output is None:
         typer.echo(text)
     else:
         output.write_text(text + "\n", encoding="utf-8")
+
+
+def _note_cut_rows(run: Path, log: str) -> None:
+    """Say that the last row of a log that was read is left out, where it is cut."""
+    from winnow.report.text import safe
+    from winnow.state.logbook import ends_cut
+
+    path = run / log if run.is_dir() else run
+    if ends_cut(path):
+        typer.echo(
+            safe(f"note: the last row of {path} is cut and left out: it is still being written, or never was"), err=True
+        )
 
 
 @app.command()

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from winnow.report.text import wrapped
+
 Row = Mapping[str, float]
 
 _FIELDS = {
@@ -32,6 +34,15 @@ def training_history(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_entry(row, evaluated) for row in rows if "budget/rollouts" in row]
 
 
+def described(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What `winnow export` would write, and the option that writes it."""
+    names = list(dict.fromkeys(name for entry in entries for name in entry))
+    lines = [f"--history  training_history.json: a JSON list of {len(entries)} entries, one per finished step"]
+    if names:
+        lines.append(wrapped(f"each entry has {', '.join(names)}"))
+    return "\n".join(["nothing is written; say what to export:", *lines])
+
+
 def _entry(row: Row, evaluated: Mapping[int, float]) -> dict[str, Any]:
     done = int(row["step"]) + 1
     entry: dict[str, Any] = {"grpo_step": done}
@@ -39,7 +50,7 @@ def _entry(row: Row, evaluated: Mapping[int, float]) -> dict[str, Any]:
     if "policy/clip_fraction" in row:
         entry["clip_fraction"] = _first(row, ("policy/clip_fraction",))
     if done in evaluated:
-        entry["val_reward"] = evaluated[done]
+        entry["val_reward"] = _first({"val": evaluated[done]}, ("val",))
     return entry
 
 

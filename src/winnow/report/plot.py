@@ -9,16 +9,18 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
 from winnow.errors import DataError
-from winnow.report.summary import Row, column, training_rows
+from winnow.report.summary import Row, training_rows
 from winnow.report.text import one_line, shorten
 
 # Okabe and Ito's colours, told apart by colour-blind readers; lines differ in style or marker besides.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#777777"
+LARGEST = 1e15  # of a number that is drawn
 LONGEST = 110  # characters of a title's line
 SHARES = (-0.03, 1.03)  # the ends of an axis of shares
 
@@ -57,14 +59,14 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "") -> Figure:
 
 def _accuracy(panel: Any, steps: Sequence[Row], rows: Sequence[Row]) -> None:
     panel.set_title("accuracy")
-    x = column(steps, "step")
-    panel.plot(x, column(steps, "reward/accuracy"), color=BLUE, label="training", **_marks(steps))
+    x = _column(steps, "step")
+    panel.plot(x, _column(steps, "reward/accuracy"), color=BLUE, label="training", **_marks(steps))
     _held_out(panel, rows, {row["step"]: row["step"] for row in rows})
     _share(panel, "correct")
     beside = None
     if any(abs(row.get("reward/mean", 0.0) - row.get("reward/accuracy", 0.0)) > 1e-9 for row in steps):
         beside = _second(panel, "mean reward", PURPLE)
-        rewards = column(steps, "reward/mean")
+        rewards = _column(steps, "reward/mean")
         beside.plot(x, rewards, "-.", color=PURPLE, label="mean reward", **_marks(steps))
         if all(0 <= reward <= 1 for reward in rewards):
             beside.set_ylim(*SHARES)
@@ -73,27 +75,27 @@ def _accuracy(panel: Any, steps: Sequence[Row], rows: Sequence[Row]) -> None:
 
 def _length(panel: Any, steps: Sequence[Row]) -> None:
     panel.set_title("completion length")
-    x = column(steps, "step")
-    panel.plot(x, column(steps, "rollout/length_max"), ":", color=GREY, label="longest", **_marks(steps))
-    panel.plot(x, column(steps, "rollout/length_mean"), color=BLUE, label="mean", **_marks(steps))
+    x = _column(steps, "step")
+    panel.plot(x, _column(steps, "rollout/length_max"), ":", color=GREY, label="longest", **_marks(steps))
+    panel.plot(x, _column(steps, "rollout/length_mean"), color=BLUE, label="mean", **_marks(steps))
     panel.set_ylabel("tokens")
     panel.margins(y=0.1)
     panel.set_ylim(bottom=0)
     beside = _second(panel, "cut off at max_new_tokens", ORANGE)
-    beside.plot(x, column(steps, "rollout/truncated"), "--", color=ORANGE, label="cut off", **_marks(steps))
+    beside.plot(x, _column(steps, "rollout/truncated"), "--", color=ORANGE, label="cut off", **_marks(steps))
     _share(beside, "cut off at max_new_tokens")
     _legend(panel, beside)
 
 
 def _signal(panel: Any, steps: Sequence[Row]) -> None:
     panel.set_title("signal")
-    x = column(steps, "step")
+    x = _column(steps, "step")
     for label, part, whole, style, color in (
         ("flat groups", "group/flat", "group/count", "--", ORANGE),
         ("rollouts kept", "select/kept", "budget/rollouts", "-", GREEN),
         ("rollouts trained on", "select/trained", "budget/rollouts", "-.", BLUE),
     ):
-        shares = [_ratio(row.get(part, math.nan), row.get(whole, math.nan)) for row in steps]
+        shares = [_ratio(*pair) for pair in zip(_column(steps, part), _column(steps, whole), strict=True)]
         panel.plot(x, shares, style, color=color, label=label, **_marks(steps))
     _share(panel, "share of groups, of rollouts")
     _legend(panel)
@@ -101,14 +103,14 @@ def _signal(panel: Any, steps: Sequence[Row]) -> None:
 
 def _budget(panel: Any, steps: Sequence[Row], rows: Sequence[Row]) -> None:
     """Tokens against accuracy: held out where it was measured, else in training."""
-    tokens = [_finite(row, "budget/tokens_generated") + _finite(row, "budget/probe_tokens") for row in rows]
-    *before, total = accumulate(tokens, initial=0.0)
-    spent = dict(zip(column(rows, "step"), before, strict=True))
+    sampled, probed = (_column(rows, f"budget/{name}") for name in ("tokens_generated", "probe_tokens"))
+    *before, total = accumulate(np.nan_to_num(sampled) + np.nan_to_num(probed), initial=0.0)
+    spent = dict(zip(_column(rows, "step"), before, strict=True))
     evaluated = _held_out(panel, rows, spent)
     if not evaluated:
         label = "training (no evaluation yet)"
         x = [spent[row["step"]] for row in steps]
-        panel.plot(x, column(steps, "reward/accuracy"), color=BLUE, label=label, **_marks(steps))
+        panel.plot(x, _column(steps, "reward/accuracy"), color=BLUE, label=label, **_marks(steps))
     panel.set_title("budget: what the tokens bought")
     panel.set_xlabel("tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -124,8 +126,8 @@ def _held_out(panel: Any, rows: Sequence[Row], x: dict[float, float]) -> bool:
     if sampled:
         panel.errorbar(
             [x[row["step"]] for row in sampled],
-            column(sampled, "eval/accuracy_sampled"),
-            yerr=column(sampled, "eval/accuracy_sampled_sem"),
+            _column(sampled, "eval/accuracy_sampled"),
+            yerr=np.abs(_column(sampled, "eval/accuracy_sampled_sem")),
             color=ORANGE,
             marker="o",
             capsize=3,
@@ -134,7 +136,7 @@ def _held_out(panel: Any, rows: Sequence[Row], x: dict[float, float]) -> bool:
     greedy = [row for row in rows if "eval/accuracy_greedy" in row]
     if greedy:
         places = [x[row["step"]] for row in greedy]
-        panel.plot(places, column(greedy, "eval/accuracy_greedy"), "s--", color=GREEN, label="held out, greedy")
+        panel.plot(places, _column(greedy, "eval/accuracy_greedy"), "s--", color=GREEN, label="held out, greedy")
     return bool(sampled or greedy)
 
 
@@ -167,8 +169,9 @@ def _around(first: float, last: float) -> tuple[float, float]:
     return first - room, last + room
 
 
-def _finite(row: Row, name: str) -> float:
-    return value if math.isfinite(value := row.get(name, 0.0)) else 0.0
+def _column(rows: Sequence[Row], name: str) -> list[float]:
+    """One metric of every row; NaN, which leaves a gap, where a row lacks it or no axis could show it."""
+    return [value if abs(value := row.get(name, math.nan)) < LARGEST else math.nan for row in rows]
 
 
 def _ratio(part: float, whole: float) -> float:

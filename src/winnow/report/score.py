@@ -16,7 +16,7 @@ from rich.progress import track
 from winnow.config import Config, override, validate
 from winnow.errors import DataError
 from winnow.records import Kind, Outcome, Prompt, Rollout
-from winnow.report.text import percent, safe, shorten
+from winnow.report.text import one_line, percent, safe, shorten
 from winnow.rewards.compose import make_reward
 from winnow.state.logbook import ROLLOUTS
 from winnow.state.rows import prompt_of, rollout_of
@@ -107,7 +107,7 @@ def describe(scored: Scored) -> str:
     """A row for a person: "12  wrong  0.003 s  -41  not the gold"."""
     o = scored.outcome
     answer = "" if o.answer is None else safe(shorten(o.answer.replace("\n", " "), 40))
-    changed = f"  (was {scored.was})" if scored.was not in (None, o.kind) else ""
+    changed = f"  (was {one_line(str(scored.was))})" if scored.was not in (None, o.kind) else ""
     return f"{scored.line:>6}  {o.kind:<10}  {o.seconds:7.3f} s  {answer:<20}  {safe(reason(o))}{changed}"
 
 
@@ -160,7 +160,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
 def _logged(row: Mapping[str, Any], where: str) -> tuple[Prompt, Rollout]:
     try:
         return prompt_of(row), rollout_of(row)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{where}: not a rollout as a run logs it ({error!r}); repair or delete the line") from error
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from winnow.errors import DataError
 from winnow.records import Outcome
-from winnow.report.text import quoted, safe
+from winnow.report.text import one_line, quoted
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.state.rows import LoggedGroup
 
@@ -90,9 +90,9 @@ def _block(logged: LoggedGroup, choice: Choice) -> str:
     kept, count = logged.reasons.count("kept"), len(group.rollouts)
     mean = f"{_mean_reward(logged):.3f}" if group.valid.any() else "none"
     lines = [
-        f"step {logged.step}  {safe(group.prompt.id)}  trained on {kept} of {count} rollouts  mean reward {mean}",
+        f"step {logged.step}  {one_line(group.prompt.id)}  trained on {kept} of {count} rollouts  mean reward {mean}",
         quoted(group.prompt.text, limit=None if choice.full else QUESTION, indent="  "),
-        f"  gold: {safe(str(group.prompt.answer))}",
+        f"  gold: {one_line(str(group.prompt.answer))}",
     ]
     return "\n".join([*lines, *(_rollout(logged, place, choice) for place in _places(logged, choice)), ""])
 
@@ -108,13 +108,13 @@ def _rollout(logged: LoggedGroup, place: int, choice: Choice) -> str:
         f"advantage {float(np.mean(group.advantages[place])) if len(rollout.tokens) else 0.0:+.3f}",
         *([] if weight is None else [f"weight {weight:.3g}"]),
         f"{len(rollout.tokens)} tokens, {_ENDED[rollout.finish]}",
-        logged.reasons[place],
+        one_line(logged.reasons[place]),
     ]
     lines = ["  ".join(numbers), quoted(rollout.text, limit=None if choice.full else TEXT, indent="    ")]
     if outcome.answer is not None:
-        lines.append(f"    answer read: {safe(outcome.answer)}")
+        lines.append(f"    answer read: {one_line(outcome.answer)}")
     if outcome.detail:
-        lines.append(f"    {safe(outcome.detail)}")
+        lines.append(quoted(outcome.detail, limit=None, indent="    "))
     return "\n".join(lines)
 
 

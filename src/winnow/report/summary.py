@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from winnow.errors import DataError
 from winnow.report.text import accuracies, compact, duration, percent, wrapped
 from winnow.state.logbook import totals
@@ -94,14 +92,15 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
     share = f" ({percent(trained / tokens)})" if tokens else ""
     yield (
         f"{'budget':9} {cost['steps']:.0f} steps, {cost.get('budget/updates', 0.0):.0f} updates, "
-        f"{compact(cost['budget/rollouts'])} rollouts, {compact(tokens)} tokens, "
+        f"{compact(cost.get('budget/rollouts', 0.0))} rollouts, {compact(tokens)} tokens, "
         f"of which {compact(trained)} trained on{share}"
     )
     if "budget/probe_tokens" in cost:
-        probe = cost["seconds/probe"]
+        probe = cost.get("seconds/probe", 0.0)
+        share = f" ({percent(probe / (probe + seconds))} of the time)" if probe + seconds else ""
         yield (
-            f"{'probe':9} {compact(cost['budget/probe_rollouts'])} rollouts, {compact(cost['budget/probe_tokens'])} "
-            f"tokens and {duration(probe)} on top ({percent(probe / (probe + seconds))} of the time)"
+            f"{'probe':9} {compact(cost.get('budget/probe_rollouts', 0.0))} rollouts, "
+            f"{compact(cost['budget/probe_tokens'])} tokens and {duration(probe)} on top{share}"
         )
     phases = ((phase, cost.get(f"seconds/{phase}", 0.0)) for phase in PHASES)
     shares = ", ".join(
@@ -120,8 +119,8 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
 
 def _mean(rows: Sequence[Row], name: str) -> float:
     values = _values(rows, name)
-    return float(np.mean(values)) if values else math.nan
+    return sum(values) / len(values) if values else math.nan
 
 
 def _sum(rows: Sequence[Row], name: str) -> float:
-    return math.fsum(_values(rows, name))
+    return sum(_values(rows, name))  # not fsum, which raises where a sum is too large

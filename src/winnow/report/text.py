@@ -45,7 +45,9 @@ def wrapped(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """ "0:04", "12:30", "1:02:03"."""
+    """ "0:04", "12:30", "1:02:03"; "?" for a sum that is no number."""
+    if not math.isfinite(seconds):
+        return "?"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

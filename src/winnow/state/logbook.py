@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -22,12 +23,13 @@ from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
 from winnow.state.disk import InTheWay, check_kind, opened, sync, write_all
 from winnow.state.marks import Mark, lost, synced_mark
+from winnow.state.row_check import check_metrics, check_rollout
 from winnow.state.rows import LoggedGroup, logged_group, metrics_line, rollout_lines
 
 METRICS = "metrics.jsonl"
 ROLLOUTS = "rollouts.jsonl"
 
-_STEP = re.compile(rb'\{"step":\s*(\d+)[,}]')
+_STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
 
 
 class Logbook:
@@ -134,7 +136,9 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """
     path = path / METRICS if path.is_dir() else path
     steps: dict[int, dict[str, float]] = {}
-    for row in _rows(path, None):
+    for number, row in _rows(path, None):
+        with _named(path, number, "a row of metrics"):
+            check_metrics(row)
         steps.setdefault(row["step"], {}).update({k: math.nan if v is None else v for k, v in row.items()})
     return [steps[step] for step in sorted(steps)]
 
@@ -155,14 +159,25 @@ def read_rows(path: Path, step: int | None = None) -> Iterator[dict[str, Any]]:
 
     `path` is the file or its run folder. Raises DataError, with the line, for what is not a row.
     """
-    return _rows(path / ROLLOUTS if path.is_dir() else path, step)
+    return (row for _, row in _rows(path / ROLLOUTS if path.is_dir() else path, step))
 
 
 def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
     """The groups of a rollouts file, rebuilt exactly; those of one step when given. Raises as `read_rows`."""
-    rows = read_rows(path, step)
-    for _, of_group in itertools.groupby(rows, key=lambda row: (row["step"], row["prompt_id"])):
-        yield logged_group(list(of_group))
+    path = path / ROLLOUTS if path.is_dir() else path
+    rows = _checked_rollouts(path, step)
+    for _, of_group in itertools.groupby(rows, key=lambda item: (item[1]["step"], item[1]["prompt_id"])):
+        numbers, group = zip(*of_group, strict=True)
+        with _named(path, numbers[0], "the first rollout of a group"):
+            logged = logged_group(group)
+        yield logged
+
+
+def ends_cut(path: Path) -> bool:
+    """Whether a log's last row is cut: it is being written, or its writer was killed. Readers leave such a row out."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
+    return False
 
 
 def _append(path: Path, rows: bytes) -> int:
@@ -186,8 +201,24 @@ def _refusals(path: Path) -> Iterator[None]:
         raise RunFolderError(f"cannot write {path}: {error.strerror}; {remedy}, then resume the run") from error
 
 
-def _rows(path: Path, step: int | None) -> Iterator[dict[str, Any]]:
-    """Parsed rows; a last line without its end is still being written, or torn, and is left out."""
+def _checked_rollouts(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in _rows(path, step):
+        with _named(path, number, "a rollout as a run logs it"):
+            check_rollout(row)
+        yield number, row
+
+
+@contextlib.contextmanager
+def _named(path: Path, number: int, what: str) -> Iterator[None]:
+    """What is wrong with a row, as a DataError that names file and line."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}, line {number}: not {what} ({error}); repair or delete the line") from error
+
+
+def _rows(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Parsed rows with their lines; a last line without its end is still being written, or torn, and is left out."""
     try:
         check_kind(path, "a file", follow=True)  # to open a pipe is to wait for its writer
         file = path.open("rb")
@@ -196,7 +227,7 @@ def _rows(path: Path, step: int | None) -> Iterator[dict[str, Any]]:
     with file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n") and (step is None or _step_of(path, number, line) == step):
-                yield _row(path, number, line)
+                yield number, _row(path, number, line)
 
 
 def _end_before(path: Path, step: int, *, trusted: float) -> tuple[int, bytes]:
@@ -251,8 +282,9 @@ def _step_of(path: Path, number: int, line: bytes) -> int:
 def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}, line {number}: not JSON ({error}); repair or delete the line") from error
-    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+    step = row.get("step") if isinstance(row, dict) else None
+    if type(step) is not int or not 0 <= step < 10**15:
         raise DataError(f"{path}, line {number}: not a row of a run's log, it has no step; delete the line")
-    return row
+    return typing.cast(dict[str, Any], row)
