@@ -9,9 +9,9 @@ from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
 
 
-def bundled(prompts: int, *, at_once: int) -> tuple[EngineContext, list[Prompt]]:
+def bundled(prompts: int, *, at_once: int, dtype: str = "float32") -> tuple[EngineContext, list[Prompt]]:
     """An engine's context for `at_once` rollouts side by side, and the first `prompts` prompts."""
-    loaded = load("bundled")
+    loaded = load("bundled", dtype=dtype)
     rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
     context = EngineContext(
         model=loaded.model,

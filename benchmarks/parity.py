@@ -1,0 +1,75 @@
+"""How far `native` is from the policy whose module it decodes on, by precision and number of tokens.
+
+    python benchmarks/parity.py
+
+Samples the bundled policy on the default task and compares the log-probs of the same tokens under the same weights, as
+every training step does: with an engine that is well, for steps of several sizes, and for the smallest with one that
+samples at temperature 0.9 while the policy is trained at 1. Writes benchmarks/results/<date>_parity.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import dated
+import torch
+from bundled import bundled
+
+from winnow.engines.base import EngineContext
+from winnow.engines.native import native
+from winnow.learner.policy import Policy
+from winnow.measure import Metrics, Parity
+from winnow.records import Batch, Prompt, Row, Sampling
+
+Precision = Literal["policy", "bfloat16", "float16"]
+PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    ("float32", "policy"),
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+    ("bfloat16", "policy"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for key, value in {"prompts": 128, "threads": 1}.items():
+        parser.add_argument(f"--{key}", type=int, default=value)
+    parser.add_argument("--rollouts", type=int, nargs="+", default=[1, 12, 24])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    report: dict[str, Any] = {"settings": vars(options)}
+    for policy, engine in PRECISIONS:
+        context, prompts = bundled(options.prompts, at_once=512, dtype=policy)
+        found = {
+            "well": [compared(context, prompts, n, engine, 1.0) for n in options.rollouts],
+            "sampled at temperature 0.9": compared(context, prompts, options.rollouts[0], engine, 0.9),
+        }
+        print(f"policy in {policy}, native with dtype {engine!r}", json.dumps(found, indent=1), flush=True)
+        report[f"policy in {policy}, native with dtype {engine!r}"] = found
+    print(f"written: {dated.write('parity', report, packages=('winnow-rl', 'torch', 'transformers'))}")
+
+
+def compared(
+    context: EngineContext, prompts: Sequence[Prompt], rollouts: int, dtype: Precision, temperature: float
+) -> Metrics:
+    """What a step that trains all these rollouts would report."""
+    engine = native(context, dtype=dtype)
+    sampling = Sampling(max_new_tokens=64, temperature=temperature)
+    groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=("parity", rollouts))
+    pairs = [(place, group.prompt, rollout) for place, group in enumerate(groups) for rollout in group.rollouts]
+    rows = tuple(Row(prompt=p, rollout=r, group=place, advantage=1.0, weight=1.0) for place, p, r in pairs)
+    policy = Policy(
+        context.model, temperature=1.0, pad_token=context.tokenizer.pad_token_id, tokens_per_micro_batch=8192
+    )
+    (batch,) = policy.annotate([Batch(epoch=0, update=0, rows=rows)], {"old_logprobs"})
+    parity = Parity(engine.logprob_tolerance, 0.01)
+    for row in batch.rows:
+        parity.add(torch.as_tensor(row.old_logprobs), torch.as_tensor(row.rollout.logprobs))
+    return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}
+
+
+if __name__ == "__main__":
+    main()
