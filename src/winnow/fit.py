@@ -126,7 +126,8 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
         for step in range(first_step, config.steps):
             before = Boundary.of(run, step)
-            _leave_at_will(run, before, stop, partial(advance, step))
+            if not stop.asked:
+                _leave_at_will(run, before, stop, partial(advance, step))
             if stop.asked:
                 after = reached(run, before)
                 assert after is not None, "a step is left before its first update or not at all"
