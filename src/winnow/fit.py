@@ -100,7 +100,8 @@ def fit(
             folder.record(about(inputs=inputs), recorded(changes))
             for text in (*(c.notice for c in changes), *_resume_notices(resume, saved), *run.notices):
                 watch(Notice(text))
-            evaluated = run.logbook.truncate_from(done, but_evaluation=resume)
+            same = done > 0 or not allow_change  # else the first evaluation may be of another model, or task
+            evaluated = run.logbook.truncate_from(done, but_evaluation=resume and same)
             return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
