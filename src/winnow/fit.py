@@ -100,7 +100,8 @@ def fit(
             folder.record(about(inputs=inputs), recorded(changes))
             for text in (*(c.notice for c in changes), *_resume_notices(resume, saved), *run.notices):
                 watch(Notice(text))
-            evaluated = run.logbook.truncate_from(done, but_evaluation=resume)
+            same = done > 0 or not allow_change  # else the first evaluation may be of another model, or task
+            evaluated = run.logbook.truncate_from(done, but_evaluation=resume and same)
             return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
@@ -126,7 +127,8 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
         for step in range(first_step, config.steps):
             before = Boundary.of(run, step)
-            _leave_at_will(run, before, stop, partial(advance, step))
+            if not stop.asked:
+                _leave_at_will(run, before, stop, partial(advance, step))
             if stop.asked:
                 after = reached(run, before)
                 assert after is not None, "a step is left before its first update or not at all"

@@ -16,6 +16,7 @@ import winnow
 from winnow.cli import app
 from winnow.config import validate
 from winnow.engines.hf import hf
+from winnow.fit import Evaluated
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 
@@ -239,6 +240,26 @@ def test_a_signal_before_the_first_step_is_done_saves_nothing_and_the_run_resume
     assert (left.interrupted, left.steps, left.model) == (True, 0, None)
     assert not (left.folder / "checkpoints").exists()
     assert train(config, resume=True).steps == 2
+
+
+def test_the_first_evaluation_is_kept_unless_it_may_be_of_something_else(smallest):
+    class Killed(BaseException):
+        pass
+
+    def kill(event):
+        if isinstance(event, Evaluated):
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(smallest(seed=1), watch=kill)
+    steps, (line,) = evaluations(Path(smallest()["output"]))
+    assert steps == [0]
+    with pytest.raises(Killed):
+        train(smallest(seed=2), resume=True, allow_change=["seed"], watch=kill)
+    (other,) = evaluations(Path(smallest()["output"]))[1]
+    assert other != line, "of another seed"
+    result = train(smallest(seed=2), resume=True)
+    assert evaluations(result.folder)[1][0] == other
 
 
 def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resume(trapped):

@@ -160,3 +160,23 @@ def test_a_state_of_other_parameters_is_refused() -> None:
     wider = {"layer.weight": nn.Parameter(torch.zeros(5, 4)), "layer.bias": nn.Parameter(torch.zeros(4))}
     with pytest.raises(RunFolderError, match=r"'layer\.weight' of shape \(3, 4\), the model has \(5, 4\)"):
         optimizer(wider).load_state(tensors, counts)
+
+
+def test_updates_in_a_row_without_a_finite_gradient_are_counted_over_a_resume() -> None:
+    """Empty batches are none of them; the first one that is taken ends the row."""
+    of = parameters()
+    opt = optimizer(of)
+    for bad in (True, True):
+        set_gradients(of, 0)
+        if bad:
+            next(iter(of.values())).grad[0] = math.nan
+        opt.step()
+        opt.skip()
+    assert (opt.not_finite, opt.taken, opt.updates) == (2, 0, 4)
+    resumed = optimizer(of)
+    tensors, counts = opt.state()
+    resumed.load_state(tensors, json.loads(json.dumps(counts)))
+    assert (resumed.not_finite, resumed.taken, resumed.updates) == (2, 0, 4)
+    set_gradients(of, 1)
+    resumed.step()
+    assert (resumed.not_finite, resumed.taken, resumed.updates) == (0, 1, 5)

@@ -206,7 +206,7 @@ def test_an_engine_that_ends_is_noticed_at_once(
     check_it_stays_dead(engine, pid, said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_all_processes_of_a_job_is_for_the_trainer_alone(engine: SecondProcess, number: int) -> None:
     os.killpg(int(who(engine)[0]), number)
     assert len(generate(engine, "a")) == 1

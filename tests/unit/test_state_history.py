@@ -103,3 +103,16 @@ def test_the_state_survives_strict_json():
     assert restored.state_dict() == history.state_dict()
     assert restored.stats([prompt("a")]).pass_rate[0] == 1 / 3
     np.testing.assert_array_equal(restored.planned_pass_rates([prompt("a"), prompt("b")]), [1 / 3, np.nan])
+
+
+def test_a_snapshot_is_what_was_known_then_whatever_follows():
+    history = History()
+    history.observe([group("a", RIGHT, WRONG)], step=0)
+    history.record_plan([prompt("a")], np.array([4]), np.array([0.5]))
+    then = history.snapshot()
+    before = history.state_dict()
+    history.observe([group("a", RIGHT), group("b", WRONG)], step=1)
+    history.record_probe([group("b", RIGHT)], step=1)
+    history.record_plan([prompt("b")], np.array([4]), np.array([0.5]))
+    assert then.state_dict() == before != history.state_dict()
+    assert (then.has_plan([prompt("a")]), then.has_plan([prompt("a"), prompt("b")])) == (True, False)
