@@ -54,7 +54,6 @@ class Members:
     reward: Mapping[str, Any]  # plain data: a verify worker builds its own
     allocate: Allocator
     source: Source  # where the allocator's knowledge comes from
-    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
     select: Selector
     advantage: Advantage
     weighting: Weighting
@@ -63,6 +62,7 @@ class Members:
     critic: Critic | None
     group_baseline: bool  # the advantage compares rollouts of one prompt: a flat group teaches nothing
     needs: frozenset[str]  # what loss and terms want beyond log-probs
+    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
 
     @property
     def output(self) -> Path:
@@ -81,7 +81,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     if "fits" in engine.traits:
         engine.traits["fits"](config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
-    allocator, weighting = member.entry("allocator", config.allocate), member.entry("weighting", config.weighting)
+    allocator = member.entry("allocator", config.allocate)
     _check_presumed(loss, config)
     _check_keep(config)
     _check_values(advantage, critic)
@@ -95,8 +95,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         task=member.bound("task", config.task, key="task"),
         reward=reward,
         allocate=bind(allocator, _allocator_options(config, allocator, advantage), key="allocate"),
-        source=(source := allocator.traits.get("source", "history")),
-        remember=source == "history" or (source == "none" and "pass_rates" in weighting.traits.get("needs", ())),
+        source=allocator.traits.get("source", "history"),
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),
@@ -110,6 +109,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         critic=critic,
         group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=_needs(config, [loss, *terms]),
+        remember=_remembers(allocator, member.entry("weighting", config.weighting)),
     )
 
 
@@ -175,6 +175,12 @@ def _needs(config: Config, entries: Sequence[Entry]) -> frozenset[str]:
     declared = frozenset(need for entry in entries for need in entry.traits.get("needs", ()))
     single = config.update.epochs * config.update.updates_per_step == 1
     return declared if single and not config.update.max_importance else declared | {"old_logprobs"}
+
+
+def _remembers(allocator: Entry, weighting: Entry) -> bool:
+    """A weighting's pass rates are the plan's, which are the history's where the allocator makes no probe."""
+    source = allocator.traits.get("source", "history")
+    return source == "history" or (source == "none" and "pass_rates" in weighting.traits.get("needs", ()))
 
 
 def _allocator_options(config: Config, allocator: Entry, advantage: Entry) -> dict[str, Any]:
