@@ -57,12 +57,12 @@ class Members:
     select: Selector
     advantage: Advantage
     weighting: Weighting
+    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
     objective: Objective
     engine: Callable[[EngineContext], Engine]
     critic: Critic | None
     group_baseline: bool  # the advantage compares rollouts of one prompt: a flat group teaches nothing
     needs: frozenset[str]  # what loss and terms want beyond log-probs
-    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
 
     @property
     def output(self) -> Path:
@@ -99,6 +99,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),
+        remember=_remembers(allocator, member.entry("weighting", config.weighting)),
         objective=Objective(
             loss=member.bound("loss", config.loss, key="loss"),
             terms=tuple(
@@ -109,7 +110,6 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         critic=critic,
         group_baseline=advantage.traits.get("baseline", "group") == "group",
         needs=_needs(config, [loss, *terms]),
-        remember=_remembers(allocator, member.entry("weighting", config.weighting)),
     )
 
 
