@@ -68,10 +68,10 @@ class Members:
     reward: Mapping[str, Any]  # plain data: a verify worker builds its own
     allocate: Allocator
     source: Source  # where the allocator's knowledge comes from
-    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
     select: Selector
     advantage: Advantage
     weighting: Weighting
+    remember: bool  # whether allocator or weighting reads what training has shown of a prompt at earlier visits
     objective: Objective
     engine: Callable[[EngineContext], Engine]
     critic: Critic | None
@@ -95,7 +95,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     if "fits" in engine.traits:
         engine.traits["fits"](config)
     loss, advantage = member.entry("loss", config.loss), member.entry("advantage", config.advantage)
-    allocator, weighting = member.entry("allocator", config.allocate), member.entry("weighting", config.weighting)
+    allocator = member.entry("allocator", config.allocate)
     source = allocator.traits.get("source", "history")
     _check_presumed(loss, config)
     _check_probe(config, source)
@@ -115,10 +115,10 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         reward=reward,
         allocate=bind(allocator, _allocator_options(config, allocator, advantage), key="allocate"),
         source=source,
-        remember=source == "history" or (source == "none" and "pass_rates" in weighting.traits.get("needs", ())),
         select=chain([member.bound("selector", m, key="select") for m in config.select]),
         advantage=member.bound("advantage", config.advantage, key="advantage"),
         weighting=member.bound("weighting", config.weighting, key="weighting"),
+        remember=_remembers(allocator, member.entry("weighting", config.weighting)),
         objective=Objective(
             loss=member.bound("loss", config.loss, key="loss"),
             terms=tuple(
@@ -195,6 +195,12 @@ def _needs(config: Config, entries: Sequence[Entry]) -> frozenset[str]:
     declared = frozenset(need for entry in entries for need in entry.traits.get("needs", ()))
     single = config.update.epochs * config.update.updates_per_step == 1
     return declared if single and not config.update.max_importance else declared | {"old_logprobs"}
+
+
+def _remembers(allocator: Entry, weighting: Entry) -> bool:
+    """A weighting's pass rates are the plan's, which are the history's where the allocator makes no probe."""
+    source = allocator.traits.get("source", "history")
+    return source == "history" or (source == "none" and "pass_rates" in weighting.traits.get("needs", ()))
 
 
 def _allocator_options(config: Config, allocator: Entry, advantage: Entry) -> dict[str, Any]:

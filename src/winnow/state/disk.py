@@ -60,7 +60,7 @@ def open_file(path: Path, flags: int) -> int:
     Raises InTheWay for what is no file, OSError as os.open does.
     """
     check_kind(path, "a file")
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 @contextmanager
