@@ -256,6 +256,14 @@ def test_check_plans_with_the_settings_alone(cached, tmp_path):
     assert "note: the tokenizer of model.path = 'owner/cached' is not on this machine" in shown
 
 
+def test_check_refuses_weights_that_train_would(cached, tmp_path):
+    (cached / "model.safetensors").unlink()
+    (cached / "model.safetensors.index.json").write_text('{"weight_map": {"a": "pytorch_model.bin"}}')
+    result = winnow("check", tmp_path / "run.toml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "index.json names 'pytorch_model.bin': weights are read from *.safetensors files" in result.stderr
+
+
 def test_check_cannot_compare_with_what_it_cannot_plan(tmp_path, cached):
     result = winnow("check", tmp_path / "run.toml", "--set", "model.path=owner/other", "--memory", "80GiB")
     assert result.exit_code == 2

@@ -31,9 +31,9 @@ def weights_folder(path: str) -> Path:
     """The same folder with every file of weights, all of them safetensors. Raises DataError otherwise."""
     folder = settings_folder(path)
     names = weight_files(folder)
-    if on_hub(path):
+    if on_hub(path) and _missing(folder, names):
         folder = _brought(path, names, revision=folder.name)  # what its index was read from
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    if missing := _missing(folder, names):
         raise DataError(
             f"model.path: no usable weights of {path!r}: {folder} has no {missing[0]}; copy every *.safetensors file "
             f"of the model into the folder (winnow opens no other kind)"
@@ -63,6 +63,10 @@ def weight_files(folder: Path) -> tuple[str, ...]:
                 f"folder, and from nothing else; get them in that form"
             )
     return tuple(names)
+
+
+def _missing(folder: Path, names: Sequence[str]) -> list[str]:
+    return [name for name in names if not (folder / name).is_file()]
 
 
 def on_hub(path: str) -> bool:

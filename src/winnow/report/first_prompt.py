@@ -47,7 +47,7 @@ def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
         entry = resolve("reward", part["use"], base=members.base)
         forms: Sequence[Sequence[str]] = entry.traits.get("asks", ())
         if forms and not any(all(_asked(mark, first) for mark in form) for form in forms):
-            wanted = ", or ".join(" and ".join(map(repr, form)) for form in forms).replace("\\\\", "\\")
+            wanted = ", or ".join(" and ".join(f"'{mark}'" for mark in form) for form in forms)
             fitting = [name for name, text in PLAIN.items() if all(mark in text for mark in forms[0])]
             template = "".join(f", set prompt.template = {name!r}" for name in fitting)
             yield (

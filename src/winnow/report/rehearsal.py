@@ -11,7 +11,7 @@ from winnow.devices import plan_devices
 from winnow.learner.device import planned_device
 from winnow.members import Members
 from winnow.memory_plan import MemoryPlan, Room, assumed, free
-from winnow.models.folder import cached_folder, on_hub, settings_folder
+from winnow.models.folder import cached_folder, on_hub, settings_folder, weight_files
 from winnow.models.load import has_tokenizer, load_tokenizer
 from winnow.registry import resolve
 from winnow.report.first_prompt import FirstPrompt
@@ -35,25 +35,34 @@ def rehearse(members: Members, *, memory: int | None = None) -> Rehearsal:
     Raises ConfigError or DataError as a run would, but not for a plan that does not fit: `plan.check` does.
     """
     path, data = members.config.model.path, _hub_data(members)
-    folder = cached_folder(path) if on_hub(path) else settings_folder(path)
-    readable = folder is not None and (not on_hub(path) or has_tokenizer(folder))
+    hub = on_hub(path)
+    folder = cached_folder(path) if hub else settings_folder(path)
+    readable = folder is not None and (not hub or has_tokenizer(folder))
+    device = planned_device(members.config.device)
     first, longest_prompt, plan = None, None, None
-    if folder is not None and on_hub(path):
-        members = _reading(members, folder)
+    if folder is not None:
+        weight_files(folder)
+        members = _reading(members, folder) if hub else members
     if data is None and readable:
         first, longest_prompt = _check_prompts(members)
     elif data is None:
         _check_problems(members)
-    device = planned_device(members.config.device)
     if folder is not None:
         plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory)
-    missing = "the tokenizer of " if folder else ""
-    notes = (
-        *([f"task.path = {data!r} is not on this machine, so no problem was looked at"] if data else []),
-        *([] if readable else [f"{missing}model.path = {path!r} is not on this machine, neither as a folder nor in the "
-           f"hub's cache, so no prompt was rendered{'' if folder else ' and no memory planned'}"]),
-    )  # fmt: skip
+    notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
     return Rehearsal(first, plan, free if memory is None else assumed(memory, device.type), notes)
+
+
+def _about_data(hub_id: str | None) -> list[str]:
+    return [f"task.path = {hub_id!r} is not on this machine, so no problem was looked at"] if hub_id else []
+
+
+def _about_model(hub_id: str, folder: Path | None) -> list[str]:
+    what, lost = ("the tokenizer of ", "") if folder else ("", " and no memory planned")
+    return [
+        f"{what}model.path = {hub_id!r} is not on this machine, neither as a folder nor in the hub's cache, so no "
+        f"prompt was rendered{lost}"
+    ]
 
 
 def _reading(members: Members, folder: Path) -> Members:
