@@ -73,6 +73,7 @@ def train(*, output: str | None = None, engine: dict[str, Any] | None = None, **
             threads=int(os.environ.get("OMP_NUM_THREADS", "1")),
             output=output or folder + "/run",
             watch=lambda event: reports.append(event) if isinstance(event, StepReport) else None,
+            progress=False,
         )
     return {name: [r.metrics[name] for r in reports] for name in METRICS if name in reports[0].metrics}
 
