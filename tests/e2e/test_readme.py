@@ -1,38 +1,145 @@
-"""The README is part of the program: its code runs, and its tables name what there is."""
+"""The README is part of the program: its commands and its code run, and its tables name what there is."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from winnow.config import load
+import winnow
+from winnow import testing
+from winnow.cli import app
+from winnow.config import Config, load
 from winnow.members import resolve_members
+from winnow.records import PromptStats
 from winnow.registry import FAMILIES, members
+from winnow.report.keys import keys
 from winnow.state.logbook import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PYTHON, TOML = (re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL) for language in ("python", "toml"))
+SHOWN = re.findall(r"^    (winnow .*)$", README.replace("\\\n", ""), flags=re.MULTILINE)
+NAMED = re.findall(r"`(winnow [a-z][^`]*)`", README)
+SMALL = (
+    "threads=1", "device=cpu", "rollout.prompts_per_step=4", "rollout.rollouts_per_prompt=4", "evaluate.problems=4",
+    "evaluate.rollouts_per_prompt=2", "select.keep_per_prompt=2", "task.size=64",
+    "verify.workers=0",
+)  # fmt: skip
+
+
+def words(command):
+    """What a shell hands to `winnow`: its command, and the arguments of that."""
+    _, name, *arguments = shlex.split(command, comments=True)
+    return name, arguments
+
+
+def run(name, arguments):
+    result = CliRunner().invoke(app, [name, *arguments])
+    assert result.exit_code == 0, (name, arguments, result.output, result.exception)
+    return result.output
+
+
+@pytest.mark.parametrize("command", [*SHOWN, *NAMED])
+def test_every_command_has_the_options_it_is_shown_with(command):
+    name, arguments = words(command)
+    typer.main.get_command(app).commands[name].make_context(name, list(arguments))
+
+
+@pytest.mark.parametrize("command", [command for command in SHOWN if words(command)[0] in ("train", "check")])
+def test_every_configuration_it_shows_is_sound(command):
+    _, (file, *options) = words(command)
+    sets = [value for option, value in itertools.pairwise(options) if option == "--set"]
+    resolve_members(load(REPOSITORY / file, sets), base=REPOSITORY / "configs")
+
+
+def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
+    """In order, on the demo's configuration made small: 2 steps for 60, and 3 for 90."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(REPOSITORY / "configs")
+    done = []
+    for command in SHOWN:
+        name, arguments = words(command.replace("=60", "=2").replace("=90", "=3").replace("-000090", "-000003"))
+        if any("gsm8k" in argument for argument in arguments):
+            continue  # wants a download
+        if name == "train":
+            arguments += [part for key in SMALL for part in ("--set", key)]
+        done.append((name, run(name, arguments)))
+    assert [name for name, _ in done] == ["train", "show", "plot", "train", "eval", "score", "export", "audit"]
+    assert done[1][1].startswith("step 1  ")
+    assert (tmp_path / "runs" / "mine" / "plot.png").stat().st_size > 20_000
+    assert "steps 2 to 2" in done[3][1]
+    assert len(json.loads((tmp_path / "history.json").read_text())) == 3
+    assert done[7][1].endswith("clean\n")
+
+
+def test_the_configuration_for_problems_of_your_own_trains(tmp_path, monkeypatch):
+    (toml,) = TOML
+    (example,) = re.findall(r"# (\{.*\})$", toml, flags=re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    rows = [{**json.loads(example), "question": f"What is {i} + 2?", "answer": f"{i + 2}"} for i in range(100)]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "mine.toml").write_text(toml)
+    config = load(tmp_path / "mine.toml", ["model.path=bundled"])
+    assert len(resolve_members(config, base=tmp_path).task("train")) > 50
+    (audit,) = (command for command in NAMED if command.startswith("winnow audit"))
+    assert run(*words(audit)).endswith("clean\n")
 
 
 def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
-    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    exec(code, {})
+    exec(PYTHON[0], {})
     assert (tmp_path / "runs" / "short" / "metrics.jsonl").is_file()
     assert "held-out, after 5 steps" in capfd.readouterr().out
     (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 5)
     assert last["eval/accuracy_sampled"] > 0
 
 
+def test_the_selector_and_the_allocator_of_your_own_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = {}
+    exec(PYTHON[1], mine)
+    steps = [row for row in read_metrics(tmp_path / "runs" / "undecided") if "budget/rollouts" in row]
+    assert [row["budget/rollouts"] for row in steps] == [512, 512, 512]
+    testing.check_selector(mine["finished"], keep=None)
+    testing.check_allocator(mine["undecided"])
+
+
+def test_there_is_no_code_that_is_not_run():
+    assert (len(PYTHON), len(TOML)) == (2, 1)
+    assert README.count("```") == 2 * (2 + 1 + 2)  # and two blocks of text: what the demo prints, and the tree
+
+
+def test_what_an_allocator_sees_is_told_in_full():
+    table = README.partition("| `PromptStats` |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, flags=re.MULTILINE)) == set(PromptStats.__dataclass_fields__)
+
+
+def test_public_names_exist():
+    names = set(re.findall(r"`winnow\.([a-z_]+)", README)) - {"testing"}
+    assert "train" in names
+    assert names <= set(winnow.__all__)
+    assert all(hasattr(testing, name) for name in re.findall(r"`(?:winnow\.testing\.)?(check_\w+)`", README))
+
+
+def test_keys_it_names_exist():
+    known = {key.name for key in keys()} | {"rollout.engine", "model.lora"}
+    named = {
+        name
+        for name in re.findall(r"`([a-z]+(?:\.[a-z_]+)+)`", README)
+        if name.partition(".")[0] in Config.model_fields
+    }
+    assert named <= known
+
+
 def test_nothing_is_left_to_fill_in():
     assert "@@" not in README
-
-
-def test_the_commands_it_shows_are_sound():
-    for name, sets in re.findall(r"winnow train (\S+\.toml)((?: --set \S+)*)", README):
-        resolve_members(load(REPOSITORY / name, sets.replace("--set", "").split()), base=REPOSITORY / "configs")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
