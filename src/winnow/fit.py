@@ -22,6 +22,7 @@ from winnow.probe import plan
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.folder import RunFolder
+from winnow.state.logbook import METRICS
 from winnow.state.manifest import Change, compare, describe_run, recorded
 from winnow.step import train_step
 
@@ -98,7 +99,7 @@ def fit(
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
             folder.record(about(inputs=inputs), recorded(changes))
-            for text in (*(c.notice for c in changes), *_resume_notices(resume, saved), *run.notices):
+            for text in (*(c.notice for c in changes), *_beginning(folder, resume, saved), *run.notices):
                 watch(Notice(text))
             same = done > 0 or not allow_change  # else the first evaluation may be of another model, or task
             evaluated = run.logbook.truncate_from(done, but_evaluation=resume and same)
@@ -196,10 +197,15 @@ def _try_to_save(run: Run, step: int, watch: Watch) -> None:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 
-def _resume_notices(resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[str, ...]:
+def _beginning(folder: RunFolder, resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[str, ...]:
+    """What a person should know about where the run goes on, or starts again."""
     if saved is not None:
         return saved.notices
-    return ("there is no checkpoint yet: the run starts again from its first step",) if resume else ()
+    if resume:
+        return ("there is no checkpoint yet: the run starts again from its first step",)
+    if (folder.path / METRICS).exists():
+        return ("an earlier launch in this folder ended before its first step was done: what it had logged is removed",)
+    return ()
 
 
 def _save(run: Run, at: Boundary, watch: Watch) -> Path:

@@ -20,12 +20,10 @@ from winnow.records import Group, IntArray, Prompt, PromptStats
 
 def plan(run: Run, step: int) -> None:
     """Make sure that there is a plan for the prompts of a step."""
+    prompts = run.prompts.take(step)
     if run.source != "probe":
-        prompts = run.prompts.take(step)
         allocate(run, prompts, run.history.stats(prompts), steps=1)
-    elif starts_window(run, step) or not run.history.has_plan(
-        run.prompts.take(step)
-    ):  # after a change that was allowed
+    elif starts_window(run, step) or not run.history.has_plan(prompts):  # the latter after a change that was allowed
         run.logbook.write_between(step, probe(run, step))
 
 

@@ -16,7 +16,7 @@ import winnow
 from winnow.cli import app
 from winnow.config import validate
 from winnow.engines.hf import hf
-from winnow.fit import Evaluated
+from winnow.fit import Evaluated, Notice
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
 
@@ -339,7 +339,9 @@ def test_a_run_that_died_in_its_first_step_starts_again(smallest, tmp_path):
     folder = Path(config["output"])
     (folder / "notes.txt").write_text("mine")
     assert evaluations(folder)[0] == [0]
-    result = train(smallest(optimizer={"learning_rate": 3e-3}))
+    said = []
+    result = train(smallest(optimizer={"learning_rate": 3e-3}), watch=said.append)
+    assert any("ended before its first step was done" in e.text for e in said if isinstance(e, Notice))
     assert evaluations(result.folder)[0] == [0, 2], "the evaluation of another configuration is not kept"
     assert (folder / "notes.txt").read_text() == "mine"
 
