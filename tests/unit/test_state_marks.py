@@ -171,7 +171,7 @@ def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_p
     with pytest.raises(RunFolderError, match=r"rollouts\.jsonl lacks rows .*its last whole row is of step 1"):
         winnow.train(**config, resume=True)
 
-    _, newest = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    *_, newest = sorted((tmp_path / "run" / "checkpoints").iterdir())
     done = int(newest.name.removeprefix("step-"))
     newest.rename(tmp_path / "elsewhere")
     log.write_bytes(b"".join(rows[: 16 * (done - 1)]))

@@ -253,6 +253,10 @@ def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
     assert list(read_rows(tmp_path)) == [{"step": 0}]
 
 
+def take(path, *, resume=False):
+    return RunFolder.open(path, resume=resume, manifest={"config": {}})
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
 def test_a_lock_that_is_no_file_is_named(tmp_path, what):
@@ -261,14 +265,14 @@ def test_a_lock_that_is_no_file_is_named(tmp_path, what):
     obstacle(run / ".lock", what)
     (run / "target").unlink(missing_ok=True)
     with pytest.raises(RunFolderError, match=rf"cannot use the run folder .*\.lock is {what}, where a file belongs"):
-        RunFolder.open(run, resume=False, manifest={"config": {}})
+        take(run)
 
 
 @pytest.mark.timeout(20)
 def test_a_manifest_that_is_a_pipe_is_named(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     with pytest.raises(RunFolderError, match=r"manifest\.json is a named pipe"):
-        RunFolder.open(tmp_path, resume=True, manifest={"config": {}})
+        take(tmp_path, resume=True)
 
 
 def test_json_is_written_beside_a_link_not_through_it(tmp_path):
@@ -287,5 +291,5 @@ def test_a_manifest_of_another_format_is_refused_and_left_as_it_is(tmp_path, ver
     text = json.dumps({"winnow_run": version, "config": {}})
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"manifest\.json is of format .*, and this winnow knows 1 at most"):
-        RunFolder.open(tmp_path, resume=resume, manifest={"config": {}})
+        take(tmp_path, resume=resume)
     assert (tmp_path / "manifest.json").read_text() == text
