@@ -66,7 +66,7 @@ def trained(smallest, tmp_path):
             model={"dtype": "float64"},
             **{**changes, "rollout": rollout},
         )
-        result = winnow.train(**config, watch=lambda event: None)
+        result = winnow.train(**config, progress=False)
         return result.folder, Path(config["model"]["path"])
 
     return train
