@@ -59,6 +59,11 @@ def test_every_configuration_it_shows_is_sound(command):
     resolve_members(load(REPOSITORY / file, sets), base=REPOSITORY / "configs")
 
 
+@pytest.mark.parametrize("assignment", re.findall(r"`--set '([^']+)'`", README))
+def test_every_override_it_names_is_sound(assignment):
+    resolve_members(load(REPOSITORY / "configs" / "arithmetic.toml", [assignment]), base=REPOSITORY / "configs")
+
+
 def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
     """In order, on the demo's configuration made small: 2 steps for 60, and 3 for 90."""
     monkeypatch.chdir(tmp_path)
@@ -136,6 +141,14 @@ def test_keys_it_names_exist():
         if name.partition(".")[0] in Config.model_fields
     }
     assert named <= known
+
+
+def test_every_file_of_the_tree_exists():
+    tree = README.partition("src/winnow/\n")[2].partition("configs/ ")[0]
+    named = set(re.findall(r"[a-z_]+\.py|[a-z_]+/", tree))
+    there = {path.name + "/" * path.is_dir() for path in (REPOSITORY / "src" / "winnow").iterdir()}
+    assert len(named) > 20
+    assert named <= there
 
 
 def test_nothing_is_left_to_fill_in():

@@ -81,7 +81,7 @@ def read(run, log):
         ("rollouts.jsonl", "finish", '"never"', "finish: Input should be 'stop', 'length' or 'abort'"),
         ("rollouts.jsonl", "outcome", "[]", "outcome: Input should be a valid dictionary"),
         ("rollouts.jsonl", "outcome.kind", '"perfect"', "outcome.kind: Input should be"),
-        ("rollouts.jsonl", "outcome.reward", "null", "outcome: Value error, a failed verdict has no reward"),
+        ("rollouts.jsonl", "outcome.reward", "null", "outcome: a failed verdict has no reward"),
         ("rollouts.jsonl", "outcome.detail", "-", "outcome.detail: Field required"),
         ("rollouts.jsonl", "advantage", "Infinity", "advantage"),
         ("rollouts.jsonl", "weight", '"heavy"', "weight: Input should be a valid number"),

@@ -99,11 +99,13 @@ def test_without_an_evaluation_the_budget_shows_training():
     ]
 
 
-@pytest.mark.parametrize("name", ["a $x^{2 run", "$\\frac", "pay $5 for $10", "两 run", "a\nb\x1b[2J\u202e"])
+@pytest.mark.parametrize("name", ["a $x^{$ run", "$\\frac$", "pay $5 for $10", "两 run", "a\nb\x1b[2J\u202e"])
 def test_a_name_is_drawn_as_it_is(rows, tmp_path, name):
     plot(rows, tmp_path / "plot.png", title=name, subtitle="bundled, $")
     assert (tmp_path / "plot.png").stat().st_size > 20_000
-    (shown, below) = draw(rows, title=name, subtitle="bundled, $").get_suptitle().split("\n")
+    (title,) = draw(rows, title=name, subtitle="bundled, $").texts
+    assert not title.get_parse_math()
+    (shown, below) = title.get_text().split("\n")
     assert shown == name.replace("\n", "\\n").replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
     assert below == "bundled, $"
 

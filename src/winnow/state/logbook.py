@@ -13,11 +13,10 @@ import json
 import math
 import os
 import re
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
@@ -287,4 +286,4 @@ def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
     step = row.get("step") if isinstance(row, dict) else None
     if type(step) is not int or not 0 <= step < 10**15:
         raise DataError(f"{path}, line {number}: not a row of a run's log, it has no step; delete the line")
-    return typing.cast(dict[str, Any], row)
+    return cast(dict[str, Any], row)

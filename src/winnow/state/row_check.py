@@ -80,7 +80,8 @@ def check_rollout(row: Mapping[str, Any]) -> None:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part.isidentifier())
-        raise ValueError(f"{key}: {first['msg']}" if key else first["msg"]) from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{key}: {said}" if key else said) from None
 
 
 def check_metrics(row: Mapping[str, Any]) -> None:
