@@ -174,7 +174,6 @@ def _due(step: int, every: int) -> bool:
 
 def _evaluate(run: Run, step: int, watch: Watch) -> None:
     config = run.config.evaluate
-    trusted = run.verifiers.state_dict()
     evaluation = evaluate(
         run.engine,
         run.verifiers,
@@ -184,7 +183,6 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
         greedy=config.greedy,
         seed=(run.seed, "evaluate"),
     )
-    run.verifiers.load_state_dict(trusted)  # so that a resume need not evaluate again to know what the run knew
     run.logbook.write_between(step, evaluation.metrics)
     watch(Evaluated(step, evaluation.metrics))
 

@@ -91,9 +91,8 @@ def test_the_door_lists_what_it_opens_in_order():
 
 
 # A message that a Python program shows must not speak of the command line alone. These are about --set itself, name a
-# command, or start another program; the second line's are still to be put in other words.
+# command, or start another program.
 SPEAKS_OF_FLAGS = {"cli.py", "config.py", "report/history.py", "report/summary.py", "verify/sandbox/bwrap.py"}
-SPEAKS_OF_FLAGS |= {"engines/second_process.py", "engines/vllm.py", "state/folder.py", "state/logbook.py"}
 
 
 def messages(path: Path) -> set[str]:

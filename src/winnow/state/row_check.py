@@ -34,6 +34,7 @@ class _Outcome(_Strict):
     cause: Cause | None
     detail: Text
     seconds: float
+    late: bool = False  # rows of earlier versions have none
 
     @pydantic.model_validator(mode="after")
     def _agrees(self) -> Self:
