@@ -13,7 +13,6 @@ cannot delay a kill. Tasks come in and verdicts go out as lines (see `wire`); a 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import socket
@@ -30,7 +29,7 @@ from winnow.errors import WinnowError
 from winnow.records import Cause
 from winnow.rewards.compose import Score, make_reward, warm
 from winnow.rewards.outcomes import failure
-from winnow.verify.codec import encode_outcome
+from winnow.verify.codec import SOCKET_HINT, encode_error, encode_outcome
 from winnow.verify.crew import SLOW_SECONDS, TASKS_PER_WORKER, Task, Worker, blocked, give_away, least_busy, someone_idle
 from winnow.verify.settings import WARM_UP_LIMITS, Settings
 from winnow.verify.wire import LONGEST_VERDICT, Wire, wait
@@ -111,9 +110,11 @@ class Zygote:
 
     def _listen(self, worker: Worker) -> None:
         sane = all(self._pass_on(worker, line) for line in worker.wire.exchange()) and not worker.wire.flooded
-        if worker.wire.closed or not sane:
+        if worker.retiring and not worker.tasks:  # it may have gone on with what was given away
+            self._kill(worker)
+        elif worker.wire.closed or not sane:
             self._bury(worker, sane=sane)
-        elif worker.answered >= TASKS_PER_WORKER or (worker.retiring and not worker.tasks):
+        elif worker.answered >= TASKS_PER_WORKER:
             self._kill(worker)
 
     def _pass_on(self, worker: Worker, line: bytes) -> bool:
@@ -213,10 +214,7 @@ class Zygote:
             wire.close()
 
 
-_NONSENSE = (
-    "the worker sent what is no verdict of its task, and so did a second one; "
-    "does the reward write to file descriptors that it has not opened?"
-)
+_NONSENSE = f"the worker sent what is no verdict of its task, and so did a second one; {SOCKET_HINT}"
 
 
 def _cause_of_death(status: int, peak_mb: float, memory_mb: int) -> tuple[Cause, str]:
@@ -239,7 +237,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         reward = make_reward(settings.reward, base=Path(settings.base))
         warm(settings.reward)
     except WinnowError as error:
-        trainer.send(b"error " + json.dumps(str(error)).encode("ascii"))
+        trainer.send(b"error " + encode_error(error))
         trainer.flush()
         sys.exit(1)
     gc.collect()
