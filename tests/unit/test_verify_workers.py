@@ -169,7 +169,7 @@ def test_a_reward_that_only_hangs_is_given_time_to_prepare_once():
     assert [o.cause for o in (first, *others)] == ["timeout"] * 3
     assert first.seconds >= 0.2 + 10 * 0.2
     assert "import and prepare" in first.detail
-    assert all("import and prepare" in o.detail and o.seconds < first.seconds + 60 for o in others)
+    assert not any("import and prepare" in o.detail for o in others)
 
 
 # no task waits behind a slow one

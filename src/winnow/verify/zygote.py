@@ -162,7 +162,7 @@ class Zygote:
             if worker.tasks and now - worker.started >= limit:
                 self._kill(worker)
                 detail = f"no verdict within {self._settings.timeout_seconds:g} seconds; the worker was killed"
-                if not worker.warm:
+                if not worker.warm and self._warm_up:
                     detail += f" after {limit:.3g}, with what its first verdict was given to import and prepare"
                     self._warm_up = self._warm_up if self._slowest_first else 0.0
                 self._fail(worker.tasks.popleft(), "timeout", detail, seconds=now - worker.started)
