@@ -280,8 +280,42 @@ def test_what_was_chosen_says_so():
 def test_the_copied_python_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Another user's folder in its place is refused."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_enterable", lambda folder: True)  # pytest's folders are its user's alone
     home = Path(interpreter.copied().executable).parents[1]
     assert home.parent == tmp_path
     home.chmod(0o777)
     with pytest.raises(PermissionError, match="not this user's own"):
         interpreter.copied()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")
+def test_a_temporary_folder_that_only_its_owner_may_enter_is_no_obstacle(tmp_path: Path):
+    """TMPDIR two levels below a folder of mode 0700: the copy of Python lies elsewhere, and programs run."""
+    private = tmp_path / "private"
+    (private / "inside").mkdir(parents=True)
+    private.chmod(0o700)
+    code = """
+from winnow.verify.sandbox import Limits, Program, choose, interpreter
+print(interpreter.copied().executable)
+print(choose("auto").run(Program(code=b"print(42)"), Limits(cpu_seconds=30, wall_seconds=120)).stdout)
+"""
+    environment = {**os.environ, "TMPDIR": str(private / "inside")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if landlock.version() == 0:
+        pytest.skip("without landlock there may be no sandbox at all")
+    assert done.returncode == 0, done.stderr
+    where, said = done.stdout.splitlines()
+    assert not where.startswith(str(tmp_path))
+    assert said == r"b'42\n'"
+    assert list((private / "inside").iterdir()) == []
+
+
+def test_where_no_folder_will_do_the_cause_and_its_remedy_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_TEMPORARY", ())
+    monkeypatch.setattr(interpreter, "reachable_by_others", lambda own: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SandboxError, match="set TMPDIR to such a folder") as refused:
+        choose.__wrapped__("auto")
+    assert "nstall" not in str(refused.value)
