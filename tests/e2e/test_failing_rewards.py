@@ -116,9 +116,7 @@ def test_an_evaluation_without_failures_does_not_outnumber_training_s(with_rewar
     evaluation = {"problems": 100, "rollouts_per_prompt": 3, "greedy": True, "every": 1, "split": "train"}
     task = {"use": "arithmetic", "levels": [2], "size": 400}
     with pytest.raises(winnow.VerifierError, match=r"raises' failed on 24 of its last 240 verdicts"):
-        winnow.train(
-            **with_reward("raises", steps=3, rollout=rollout, verify=limits, evaluate=evaluation, task=task)
-        )
+        winnow.train(**with_reward("raises", steps=3, rollout=rollout, verify=limits, evaluate=evaluation, task=task))
 
 
 def test_an_evaluation_is_judged_by_itself(with_reward: Smallest) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-
 import pytest
 
 from winnow.rewards.expression import Unreadable, proportional, read, same

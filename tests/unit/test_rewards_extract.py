@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-
 import pytest
 
 from winnow.rewards.extract import after_reasoning, answer_tag, hashes, last_boxed, last_number, unwrap_box

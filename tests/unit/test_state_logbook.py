@@ -285,7 +285,7 @@ def test_totals_add_up_what_a_run_cost():
 
 
 def test_a_large_step_is_written_without_delay(tmp_path):
-    """512 rollouts of 30 tokens: not many times the CPU time that the standard library takes for their log-probs alone."""
+    """512 rollouts of 30 tokens: not many times the CPU time that json takes for their log-probs alone."""
     rng = np.random.default_rng(0)
     rollouts = tuple(
         replace(rollout(i, text="word " * 30, length=30), logprobs=rng.standard_normal(30)) for i in range(16)

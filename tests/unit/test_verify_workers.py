@@ -319,7 +319,7 @@ def test_two_collects_at_once(pair: Verifiers):
 
 
 def test_submit_does_not_wait_and_the_work_goes_on_meanwhile(tmp_path: Path):
-    """The verdicts wait for a file that is written after the submission, and are reached before anyone asks for them."""
+    """The verdicts wait for a file that is written after the submission, and are reached before they are asked for."""
     slow = group(*[f"after {tmp_path / 'go'} {tmp_path / str(n)}" for n in range(2)])
     with verifiers(workers=2, timeout_seconds=LONG) as room:
         for rollout in slow.rollouts:

@@ -19,9 +19,7 @@ LARGEST_REWARD = 1e6  # beyond this a number is a bug of the reward (3e38 is wha
 
 def failure(cause: Cause, detail: str) -> Outcome:
     """The verdict "no verdict": reward NaN, correct None."""
-    return Outcome(
-        reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout"
-    )
+    return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
 
 
 def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:

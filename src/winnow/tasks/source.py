@@ -113,7 +113,9 @@ def _record(line: bytes, where: str) -> Record:
     if not isinstance(fields, dict):
         raise DataError(f"{where}: this line must be a JSON object, found {type(fields).__name__}")
     if _is_deep(fields):
-        raise DataError(f"{where}: more than {DEEPEST} lists and objects within each other; flatten or remove this line")
+        raise DataError(
+            f"{where}: more than {DEEPEST} lists and objects within each other; flatten or remove this line"
+        )
     return Record(fields, where)
 
 

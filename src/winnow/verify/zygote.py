@@ -30,7 +30,16 @@ from winnow.records import Cause
 from winnow.rewards.compose import Score, make_reward, warm
 from winnow.rewards.outcomes import failure
 from winnow.verify.codec import SOCKET_HINT, encode_error, encode_outcome
-from winnow.verify.crew import SLOW_SECONDS, TASKS_PER_WORKER, Task, Worker, blocked, give_away, least_busy, someone_idle
+from winnow.verify.crew import (
+    SLOW_SECONDS,
+    TASKS_PER_WORKER,
+    Task,
+    Worker,
+    blocked,
+    give_away,
+    least_busy,
+    someone_idle,
+)
 from winnow.verify.settings import WARM_UP_LIMITS, Settings
 from winnow.verify.wire import LONGEST_VERDICT, Wire, wait
 from winnow.verify.worker import OUT_OF_MEMORY, serve
@@ -41,10 +50,10 @@ HEARTBEAT_SECONDS = 1.0  # how often an idle zygote looks whether its trainer is
 class Zygote:
     """The loop: hand out tasks, pass verdicts on, kill what is overdue, bury what died.
 
-    A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that does
-    not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then judged
-    again, by the same worker. At first nothing is known of a reward and the limit is taken ten times over; from then on
-    it is twice what the slowest first verdict took, and none at all when the first one never came: the reward hangs.
+    A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that
+    does not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then
+    judged again by the same worker. As long as nothing is known of the reward that is ten times the limit; then it is
+    twice what the slowest first verdict took, and nothing at all where the very first one never came.
     """
 
     def __init__(self, trainer: Wire, reward: Score, settings: Settings) -> None:

@@ -111,8 +111,8 @@ def choose(preference: Preference = "auto") -> Sandbox:
     raise SandboxError(
         f"no sandbox works here for sandbox = {preference!r}, so programs written by a model are not run:\n"
         + "\n".join(reasons)
-        + "\nRemove one of these causes; on a machine that holds nothing worth protecting, sandbox = 'unsafe' runs them "
-        "with limits alone"
+        + "\nRemove one of these causes; on a machine that holds nothing worth protecting, sandbox = 'unsafe' runs "
+        "them with limits alone"
     )
 
 

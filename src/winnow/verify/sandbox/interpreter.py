@@ -62,8 +62,8 @@ def _open_folder() -> Path:
         if folder.is_dir() and os.access(folder, os.W_OK) and _enterable(folder.resolve()) and _executable(folder):
             return folder
     raise PermissionError(
-        f"Python has to be copied to where another user can start it, and of {', '.join(folders)} there is none that all "
-        f"users may enter, that this one may write to, and that is not mounted noexec; set TMPDIR to such a folder "
+        f"Python has to be copied to where another user can start it, and of {', '.join(folders)} there is none that "
+        f"all users may enter, that this one may write to, and that is not mounted noexec; set TMPDIR to such a folder "
         f"(chmod 755 on it and on every folder above)"
     )
 
