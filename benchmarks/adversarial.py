@@ -116,9 +116,9 @@ PAYLOADS: tuple[str, ...] = (
 )
 
 
-def room(workers: int = 1) -> Verifiers:
+def room(workers: int = 1, *, limit_seconds: float = LIMIT_SECONDS) -> Verifiers:
     reward = {"use": "boxed", "options": {"grader": "math"}}
-    limits = {"timeout_seconds": LIMIT_SECONDS, "memory_mb": MEMORY_MB, "max_failure_share": 1.0}
+    limits = {"timeout_seconds": limit_seconds, "memory_mb": MEMORY_MB, "max_failure_share": 1.0}
     return Verifiers(reward, workers=workers, **limits)
 
 
@@ -148,8 +148,8 @@ def alive(verifiers: Verifiers) -> bool:
 
 
 def _verdict(verifiers: Verifiers, answer: str) -> str:
-    """Of an honest answer: a busy machine may run into the short limit, but not five times."""
-    kinds = (timed(verifiers, _boxed(answer))[0].kind for _ in range(5))
+    """Of an honest answer: a busy machine may run into the short limit, but not for ever."""
+    kinds = (timed(verifiers, _boxed(answer))[0].kind for _ in range(100))
     return next((kind for kind in kinds if kind != "failed"), "failed")
 
 

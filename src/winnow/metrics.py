@@ -22,8 +22,8 @@ METRICS: dict[str, str] = {
     "outcome/unparsable": "rollouts without an answer the verifier could read",
     "outcome/failed": "rollouts whose verifier failed; they are neither kept nor in any baseline",
     "outcome/failed/{cause}": "failed rollouts by cause: timeout, memory, crash, sandbox, raised, malformed",
-    "outcome/timed_out": "rollouts in whose outcome a limit of the wall clock had a say: failed(timeout), and programs that "
-    "`code_tests` ended by the clock; where it is not 0 the machine's load may have changed the step",
+    "outcome/timed_out": "rollouts in whose outcome a limit of the wall clock had a say: failed(timeout), and programs "
+    "that `code_tests` ended by the clock; where it is not 0 the machine's load may have changed the step",
     "group/count": "groups sampled",
     "group/flat": "groups whose verified rewards are all equal: no group baseline can learn from them",
     "group/all_correct": "flat groups in which every rollout is correct: too easy",
@@ -88,8 +88,8 @@ METRICS: dict[str, str] = {
     "eval/length_mean": "mean completion length of the sampled evaluation",
     "eval/truncated": "share of sampled evaluation rollouts that hit max_new_tokens",
     "eval/failed": "evaluation rollouts whose verifier failed; they are left out of the means",
-    "eval/timed_out": "evaluation rollouts, greedy ones included, in whose outcome a limit of the wall clock had a say, as in "
-    "outcome/timed_out",
+    "eval/timed_out": "evaluation rollouts, greedy ones included, in whose outcome a limit of the wall clock had a "
+    "say, as in outcome/timed_out",
     "eval/seconds": "seconds the evaluation took",
 }
 

@@ -15,6 +15,7 @@ from winnow.engines.scripted import scripted
 from winnow.records import Prompt, Rollout
 from winnow.state.logbook import read_metrics, read_rows
 
+PROMPTS = 2
 UNLUCKY = 3  # of ten rollouts the one with this index
 
 REWARDS = f"""
@@ -26,7 +27,7 @@ def even(rollout):
     return sum(ord(c) % 2 == 0 for c in rollout.text) / max(1, len(rollout.text))
 
 def hangs(prompt, rollout):
-    time.sleep(60 if rollout.index == UNLUCKY else 0)
+    time.sleep(600 if rollout.index == UNLUCKY else 0)
     return even(rollout)
 
 def raises(prompt, rollout):
@@ -49,7 +50,7 @@ def always_raises(prompt, rollout):
     return 1 / len("")
 
 def always_hangs(prompt, rollout):
-    time.sleep(60)
+    time.sleep(600)
 """
 
 Smallest = Callable[..., dict[str, Any]]
@@ -57,15 +58,17 @@ Smallest = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
-    """The smallest run with ten rollouts per prompt and a reward of this file, short limits, a share of 0.2."""
+    """The smallest run with ten rollouts per prompt and a reward of this file, a share of 0.2, and short limits: one
+    second, a thousand times what a verdict takes here.
+    """
     (tmp_path / "failing.py").write_text(REWARDS)
 
     def configuration(name: str, **changes: Any) -> dict[str, Any]:
         base = {
             "steps": 2,
             "reward": {"use": f"{tmp_path}/failing.py:{name}"},
-            "rollout": {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 8},
-            "verify": {"timeout_seconds": 0.3, "memory_mb": 256, "max_failure_share": 0.2},
+            "rollout": {"prompts_per_step": PROMPTS, "rollouts_per_prompt": 10, "max_new_tokens": 8},
+            "verify": {"timeout_seconds": 1.0, "memory_mb": 256, "max_failure_share": 0.2},
         }
         return smallest(**{**base, **changes})
 
@@ -85,7 +88,7 @@ def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
 def test_a_tenth_that_fails_is_left_out_and_reported(name: str, cause: str, with_reward: Smallest) -> None:
     result = winnow.train(**with_reward(name))
     rows = list(read_rows(result.folder))
-    assert len(rows) == 2 * 8 * 10
+    assert len(rows) == 2 * PROMPTS * 10
     for row in rows:
         failed = row["index"] == UNLUCKY
         assert (row["outcome"]["kind"] == "failed") is failed, row["outcome"]
@@ -93,27 +96,66 @@ def test_a_tenth_that_fails_is_left_out_and_reported(name: str, cause: str, with
             assert (row["outcome"]["cause"], row["reason"]) == (cause, f"failed: {cause}")
             assert (row["keep"], row["advantage"], row["weight"]) == (False, 0.0, None)
     for step in (row for row in read_metrics(result.folder) if "outcome/failed" in row):
-        assert step["outcome/failed"] == step[f"outcome/failed/{cause}"] == 8
+        assert step["outcome/failed"] == step[f"outcome/failed/{cause}"] == PROMPTS
+        assert step["outcome/timed_out"] == (PROMPTS if cause == "timeout" else 0)
         assert step["reward/max"] <= 1.0
 
 
 def test_the_same_tenth_stops_a_run_that_allows_a_twentieth(with_reward: Smallest) -> None:
     """After 20 failures, that is in the third step."""
-    limits = {"timeout_seconds": 0.3, "memory_mb": 256, "max_failure_share": 0.05}
-    with pytest.raises(winnow.VerifierError, match=r"raises' failed on 24 of its last \d+ verdicts \(limit 5.0%\)"):
-        winnow.train(**with_reward("raises", steps=3, verify=limits))
+    limits = {"timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
+    rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 8}
+    with pytest.raises(winnow.VerifierError, match=r"raises' failed on 24 of its last 240 verdicts \(limit 5.0%\)"):
+        winnow.train(**with_reward("raises", steps=3, rollout=rollout, verify=limits))
+
+
+def test_an_evaluation_without_failures_does_not_outnumber_training_s(with_reward: Smallest) -> None:
+    """A tenth of training's verdicts fails; with the evaluations' 400 verdicts a step it would be a fiftieth."""
+    limits = {"timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
+    rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 2}
+    evaluation = {"problems": 100, "rollouts_per_prompt": 3, "greedy": True, "every": 1, "split": "train"}
+    task = {"use": "arithmetic", "levels": [2], "size": 400}
+    with pytest.raises(winnow.VerifierError, match=r"raises' failed on 24 of its last 240 verdicts"):
+        winnow.train(**with_reward("raises", steps=3, rollout=rollout, verify=limits, evaluate=evaluation, task=task))
+
+
+def test_an_evaluation_is_judged_by_itself(with_reward: Smallest) -> None:
+    """Its greedy rollouts included, and in its own words."""
+    with pytest.raises(winnow.VerifierError, match=r"failed on every verdict of this evaluation: 5 raised"):
+        winnow.train(**with_reward("always_raises", evaluate={"problems": 1, "rollouts_per_prompt": 4, "greedy": True}))
+
+
+def test_a_refill_round_that_fails_is_judged_with_its_step(smallest: Smallest) -> None:
+    """Four verdicts without a signal, then a refill round of four failures: half of the step, and no reason to stop."""
+    verdicts = iter([0.0] * 2 + [0.0] * 4 + [None] * 4 + [0.0] * 10)  # an evaluation, a step, its refill, and the rest
+
+    def scripted_verdicts(prompt: Prompt, rollout: Rollout) -> float | None:
+        return next(verdicts)
+
+    result = winnow.train(
+        **smallest(
+            steps=1,
+            reward=scripted_verdicts,
+            select="all",
+            rollout={"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 4, "refill_rounds": 1},
+            evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": True},
+        )
+    )
+    step = next(row for row in read_metrics(result.folder) if "outcome/failed" in row)
+    assert (step["outcome/failed"], step["outcome/wrong"], step["refill/groups"]) == (4, 4, 2)
 
 
 @pytest.mark.parametrize(
     ("name", "finding"),
-    [("always_raises", "ZeroDivisionError: division by zero"), ("always_hangs", "no verdict within 0.3 seconds")],
+    [("always_raises", "ZeroDivisionError: division by zero"), ("always_hangs", "no verdict within 0.2 seconds")],
 )
 def test_nothing_but_failures_stops_the_run_with_the_first_of_them(
     name: str, finding: str, with_reward: Smallest
 ) -> None:
     rollout = {"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 8}
+    limits = {"timeout_seconds": 0.2, "memory_mb": 256, "max_failure_share": 0.2}
     with pytest.raises(winnow.VerifierError) as stopped:
-        winnow.train(**with_reward(name, rollout=rollout))
+        winnow.train(**with_reward(name, rollout=rollout, verify=limits))
     message = str(stopped.value)
     assert f"{name}' failed on every verdict" in message
     assert finding in message
@@ -122,43 +164,47 @@ def test_nothing_but_failures_stops_the_run_with_the_first_of_them(
         assert "return 1 / len" in message
 
 
-SLEEPY = """
-import time
+COUNTED = """
+import pathlib
 
-def sleepy(prompt, rollout):
-    time.sleep(0.02)
+def counted(prompt, rollout):
+    with open(pathlib.Path(__file__).with_name("verdicts"), "a") as file:
+        file.write("x")
     return rollout.index % 2
 """
 
 
-def one_after_another(context: EngineContext) -> Engine:
-    """64 rollouts that finish 25 ms apart."""
-    engine = scripted(context, script=["a", "bb", "ccc"])
-    generate = engine.generate
+def test_verdicts_are_reached_while_later_rollouts_are_sampled(smallest: Smallest, tmp_path: Path) -> None:
+    """An engine that finishes its last rollout only when all earlier ones have a verdict finishes."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    verdicts = tmp_path / "verdicts"
 
-    def spread_out(*request: Any, on_rollout: Callable[[Prompt, Rollout], None] | None = None, **more: Any) -> Any:
-        def later(prompt: Prompt, rollout: Rollout) -> None:
-            time.sleep(0.025)
-            if on_rollout is not None:
+    def waits_for_verdicts(context: EngineContext) -> Engine:
+        engine = scripted(context, script=["a", "bb", "ccc"])
+        generate = engine.generate
+
+        def in_step(prompts: Any, counts: Any, *request: Any, on_rollout: Callable[..., None], **more: Any) -> Any:
+            verdicts.write_text("")
+            told = 0
+
+            def tell(prompt: Prompt, rollout: Rollout) -> None:
+                nonlocal told
+                while told == sum(counts) - 1 and len(verdicts.read_text()) < told:
+                    time.sleep(0.01)
+                told += 1
                 on_rollout(prompt, rollout)
 
-        return generate(*request, on_rollout=later, **more)
+            return generate(prompts, counts, *request, on_rollout=tell, **more)
 
-    engine.generate = spread_out  # type: ignore[method-assign]
-    return engine
+        engine.generate = in_step  # type: ignore[method-assign]
+        return engine
 
-
-def test_verdicts_are_reached_while_later_rollouts_are_sampled(smallest: Smallest, tmp_path: Path) -> None:
-    """64 verdicts of 20 ms by one worker: less than a quarter of them is waited for after the last rollout."""
-    (tmp_path / "sleepy.py").write_text(SLEEPY)
     result = winnow.train(
         **smallest(
             steps=2,
-            reward={"use": f"{tmp_path}/sleepy.py:sleepy"},
-            rollout={"engine": one_after_another, "prompts_per_step": 8, "rollouts_per_prompt": 8},
+            reward={"use": f"{tmp_path}/counted.py:counted"},
+            rollout={"engine": waits_for_verdicts, "prompts_per_step": 8, "rollouts_per_prompt": 8},
+            verify={"workers": 1},
         )
     )
-    last = read_metrics(result.folder)[1]  # workers start during the first
-    assert last["budget/rollouts"] == 64
-    assert last["seconds/generate"] >= 64 * 0.025
-    assert last["seconds/verify"] < 64 * 0.02 / 4
+    assert [row["budget/rollouts"] for row in read_metrics(result.folder)[:2]] == [64, 64]

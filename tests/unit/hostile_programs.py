@@ -37,6 +37,7 @@ class Hostile:
     endings: tuple[str, ...] = ("finished",)
     unguarded: bool = False
     prelude: bool = True
+    sleeps: bool = False  # so that only the clock can end it; every other program has all the time that it needs
 
     @property
     def source(self) -> bytes:
@@ -171,10 +172,10 @@ attempt(lambda: child(lambda: child(strike)))
     Hostile("deaf and asleep", """
 for number in range(1, 32):
     if number not in (9, 19): signal.signal(number, signal.SIG_IGN)
-time.sleep(60)
-""", endings=("time_limit",)),
-    Hostile("asleep with closed pipes", "os.close(1); os.close(2); os.closerange(3, 64); time.sleep(60)",
-            endings=("time_limit",)),
+time.sleep(600)
+""", endings=("time_limit",), sleeps=True),
+    Hostile("asleep with closed pipes", "os.close(1); os.close(2); os.closerange(3, 64); time.sleep(600)",
+            endings=("time_limit",), sleeps=True),
     Hostile("stopped", """
 attempt(lambda: os.kill(os.getpid(), signal.SIGSTOP))
 attempt(lambda: signal.raise_signal(signal.SIGSTOP))

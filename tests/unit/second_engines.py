@@ -25,15 +25,15 @@ def refuse() -> None:
 def leave_a_process_with_every_descriptor() -> None:
     """It keeps this one's end of the wire open."""
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(600)
         os._exit(0)
 
 
 # Done before the second rollout of a prompt with this text.
 DEEDS: dict[str, Callable[[], object]] = {
     "die": lambda: (leave_a_process_with_every_descriptor(), os.kill(os.getpid(), signal.SIGKILL)),
-    "close": lambda: (os.closerange(3, 100), time.sleep(60)),
-    "hang": lambda: time.sleep(60),
+    "close": lambda: (os.closerange(3, 100), time.sleep(600)),
+    "hang": lambda: time.sleep(600),
     "refuse": refuse,
     "print": lambda: print("once upon a time\n" + "x" * 300_000 + "\nthe end", file=sys.stderr),
 }
@@ -92,7 +92,7 @@ def obedient(*, version: int) -> Obedient:
 
 
 def slow() -> Obedient:
-    time.sleep(60)
+    time.sleep(600)
     return Obedient()
 
 
@@ -107,7 +107,7 @@ def leaving() -> Obedient:
 
 def parental() -> Obedient:
     """With a process of its own, whose pid it leaves in a file."""
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     with open(os.environ["WINNOW_TEST_PIDS"], "w") as file:
         file.write(f"{os.getpid()} {other.pid}")
     return Obedient()

@@ -16,8 +16,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from adversarial import (
     COMPLETIONS,
     GROUND_TYPES,
-    LIMIT_SECONDS,
-    MARGIN_SECONDS,
     PAYLOADS,
     alive,
     in_thread,
@@ -25,6 +23,8 @@ from adversarial import (
     room,
     timed,
 )
+
+LIMIT_SECONDS = 0.3  # what an answer may cost; an honest one that a busy machine delays is asked again
 
 pytestmark = pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
 
@@ -34,7 +34,7 @@ def verifiers(request: pytest.FixtureRequest) -> Iterator[Verifiers]:
     """One pool for all of them: each also proves that the ones before left it alive."""
     if request.param == "with gmpy2" and importlib.util.find_spec("gmpy2") is None:
         pytest.skip("gmpy2 is not installed")
-    with pytest.MonkeyPatch.context() as patch, room() as shared:
+    with pytest.MonkeyPatch.context() as patch, room(limit_seconds=LIMIT_SECONDS) as shared:
         for name, value in GROUND_TYPES[request.param].items():
             patch.setenv(name, value)
         timed(shared, "")  # starts the workers
@@ -46,17 +46,11 @@ def test_there_are_enough() -> None:
     assert len(PAYLOADS) == 10
 
 
-def test_every_answer_returns_in_time_unpaid_and_leaves_the_pool_alive(verifiers: Verifiers) -> None:
+def test_every_answer_returns_unpaid_and_leaves_the_pool_alive(verifiers: Verifiers) -> None:
     for name, completion in COMPLETIONS.items():
         judge = timed if len(name) % 2 else lambda *of: in_thread(lambda: timed(*of))
-        waits = []
-        for _ in range(4):  # a busy machine may steal the 50 ms from one try, not from all
-            outcome, seconds = judge(verifiers, completion)
-            assert outcome.correct is not True, name
-            waits.append(seconds)
-            if seconds <= LIMIT_SECONDS + MARGIN_SECONDS:
-                break
-        assert min(waits) <= LIMIT_SECONDS + MARGIN_SECONDS, (name, waits)
+        outcome, _ = judge(verifiers, completion)
+        assert outcome.correct is not True, name
     assert alive(verifiers)
 
 

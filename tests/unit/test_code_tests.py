@@ -24,7 +24,7 @@ DOUBLE = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "21\n", "stdout
 ADD = {"function": "add", "tests": [{"args": [1, 2], "result": 3}, {"args": [0.5, 0.25], "result": 0.75}]}
 RIGHT = "print(2 * int(input()))"
 HALF = "x = int(input())\nprint(2 if x == 1 else 0)"
-BOUNDED = {"seconds": 1, "total_seconds": 20.0}
+BOUNDED = {"seconds": 5, "total_seconds": 120.0}  # what a busy machine never needs; a test that waits for one says less
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,7 @@ def judge(text: str, gold: Any = DOUBLE, **options: Any) -> Outcome:
 def test_a_program_that_passes_every_test_is_correct():
     outcome = judge(fence(RIGHT))
     assert (outcome.kind, outcome.reward, outcome.answer, outcome.detail) == ("correct", 1.0, RIGHT, "")
+    assert not outcome.late
 
 
 def test_one_that_fails_a_test_is_wrong_and_says_which():
@@ -79,7 +80,6 @@ def test_functions_and_methods():
     [
         ("print(", "test 1: compile_error"),
         ("1 / 0", "test 1: runtime_error: ZeroDivisionError"),
-        ("while True: pass", "test 1: time_limit"),
         ("x = bytearray(2**30)", "test 1: memory_limit"),
         ("while True: print('x' * 9999)", "test 1: output_limit"),
         ("#" * 300_000, "test 1: compile_error: a program of 300000 bytes"),
@@ -91,10 +91,15 @@ def test_a_program_over_its_own_limits_is_wrong(code: str, detail: str):
     assert outcome.detail.startswith(detail)
 
 
+def test_cpu_time_is_limited():
+    outcome = judge(fence("while True: pass"), seconds=1)
+    assert (outcome.kind, outcome.detail) == ("wrong", "test 1: time_limit")
+
+
 def test_all_tests_together_have_a_limit():
     sleeper = "import time\nif int(input()) > 1: time.sleep(60)\nprint(2)"
-    outcome = judge(fence(sleeper), seconds=60, total_seconds=1.0)
-    assert (outcome.kind, outcome.detail) == ("wrong", "test 2: time_limit")
+    outcome = judge(fence(sleeper), seconds=60, total_seconds=5.0)
+    assert (outcome.kind, outcome.detail, outcome.late) == ("wrong", "test 2: time_limit", True)
 
 
 def test_the_first_failure_is_reported_however_fast_the_others_are():
@@ -285,7 +290,7 @@ def test_workers_judge_programs_side_by_side():
         for problem in problems
     ]
     spec = {"use": "code_tests", "options": BOUNDED}
-    limits: dict[str, Any] = {"timeout_seconds": 60.0, "memory_mb": 1024, "max_failure_share": 0.05}
+    limits: dict[str, Any] = {"timeout_seconds": 200.0, "memory_mb": 1024, "max_failure_share": 0.05}
     with Verifiers(spec, workers=2, base=Path(), **limits) as verifiers:
         assert verifiers.notices == ()
         judged = verifiers.collect(groups)

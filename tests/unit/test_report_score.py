@@ -52,7 +52,7 @@ def test_a_row_has_outcome_reason_and_seconds(tmp_path: Path) -> None:
         "3",
     )
     assert (right["kind"], right["reward"], right["id"]) == ("correct", 1.0, "7")
-    assert all(0 <= row["seconds"] < 5 for row in (wrong, unparsable, right))
+    assert all(row["seconds"] >= 0 for row in (wrong, unparsable, right))
 
 
 def test_failures_are_rows_not_the_end(tmp_path: Path) -> None:

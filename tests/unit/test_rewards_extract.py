@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from winnow.rewards.extract import after_reasoning, answer_tag, hashes, last_boxed, last_number, unwrap_box
@@ -38,11 +36,10 @@ def test_a_gold_loses_its_box_only_if_it_has_one() -> None:
     assert unwrap_box("x^{2}") == "x^{2}"
 
 
+@pytest.mark.timeout(120)  # what is not linear takes hours
 def test_boxes_are_found_in_linear_time() -> None:
-    started = time.perf_counter()
     assert last_boxed(r"\boxed{" * 100_000) is None
     assert last_boxed(r"\boxed{" * 50_000 + "}" * 50_000) is not None
-    assert time.perf_counter() - started < 2.0
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_it_runs_in_a_worker() -> None:
         Rollout(index=i, tokens=empty.astype(np.int64), logprobs=empty, text=text, finish="stop", version=0)
         for i, text in enumerate(texts)
     ]
-    limits = {"timeout_seconds": 5.0, "memory_mb": 1024, "max_failure_share": 1.0}
+    limits = {"timeout_seconds": 120.0, "memory_mb": 1024, "max_failure_share": 1.0}
     with Verifiers({"use": "reasoning_gym"}, workers=1, **limits) as verifiers:
         kinds = [outcome.kind for outcome in verifiers.stream((prompt, rollout) for rollout in rollouts)]
     assert kinds == ["correct", "wrong", "unparsable"]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -63,7 +61,6 @@ def test_tag_count_pays_for_each_tag_that_occurs_once(text: str, score: float) -
     assert tag_count(CLOSED, rollout(text)).reward == score
 
 
+@pytest.mark.timeout(120)  # what is not linear takes hours
 def test_tags_without_end_are_read_in_linear_time() -> None:
-    started = time.perf_counter()
-    format_tags(CLOSED, rollout("<think>" * 100_000 + "</think> <answer>" * 100_000))
-    assert time.perf_counter() - started < 1.0
+    format_tags(CLOSED, rollout("<think>" * 1_000_000 + "</think> <answer>" * 1_000_000))

@@ -27,7 +27,7 @@ from winnow.verify.sandbox import (
     launch,
 )
 
-LIMITS = Limits(wall_seconds=10.0)
+LIMITS = Limits(cpu_seconds=30, wall_seconds=120.0)  # far beyond what a busy machine needs
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
@@ -148,23 +148,28 @@ def test_at_most_so_many_at_once_and_every_place_once(sandbox: Sandbox):
 
 
 def test_nothing_outlives_its_deadline(sandbox: Sandbox):
-    programs = [Program(code=b"import time; time.sleep(60)")] * 4
-    started = time.monotonic()
-    found = dict(sandbox.run_all(programs, LIMITS, at_once=2, until=started + 0.5))
+    programs = [Program(code=b"import time; time.sleep(600)")] * 4
+    found = dict(sandbox.run_all(programs, LIMITS, at_once=2, until=time.monotonic() + 0.5))
     assert {place: run.ending for place, run in found.items()} == {0: "time_limit", 1: "time_limit"}
-    assert time.monotonic() - started < 5
+    assert all(run.late for run in found.values())
+
+
+def test_only_the_clock_makes_a_run_late(sandbox: Sandbox):
+    """CPU time does not depend on what else the machine does."""
+    busy = run(sandbox, "while True: pass", cpu_seconds=1)
+    asleep = run(sandbox, "import time; time.sleep(600)", wall_seconds=1.0)
+    assert [(r.ending, r.late) for r in (busy, asleep)] == [("time_limit", False), ("time_limit", True)]
+    assert not run(sandbox, "print(1)").late
 
 
 def test_a_program_that_could_not_begin_before_the_common_deadline_is_late_not_failed(sandbox: Sandbox):
-    started = time.monotonic()
     for delay in (0.0, 0.001, 0.005):
         found = dict(sandbox.run_all([Program(code=b"print(1)")], LIMITS, at_once=1, until=time.monotonic() + delay))
         assert {run.ending for run in found.values()} <= {"time_limit", "finished"}
-    assert time.monotonic() - started < 5
 
 
 def test_closing_the_iterator_ends_what_runs(sandbox: Sandbox):
-    programs = [Program(code=b"print(1)"), Program(code=b"import time; time.sleep(60)")]
+    programs = [Program(code=b"print(1)"), Program(code=b"import time; time.sleep(600)")]
     before = children()
     runs = sandbox.run_all(programs, LIMITS, at_once=2)
     assert next(runs)[0] == 0
@@ -183,8 +188,8 @@ def test_a_program_dies_with_its_harness(sandbox: Sandbox):
 import os
 from winnow.verify.sandbox import Limits, Program, choose
 box = choose({preference!r})
-programs = [Program(code=b"print(1)"), Program(code=b"import time; time.sleep(60)")]
-runs = box.run_all(programs, Limits(wall_seconds=99), at_once=2)
+programs = [Program(code=b"print(1)"), Program(code=b"import time; time.sleep(600)")]
+runs = box.run_all(programs, Limits(wall_seconds=999), at_once=2)
 next(runs)
 print(*open(f"/proc/self/task/{{os.getpid()}}/children").read().split(), flush=True)
 os.kill(os.getpid(), 9)
@@ -192,7 +197,7 @@ os.kill(os.getpid(), 9)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     (pid,) = done.stdout.split()
-    patience = time.monotonic() + 5
+    patience = time.monotonic() + 120
     while _alive(pid) and time.monotonic() < patience:
         time.sleep(0.01)
     assert not _alive(pid)
@@ -233,9 +238,16 @@ def test_a_program_killed_from_outside_is_the_sandbox_s_failure(sandbox: Sandbox
     if sandbox.layers.bubblewrap:
         pytest.skip("bubblewrap reports its child's signal as an exit status, which a program can forge")
     before = children()
-    somebody = threading.Timer(1.0, lambda: os.kill(int((set(children()) - set(before)).pop()), signal.SIGKILL))
+
+    def kill() -> None:
+        while not (new := set(children()) - set(before)):
+            time.sleep(0.01)
+        time.sleep(1.0)
+        os.kill(int(new.pop()), signal.SIGKILL)
+
+    somebody = threading.Thread(target=kill)
     somebody.start()
-    program = Program(code=b"import time; time.sleep(60)")
+    program = Program(code=b"import time; time.sleep(600)")
     ((_, ended),) = launch.run_all(sandbox.layers, [program], LIMITS, at_once=1)
     somebody.join()
     assert ended.ending == "sandbox_error"
@@ -268,8 +280,42 @@ def test_what_was_chosen_says_so():
 def test_the_copied_python_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Another user's folder in its place is refused."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_enterable", lambda folder: True)  # pytest's folders are its user's alone
     home = Path(interpreter.copied().executable).parents[1]
     assert home.parent == tmp_path
     home.chmod(0o777)
     with pytest.raises(PermissionError, match="not this user's own"):
         interpreter.copied()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")
+def test_a_temporary_folder_that_only_its_owner_may_enter_is_no_obstacle(tmp_path: Path):
+    """TMPDIR two levels below a folder of mode 0700: the copy of Python lies elsewhere, and programs run."""
+    private = tmp_path / "private"
+    (private / "inside").mkdir(parents=True)
+    private.chmod(0o700)
+    code = """
+from winnow.verify.sandbox import Limits, Program, choose, interpreter
+print(interpreter.copied().executable)
+print(choose("auto").run(Program(code=b"print(42)"), Limits(cpu_seconds=30, wall_seconds=120)).stdout)
+"""
+    environment = {**os.environ, "TMPDIR": str(private / "inside")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if landlock.version() == 0:
+        pytest.skip("without landlock there may be no sandbox at all")
+    assert done.returncode == 0, done.stderr
+    where, said = done.stdout.splitlines()
+    assert not where.startswith(str(tmp_path))
+    assert said == r"b'42\n'"
+    assert list((private / "inside").iterdir()) == []
+
+
+def test_where_no_folder_will_do_the_cause_and_its_remedy_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(interpreter, "_TEMPORARY", ())
+    monkeypatch.setattr(interpreter, "reachable_by_others", lambda own: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SandboxError, match="set TMPDIR to such a folder") as refused:
+        choose.__wrapped__("auto")
+    assert "nstall" not in str(refused.value)

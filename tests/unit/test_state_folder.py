@@ -180,7 +180,7 @@ def test_of_two_simultaneous_launches_exactly_one_runs_and_death_frees_the_folde
     codes = []
     for launch in launches:
         launch.stdin.close()
-        codes.append(launch.wait(timeout=10))
+        codes.append(launch.wait(timeout=120))
         launch.stdout.close()
     assert sorted(codes) == [-signal.SIGKILL, 3]
 

@@ -253,6 +253,8 @@ def test_jsonl_can_take_the_gold_from_a_box(tmp_path: Path) -> None:
         (b'{"question": "x", "answer"', "is not JSON"),
         (b'{"question": "\xff", "answer": "a"}', "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
+        (b'{"question": "x", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", "more than 100 lists"),
+        (b'{"question": "x", "answer": "a", "m": ' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}", "more than 100 lists"),
         (b'["x", "a"]', "must be a JSON object, found list"),
         (b'{"question": "x"}', "the field 'answer' is missing; known: question"),
         (b'{"question": "x", "answer": null}', "the field 'answer' is empty"),

@@ -28,7 +28,7 @@ def has_algebra(prompt, rollout):
 
 def room(tmp_path: Path, reward: dict[str, object] | None = None, **how: object) -> Verifiers:
     (tmp_path / "parrot.py").write_text(PARROT)
-    settings = {"workers": 2, "timeout_seconds": 5.0, "memory_mb": 256, "max_failure_share": 0.01, "base": tmp_path}
+    settings = {"workers": 2, "timeout_seconds": 120.0, "memory_mb": 256, "max_failure_share": 0.01, "base": tmp_path}
     return Verifiers(reward or {"use": "parrot.py:parrot"}, **{**settings, **how})
 
 

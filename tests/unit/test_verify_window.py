@@ -7,7 +7,7 @@ import pytest
 
 from winnow.errors import VerifierError
 from winnow.records import Cause, Outcome
-from winnow.verify.window import Window
+from winnow.verify.window import Window, judge
 
 GOOD = Outcome(reward=1.0, correct=True, kind="correct")
 
@@ -70,3 +70,17 @@ def test_the_state_is_json_and_goes_on_where_it_was():
     for window in (first, second):
         with pytest.raises(VerifierError, match=r"20 of its last 62 verdicts.*12 timeout, 7 memory, 1 raised"):
             observe(window, GOOD, bad())
+
+
+def test_an_evaluation_is_judged_by_itself_and_over_all_of_it():
+    outcomes = [bad()] * 70 + [GOOD] * 1330  # exactly 5 %
+    judge(outcomes, what="evaluation", name="mine", max_failure_share=0.05)
+    with pytest.raises(VerifierError, match=r"71 of its 1401 verdicts \(limit 5\.0%\).*failure of this evaluation: no"):
+        judge([*outcomes, bad()], what="evaluation", name="mine", max_failure_share=0.05)
+
+
+def test_nineteen_failures_are_too_few_for_an_evaluation_but_not_if_they_are_all():
+    judge([GOOD, *[bad()] * 19], what="evaluation", name="mine", max_failure_share=0.05)
+    with pytest.raises(VerifierError, match="every verdict of this evaluation: 1 raised"):
+        judge([bad()], what="evaluation", name="mine", max_failure_share=0.05)
+    judge([], what="evaluation", name="mine", max_failure_share=0.05)

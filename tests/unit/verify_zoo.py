@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import stat
 import sys
 import time
 from typing import Any
@@ -30,6 +31,17 @@ def hang_after_first(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 def tokens(prompt: Prompt, rollout: Rollout) -> float:
     return float(rollout.tokens.sum() + prompt.tokens.sum())
+
+
+_PREPARED: list[bool] = []
+
+
+def prepares_first(prompt: Prompt, rollout: Rollout, *, seconds: float) -> Any:
+    """Imports something large, say, when it is first called in a process."""
+    if not _PREPARED:
+        time.sleep(seconds)
+        _PREPARED.append(True)
+    return zoo(prompt, rollout)
 
 
 def needs_option(prompt: Prompt, rollout: Rollout, *, bonus: float) -> float:
@@ -76,6 +88,59 @@ def _babble(_: str) -> bool:
     return True
 
 
+def _forge(how: str) -> bool:
+    """A line of its own under a ticket, in every socket the worker has."""
+    ticket, _, file = how.partition(" ")
+    with open(file, "rb") as opened:
+        line = ticket.encode() + b" " + opened.read() + b"\n"
+    for end in _sockets():
+        while line:
+            line = line[os.write(end, line) :]
+    return True
+
+
+def _flood(_: str) -> bool:
+    while True:
+        for end in _sockets():
+            os.write(end, b"x" * 2**16)
+
+
+def _sockets() -> list[int]:
+    def is_socket(end: int) -> bool:
+        try:
+            return stat.S_ISSOCK(os.fstat(end).st_mode)
+        except OSError:
+            return False
+
+    return [end for end in range(3, 64) if is_socket(end)]
+
+
+def _zygote_mb(_: str) -> float:
+    with open(f"/proc/{os.getppid()}/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+def _mark(path: str) -> bool:
+    with open(path, "w"):
+        return True
+
+
+def _await(how: str) -> bool:
+    """Until so many files are there."""
+    folder, count = how.split()
+    while len(os.listdir(folder)) < int(count):
+        time.sleep(0.005)
+    return True
+
+
+def _after(how: str) -> bool:
+    """Marks the second path once the first is there."""
+    first, second = how.split()
+    while not os.path.exists(first):
+        time.sleep(0.005)
+    return _mark(second)
+
+
 def _once(marker: str) -> bool:
     """Crashes the first time, as a machine might."""
     if not os.path.exists(marker):
@@ -96,6 +161,12 @@ _ACTS: dict[str, Any] = {
     "hog": _hog,
     "giant": lambda _: bytearray(2**40),
     "babble": _babble,
+    "forge": _forge,
+    "flood": _flood,
+    "zygote_mb": _zygote_mb,
+    "mark": _mark,
+    "await": _await,
+    "after": _after,
     "once": _once,
     "raise": _raise,
     "leave": lambda _: sys.exit("bye"),

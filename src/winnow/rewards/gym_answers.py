@@ -12,10 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from winnow.rewards.latex import nesting
-
 LONGEST = 4096
-DEEPEST = 40  # brackets; scorers recurse
 _NUMBER_MARKS = frozenset("+-.,/ \t\n")
 _CLOSED = ({"true", "false"}, {"yes", "no"}, {"even", "odd"})
 _ARITHMETIC = r"(?!.*(?:\*\s*\*|/\s*/|\d{7}))[\d\s+\-*/()]+"
@@ -47,10 +44,8 @@ _JSON = frozenset({"boxnet", "graph_color"})
 def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
     """True when `answer` looks like an answer to this item."""
     gold = entry["answer"]
-    longest, deepest = LONGEST, DEEPEST
-    if isinstance(gold, str):
-        longest, deepest = max(longest, 2 * len(gold)), max(deepest, nesting(gold))
-    if not answer.strip() or len(answer) > longest or _unprintable(answer) or nesting(answer) > deepest:
+    longest = max(LONGEST, 2 * len(gold)) if isinstance(gold, str) else LONGEST
+    if not answer.strip() or len(answer) > longest or _unprintable(answer):
         return False
     if dataset in _GRAMMARS:
         return _GRAMMARS[dataset].fullmatch(answer.strip()) is not None

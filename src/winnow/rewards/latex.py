@@ -57,12 +57,12 @@ def readable(text: str) -> bool:
     return re.search(rf"\d{{{MAX_DIGITS + 1}}}", text) is None and nesting(text) <= MAX_DEPTH
 
 
-def tidied(*texts: str) -> list[str] | None:
-    r"""Tidy texts; None unless all are readable before and after, for `\lbrace` and `（` become brackets only there."""
-    if not all(map(readable, texts)):
+def tidied(answer: str, gold: str) -> tuple[str, str] | None:
+    r"""Both tidy; None unless both are readable before and after, for `\lbrace` or a wide bracket counts only then."""
+    if not (readable(answer) and readable(gold)):
         return None
-    tidy_texts = [tidy(text) for text in texts]
-    return tidy_texts if all(map(readable, tidy_texts)) else None
+    texts = tidy(answer), tidy(gold)
+    return texts if all(map(readable, texts)) else None
 
 
 def tidy(text: str) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 from winnow.metrics import distinct
 from winnow.records import CAUSES, Cause, Outcome
 
+_PLAIN: Mapping[str, tuple[type, ...]] = {
+    "parts": (dict,), "answer": (str, NoneType), "detail": (str,), "seconds": (int, float), "late": (bool,)
+}  # fmt: skip
 LARGEST_REWARD = 1e6  # beyond this a number is a bug of the reward (3e38 is what a float32 infinity turns into)
 
 
 def failure(cause: Cause, detail: str) -> Outcome:
     """The verdict "no verdict": reward NaN, correct None."""
-    return Outcome(
-        reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout"
-    )
+    return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
 
 
 def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
@@ -51,20 +53,30 @@ def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Out
     )
 
 
+def check_outcome(outcome: Outcome) -> None:
+    """Raises ValueError for an outcome whose fields contradict each other or are no plain data."""
+    for field, kinds in _PLAIN.items():
+        if not isinstance(getattr(outcome, field), kinds):
+            raise ValueError(f"its {field} must be {' or '.join(kind.__name__ for kind in kinds)}")
+    if outcome.kind == "failed":
+        if outcome.cause not in CAUSES:
+            raise ValueError(f"a failed outcome needs a cause out of {', '.join(CAUSES)}")
+        return
+    if outcome.kind not in ("correct", "wrong", "unparsable"):
+        raise ValueError("its kind must be correct, wrong, unparsable or failed")
+    if outcome.correct is not (outcome.kind == "correct"):
+        raise ValueError("`correct` must be True when the kind is correct, and False otherwise")
+    for value in (outcome.reward, *outcome.parts.values()):
+        _number(value)
+
+
 def _checked(outcome: Outcome, name: str) -> Outcome:
     try:
-        if outcome.kind == "failed":
-            if outcome.cause not in CAUSES:
-                raise ValueError(f"a failed outcome needs a cause out of {', '.join(CAUSES)}")
-            return outcome if math.isnan(outcome.reward) and outcome.correct is None else _failed_again(outcome)
-        if outcome.kind not in ("correct", "wrong", "unparsable"):
-            raise ValueError("its kind must be correct, wrong, unparsable or failed")
-        if outcome.correct is not (outcome.kind == "correct"):
-            raise ValueError("`correct` must be True when the kind is correct, and False otherwise")
-        for value in (outcome.reward, *outcome.parts.values()):
-            _number(value)
+        check_outcome(outcome)
     except ValueError as error:
         return failure("malformed", f"the reward {name!r} returned {_show(outcome)}: {error}")
+    if outcome.failed:
+        return outcome if math.isnan(outcome.reward) and outcome.correct is None else _failed_again(outcome)
     return dataclasses.replace(outcome, parts=dict(zip(distinct(outcome.parts), outcome.parts.values(), strict=True)))
 
 

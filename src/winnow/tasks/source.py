@@ -12,6 +12,7 @@ from typing import Any
 from winnow.errors import DataError, did_you_mean
 from winnow.tasks.splits import check_split, train_or_validation
 
+DEEPEST = 100  # lists and tables within each other; JSON readers and writers recurse
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -115,7 +116,19 @@ def _record(line: bytes, where: str) -> Record:
         raise DataError(f"{where}: this line is not JSON ({error}); mend or remove it") from error
     if not isinstance(fields, dict):
         raise DataError(f"{where}: this line must be a JSON object, found {type(fields).__name__}")
+    if _is_deep(fields):
+        raise DataError(
+            f"{where}: more than {DEEPEST} lists and objects within each other; flatten or remove this line"
+        )
     return Record(fields, where)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
+        level = [child for children in inside for child in children]
+    return any(isinstance(one, (dict, list)) for one in level)
 
 
 def _first(folder: Path, names: Sequence[str]) -> Path:

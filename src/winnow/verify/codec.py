@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -16,8 +17,10 @@ import numpy.typing as npt
 
 from winnow.errors import DataError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.outcomes import failure
+from winnow.rewards.outcomes import check_outcome, failure
 
+SOCKET_HINT = "does the reward write to file descriptors that it has not opened?"
+_SHOWN = 80  # characters
 _OUTCOME_FIELDS = tuple(field.name for field in fields(Outcome))
 _dump = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
@@ -45,7 +48,7 @@ def encode_task(prompt: Prompt, rollout: Rollout) -> bytes:
     }
     try:
         return _dump(task).encode("ascii")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
             f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so no worker can be told; "
             f"let the task yield plain texts, numbers, lists and tables, or set verify.workers = 0"
@@ -67,12 +70,33 @@ def encode_outcome(outcome: Outcome) -> bytes:
     """An outcome whose fields JSON cannot hold becomes failed(malformed)."""
     try:
         return _dump({name: getattr(outcome, name) for name in _OUTCOME_FIELDS}).encode("ascii")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         return encode_outcome(failure("malformed", f"the reward's outcome is not plain data: {error}"))
 
 
 def decode_outcome(line: bytes) -> Outcome:
-    return Outcome(**json.loads(line))
+    """What is no outcome is failed(crash): the reward has written into its worker's socket."""
+    try:
+        outcome = Outcome(**json.loads(line))
+        check_outcome(outcome)
+        if outcome.failed and not (math.isnan(outcome.reward) and outcome.correct is None):
+            raise ValueError("a failure has no reward")
+    except (TypeError, ValueError, RecursionError) as error:
+        found = line[:_SHOWN].decode("ascii", "backslashreplace")
+        return failure("crash", f"its worker sent what is no outcome ({error}), {found!r}; {SOCKET_HINT}")
+    return outcome
+
+
+def encode_error(error: Exception) -> bytes:
+    return _dump(str(error)).encode("ascii")
+
+
+def decode_error(line: bytes) -> str:
+    """Why a zygote could not import the reward."""
+    try:
+        return str(json.loads(line))
+    except (ValueError, RecursionError):
+        return f"the reward's file wrote into the socket of its process while it was imported; {SOCKET_HINT}"
 
 
 def _pack(array: npt.NDArray[Any], dtype: type[np.generic]) -> str:

@@ -1,9 +1,9 @@
 """Who judges what next: the plan of a zygote that hands tasks to its workers, without processes or clocks of its own.
 
 A worker's pipe may hold its next tasks, so that it need not wait for the zygote, which is what quick verdicts would
-spend most of their time on. It holds no more than `AHEAD_SECONDS` of work at the pace of the worker's last verdicts, and
-when one turns out slow all the same, while another worker is idle, what waits behind it is given away. A pipe cannot be
-emptied from outside, so the slow worker then retires with the verdict in hand.
+spend most of their time on. It holds no more than `AHEAD_SECONDS` of work at the pace of the worker's last verdicts,
+and when one turns out slow all the same, while another worker is idle, what waits behind it is given away. A pipe
+cannot be emptied from outside, so the slow worker then retires with the verdict in hand.
 """
 
 from __future__ import annotations

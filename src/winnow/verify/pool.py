@@ -7,7 +7,6 @@ in between, while the trainer samples or computes.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from collections import deque
 
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.verify.codec import decode_outcome, encode_task
+from winnow.verify.codec import decode_error, decode_outcome, encode_task
 from winnow.verify.settings import WARM_UP_LIMITS, Settings
 from winnow.verify.wire import Wire, wait
 
@@ -27,6 +26,7 @@ BYTES_AT_ZYGOTE = 32 * 2**20  # unanswered tasks it may hold; the others wait he
 SILENCE_SECONDS = 60.0  # beyond what one verdict may take: a zygote that is slower is stuck, or its imports are
 STARTS_WITHOUT_VERDICT = 3
 STOP_SECONDS = 2.0
+_LONGEST_TICKET = 20  # digits
 _LOOK_AGAIN_SECONDS = 0.05  # another thread may have read our verdict
 _MODULE = ("-P", "-u", "-m", "winnow.verify.zygote")  # import path: the trainer's alone; prints: not lost in a kill
 
@@ -46,6 +46,7 @@ class Pool:
         self._bytes_sent = 0  # of the others
         self._verdicts: dict[int, bytes] = {}
         self._starts = 0  # since the last verdict
+        self._garbled = False  # the zygote sent what is no verdict
         self._refusal: str | None = None  # why the zygote could not import the reward
         self._closed = False
 
@@ -69,7 +70,7 @@ class Pool:
                 if ticket in self._verdicts:
                     return decode_outcome(self._verdicts.pop(ticket))
                 zygote = self._running()
-                if zygote.wire.closed or time.monotonic() - heard > self._patience:
+                if zygote.wire.closed or self._garbled or time.monotonic() - heard > self._patience:
                     self._start_over(zygote)
                     heard = time.monotonic()
             wait([zygote.wire], _LOOK_AGAIN_SECONDS)
@@ -96,9 +97,12 @@ class Pool:
     def _store(self, line: bytes) -> None:
         head, _, body = line.partition(b" ")
         if head == b"error":
-            self._refusal = json.loads(body)
+            self._refusal = decode_error(body)
             raise ConfigError(self._refusal)
-        ticket = int(head)
+        ticket = int(head) if head.isdigit() and len(head) < _LONGEST_TICKET else -1
+        if ticket not in self._tasks:  # a reward's file wrote into the zygote's socket while it was imported
+            self._garbled = True
+            return
         self._bytes_sent -= len(self._tasks.pop(ticket))
         self._verdicts[ticket] = body
         self._starts = 0
@@ -122,6 +126,7 @@ class Pool:
                 f"(status {status}); what it printed is above. To see the error happen here, set verify.workers = 0"
             )
         self._zygote = None
+        self._garbled = False
         self._waiting = deque(sorted(self._tasks))
         self._bytes_sent = 0
 

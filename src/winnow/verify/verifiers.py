@@ -105,7 +105,7 @@ class Verifiers:
             yield self._runner.result(tickets.popleft())
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON: the failures among training's last 1,000 verdicts, so that a resumed run stops where the first would have."""
+        """JSON: the failures among training's last 1,000 verdicts: a resumed run stops where the first would have."""
         return self._window.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""Is the verifier still to be trusted? The rule that stops a run, over a step, an evaluation, or the last 1,000 verdicts
-of training.
+"""Is the verifier still to be trusted? The rule that stops a run: a step's verdicts, an evaluation's, training's last
+1,000.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FEWEST_FAILURES = 20  # below it a share says little
 
 
 def judge(outcomes: Sequence[Outcome], *, what: str, name: str, max_failure_share: float) -> None:
-    """Judge the verdicts of one `what` ("step", "evaluation") by themselves. Raises VerifierError as `Window.observe`."""
+    """Judge the verdicts of one `what` (an "evaluation") by themselves. Raises VerifierError as `Window.observe`."""
     _judge(outcomes, [outcome.cause for outcome in outcomes], what, "its", name, max_failure_share)
 
 
@@ -46,7 +46,7 @@ class Window:
 def _judge(
     outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
 ) -> None:
-    """`outcomes` must not all be failures, nor the share of failures in `seen`, which holds them too, be above `most`."""
+    """`outcomes` must not all be failures, nor may more than `most` of `seen`, of which they are the last."""
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):
@@ -56,8 +56,8 @@ def _judge(
         raise VerifierError(_complain(name, where, what, failed, causes))
 
 
-def _complain(name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause]) -> str:
-    counts = Counter(causes or [outcome.cause for outcome in failed])
+def _complain(name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]) -> str:
+    counts = Counter(causes or (outcome.cause for outcome in failed))
     shown = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
     first = failed[0].detail.strip()
     return (

@@ -13,7 +13,6 @@ cannot delay a kill. Tasks come in and verdicts go out as lines (see `wire`); a 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import socket
@@ -30,8 +29,17 @@ from winnow.errors import WinnowError
 from winnow.records import Cause
 from winnow.rewards.compose import Score, make_reward, warm
 from winnow.rewards.outcomes import failure
-from winnow.verify.codec import encode_outcome
-from winnow.verify.crew import SLOW_SECONDS, TASKS_PER_WORKER, Task, Worker, blocked, give_away, least_busy, someone_idle
+from winnow.verify.codec import SOCKET_HINT, encode_error, encode_outcome
+from winnow.verify.crew import (
+    SLOW_SECONDS,
+    TASKS_PER_WORKER,
+    Task,
+    Worker,
+    blocked,
+    give_away,
+    least_busy,
+    someone_idle,
+)
 from winnow.verify.settings import WARM_UP_LIMITS, Settings
 from winnow.verify.wire import LONGEST_VERDICT, Wire, wait
 from winnow.verify.worker import OUT_OF_MEMORY, serve
@@ -42,10 +50,10 @@ HEARTBEAT_SECONDS = 1.0  # how often an idle zygote looks whether its trainer is
 class Zygote:
     """The loop: hand out tasks, pass verdicts on, kill what is overdue, bury what died.
 
-    A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that does
-    not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then judged
-    again, by the same worker. At first nothing is known of a reward and the limit is taken ten times over; from then on
-    it is twice what the slowest first verdict took, and none at all when the first one never came: the reward hangs.
+    A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that
+    does not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then
+    judged again by the same worker. As long as nothing is known of the reward that is ten times the limit; then it is
+    twice what the slowest first verdict took, and nothing at all where the very first one never came.
     """
 
     def __init__(self, trainer: Wire, reward: Score, settings: Settings) -> None:
@@ -111,9 +119,11 @@ class Zygote:
 
     def _listen(self, worker: Worker) -> None:
         sane = all(self._pass_on(worker, line) for line in worker.wire.exchange()) and not worker.wire.flooded
-        if worker.wire.closed or not sane:
+        if worker.retiring and not worker.tasks:  # it may have gone on with what was given away
+            self._kill(worker)
+        elif worker.wire.closed or not sane:
             self._bury(worker, sane=sane)
-        elif worker.answered >= TASKS_PER_WORKER or (worker.retiring and not worker.tasks):
+        elif worker.answered >= TASKS_PER_WORKER:
             self._kill(worker)
 
     def _pass_on(self, worker: Worker, line: bytes) -> bool:
@@ -161,7 +171,7 @@ class Zygote:
             if worker.tasks and now - worker.started >= limit:
                 self._kill(worker)
                 detail = f"no verdict within {self._settings.timeout_seconds:g} seconds; the worker was killed"
-                if not worker.warm:
+                if not worker.warm and self._warm_up:
                     detail += f" after {limit:.3g}, with what its first verdict was given to import and prepare"
                     self._warm_up = self._warm_up if self._slowest_first else 0.0
                 self._fail(worker.tasks.popleft(), "timeout", detail, seconds=now - worker.started)
@@ -213,10 +223,7 @@ class Zygote:
             wire.close()
 
 
-_NONSENSE = (
-    "the worker sent what is no verdict of its task, and so did a second one; "
-    "does the reward write to file descriptors that it has not opened?"
-)
+_NONSENSE = f"the worker sent what is no verdict of its task, and so did a second one; {SOCKET_HINT}"
 
 
 def _cause_of_death(status: int, peak_mb: float, memory_mb: int) -> tuple[Cause, str]:
@@ -239,7 +246,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         reward = make_reward(settings.reward, base=Path(settings.base))
         warm(settings.reward)
     except WinnowError as error:
-        trainer.send(b"error " + json.dumps(str(error)).encode("ascii"))
+        trainer.send(b"error " + encode_error(error))
         trainer.flush()
         sys.exit(1)
     gc.collect()

@@ -59,7 +59,7 @@ class SandboxError(VerifierError):
 
 @dataclass(eq=False)
 class Sandbox:
-    """Runs programs behind the chosen layers; tests itself again every 500 runs."""
+    """Runs programs behind the chosen layers; tests itself again before every 500th, in nobody's time."""
 
     layers: Layers
     _runs: int = 0
@@ -71,8 +71,8 @@ class Sandbox:
 
         Raises SandboxError when the canaries say that it is broken.
         """
+        until += self._test_again(len(programs))
         for place, run in run_all(self.layers, programs, limits, at_once=at_once, until=until):
-            self._count()
             if run.ending == "sandbox_error" and time.monotonic() < until:
                 ((_, run),) = run_all(self.layers, [programs[place]], limits, at_once=1, until=until)
             yield place, run
@@ -82,12 +82,16 @@ class Sandbox:
         ((_, run),) = self.run_all([program], limits, at_once=1)
         return run
 
-    def _count(self) -> None:
-        self._runs += 1
-        if self._runs % RUNS_BETWEEN_CANARIES == 0 and self.layers.seccomp:
-            complaint = complaint_about(self.layers)
-            if complaint:
-                raise SandboxError(f"the sandbox ({self.layers}) has stopped working: {complaint}")
+    def _test_again(self, programs: int) -> float:
+        """Seconds that it took, where it was due."""
+        self._runs += programs
+        if self._runs < RUNS_BETWEEN_CANARIES or not self.layers.seccomp:
+            return 0.0
+        began, self._runs = time.monotonic(), 0
+        complaint = complaint_about(self.layers)
+        if complaint:
+            raise SandboxError(f"the sandbox ({self.layers}) has stopped working: {complaint}")
+        return time.monotonic() - began
 
 
 @functools.cache
@@ -107,8 +111,8 @@ def choose(preference: Preference = "auto") -> Sandbox:
     raise SandboxError(
         f"no sandbox works here for sandbox = {preference!r}, so programs written by a model are not run:\n"
         + "\n".join(reasons)
-        + "\nInstall bubblewrap, or use Linux 5.13 or later with landlock; on a machine that holds nothing worth "
-        "protecting, sandbox = 'unsafe' runs them with limits alone"
+        + "\nRemove one of these causes; on a machine that holds nothing worth protecting, sandbox = 'unsafe' runs "
+        "them with limits alone"
     )
 
 
@@ -140,7 +144,7 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
     try:
         python = _python(root)
     except OSError as error:
-        yield "python", f"no interpreter that an unprivileged user could start: {error}"
+        yield "python", f"each program is run by a user of its own, who could not start this Python: {error}"
         return
     for name, wrapped, locked in _ORDER:
         if preference in ("auto", name):
@@ -153,9 +157,9 @@ _ORDER = (("bubblewrap", True, True), ("landlock", False, True), ("bubblewrap", 
 def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> Layers | str:
     path, version = bwrap.available(), landlock.version()
     if wrapped and path is None:
-        return "bubblewrap (bwrap) is not installed"
+        return "bubblewrap (bwrap) is not installed; install it"
     if locked and version == 0:
-        return "the kernel, or this container, offers no landlock"
+        return "the kernel, or this container, offers no landlock; Linux has it since 5.13"
     return Layers(
         interpreter=python,
         bubblewrap=path if wrapped else None,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # where TMPDIR is a folder of this user's alone
 _LEFT_OUT = (
     *("site-packages", "test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
     *("config-*", "*.a", "*.opt-?.pyc"),
@@ -35,25 +36,45 @@ def reachable_by_others(interpreter: Interpreter) -> bool:
     """True when a user who owns nothing can start it: not below /root, say."""
     library = Path(os.path.realpath(os.__file__))
     paths = [Path(interpreter.executable), library]
-    return all(path.stat().st_mode & 0o5 for path in paths) and all(
-        folder.stat().st_mode & 0o1 for path in paths for folder in path.parents
-    )
+    return all(path.stat().st_mode & 0o5 for path in paths) and all(_enterable(path.parent) for path in paths)
 
 
 def copied() -> Interpreter:
-    """A copy that other users can start: executable and standard library, once per machine, in the temporary folder.
+    """A copy that other users can start: executable and standard library, once per machine, in the first temporary
+    folder that they may enter.
 
-    Raises OSError where it cannot be made, or where somebody else has put something in its place.
+    Raises OSError where there is none, it cannot be made, or somebody else has put something in its place.
     """
     source = own()
     mark = hashlib.sha256(f"{source.executable} {sys.version}".encode()).hexdigest()[:12]
-    home = Path(tempfile.gettempdir()) / f"winnow-{_VERSION}-{os.geteuid()}-{mark}"
+    home = _open_folder() / f"winnow-{_VERSION}-{os.geteuid()}-{mark}"
     if not home.exists():
         _copy(source, home)
     found = home.lstat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o22 or not home.is_dir():
         raise PermissionError(f"{home} is not this user's own; remove it")
     return _interpreter(home / "bin" / Path(source.executable).name, home)
+
+
+def _open_folder() -> Path:
+    folders = dict.fromkeys((tempfile.gettempdir(), *_TEMPORARY))
+    for folder in map(Path, folders):
+        if folder.is_dir() and os.access(folder, os.W_OK) and _enterable(folder.resolve()) and _executable(folder):
+            return folder
+    raise PermissionError(
+        f"Python has to be copied to where another user can start it, and of {', '.join(folders)} there is none that "
+        f"all users may enter, that this one may write to, and that is not mounted noexec; set TMPDIR to such a folder "
+        f"(chmod 755 on it and on every folder above)"
+    )
+
+
+def _enterable(folder: Path) -> bool:
+    """By every user, from the root on."""
+    return all(one.stat().st_mode & 0o1 for one in (folder, *folder.parents))
+
+
+def _executable(folder: Path) -> bool:
+    return not os.statvfs(folder).f_flag & os.ST_NOEXEC
 
 
 def _interpreter(executable: Path, prefix: Path) -> Interpreter:
@@ -70,7 +91,7 @@ def _interpreter(executable: Path, prefix: Path) -> Interpreter:
 def _copy(source: Interpreter, home: Path) -> None:
     """Under another name first, so that nobody sees half of it."""
     prefix = Path(sys.base_prefix)
-    draft = Path(tempfile.mkdtemp(prefix="winnow-python-"))
+    draft = Path(tempfile.mkdtemp(prefix="winnow-python-", dir=home.parent))
     try:
         draft.chmod(0o755)
         (draft / "bin").mkdir(mode=0o755)

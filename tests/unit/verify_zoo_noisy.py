@@ -1,0 +1,19 @@
+"""A reward whose file writes noise into every socket of the process that imports it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from winnow.records import Prompt, Rollout
+
+for end in range(3, 64):
+    try:
+        if stat.S_ISSOCK(os.fstat(end).st_mode):
+            os.write(end, b"noise\n7 {}\n")
+    except OSError:
+        continue
+
+
+def noisy(prompt: Prompt, rollout: Rollout) -> bool:
+    return True
