@@ -211,9 +211,7 @@ def open_run(path: str | Path) -> OpenRun:
     return opened(Path(path))
 
 
-def _fit(
-    members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool
-) -> Result:
+def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool) -> Result:
     from winnow.fit import fit
     from winnow.report.progress import progress as display
 
