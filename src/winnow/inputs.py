@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.config import Config, dump
+from winnow.errors import DataError
 from winnow.models.folder import cached_folder, on_hub, settings_folder
 
 WHOLE = 64 * 2**20  # bytes up to which every byte counts
@@ -86,4 +87,7 @@ def _in_folder(folder: Path | None, endings: tuple[str, ...]) -> Iterator[tuple[
 
 def _model_folder(path: str) -> Path | None:
     """Where a model lies on this machine: the bundled one, a folder, or a hub id's files in the cache."""
-    return cached_folder(path) if on_hub(path) else settings_folder(path)
+    try:
+        return cached_folder(path) if on_hub(path) else settings_folder(path)
+    except DataError:  # it lies nowhere, which whoever loads it says
+        return None

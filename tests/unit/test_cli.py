@@ -200,7 +200,8 @@ ASKED = {
 
 
 @pytest.mark.parametrize(("model", "sets", "warning"), ASKED.values(), ids=ASKED)
-def test_check_warns_where_a_reward_s_form_is_asked_for_nowhere(tmp_path, model, sets, warning):
+def test_check_warns_where_a_reward_s_form_is_asked_for_nowhere(tmp_path, monkeypatch, model, sets, warning):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     path = model if model == "bundled" else make(model, tmp_path / "model")
     (tmp_path / "mine.py").write_text("def own(prompt, rollout):\n    return 1.0\n")

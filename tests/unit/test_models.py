@@ -184,7 +184,7 @@ def test_without_generation_settings_the_model_s_own_name_the_ends(folder: Path)
     assert ends(str(folder), TOKENIZER) == (1, 2)
 
 
-@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "nowhere", "a/b/c"])
+@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/model", "nowhere", "a/b/c", "~nobody/model"])
 def test_a_missing_folder_is_named(path: str) -> None:
     for reader in (describe, load_tokenizer, load):
         with pytest.raises(DataError, match=f"there is no folder '{path}'; give \"bundled\""):

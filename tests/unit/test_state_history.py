@@ -107,12 +107,12 @@ def test_the_state_survives_strict_json():
 
 def test_a_snapshot_is_what_was_known_then_whatever_follows():
     history = History()
-    history.observe([group("a", RIGHT, WRONG)], step=0)
+    history.observe([group("a", RIGHT, WRONG)])
     history.record_plan([prompt("a")], np.array([4]), np.array([0.5]))
     then = history.snapshot()
     before = history.state_dict()
-    history.observe([group("a", RIGHT), group("b", WRONG)], step=1)
-    history.record_probe([group("b", RIGHT)], step=1)
+    history.observe([group("a", RIGHT), group("b", WRONG)])
+    history.record_probe([group("b", RIGHT)])
     history.record_plan([prompt("b")], np.array([4]), np.array([0.5]))
     assert then.state_dict() == before != history.state_dict()
     assert (then.has_plan([prompt("a")]), then.has_plan([prompt("a"), prompt("b")])) == (True, False)

@@ -254,7 +254,7 @@ def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
 
 
 def take(path, *, resume=False):
-    return RunFolder.open(path, resume=resume, manifest={"config": {}})
+    return RunFolder.open(path, resume=resume)
 
 
 @pytest.mark.timeout(20)

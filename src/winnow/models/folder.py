@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,11 +75,11 @@ def on_hub(path: str) -> bool:
 
     Raises DataError for what is neither a folder nor a hub id.
     """
-    folder = Path(path).expanduser()
-    if path == "bundled" or folder.is_dir():
+    folder = Path(os.path.expanduser(path))  # and os.path.isdir: both take a text that can be no path
+    if path == "bundled" or os.path.isdir(folder):
         return False
     looks_like_one = _HUB_ID.fullmatch(path) is not None
-    if looks_like_one and (not folder.parent.is_dir() or cached_folder(path)):
+    if looks_like_one and (not os.path.isdir(folder.parent) or cached_folder(path)):
         return True
     found = f" ({folder.parent} is here, and has no {folder.name})" if looks_like_one else ""
     raise DataError(
@@ -99,7 +100,7 @@ def cached_folder(hub_id: str) -> Path | None:
 
 
 def _local(path: str) -> Path:
-    return BUNDLED if path == "bundled" else Path(path).expanduser()
+    return BUNDLED if path == "bundled" else Path(os.path.expanduser(path))
 
 
 @functools.cache  # a run reads one revision, and asks once
