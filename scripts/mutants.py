@@ -2,33 +2,44 @@
 
     scripts/mutants                          all of them, and the unchanged copy, whose tests must pass
     scripts/mutants ddof-zero clip-high-lost --jobs 1
+    scripts/mutants --since REV --most 6     of those in files that changed since a revision, at most six
 
-A patch begins with what the bug is and who shipped it, in one sentence, and the tests that are to fail:
+A mutant is an entry of a table: what the bug is and who shipped it, the tests that are to fail, and the text it
+replaces, which must stand in its file exactly once:
 
-    Kills: tests/oracle/test_advantage.py tests/e2e/test_train.py::test_the_budget_adds_up
+    [[mutant]]
+    name = "clip-high-lost"
+    bug = "..."
+    kills = ["tests/oracle/test_loss.py"]
+    [[mutant.edit]]
+    file = "src/winnow/algos/loss.py"
+    old = "..."
+    new = "..."
 
-Those run first, until one fails; with --full the whole suite follows where none does. Exits with 1 when a mutant
-survives, with 2 when one cannot be tried: its patch no longer applies, or its tests cannot run.
+Its tests run first, until one fails; with --full the whole suite follows where none does. Exits with 1 when a mutant
+survives, with 2 when one cannot be tried: its text is no longer there, or its tests cannot run.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PATCHES = REPOSITORY / "tests" / "mutants"
-APPLY = "tests/unit/test_mutants_apply.py"  # no patch applies where it already has been
+TABLES = REPOSITORY / "tests" / "mutants"
+APPLY = "tests/unit/test_mutants_apply.py"  # no mutant applies where it already has been
 CONTROL = "(unchanged)"
 PASSED, FAILED = 0, 1  # of pytest's exit codes, those that judge a test; the others say that it could not run
 SECONDS_PER_TEST = "120"  # some bugs never end
@@ -39,13 +50,22 @@ class Untried(Exception):
 
 
 @dataclass(frozen=True)
+class Edit:
+    """One replacement in one file."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class Mutant:
-    """A bug as a patch, or the control: no patch, and every test that a mutant names."""
+    """A bug as edits, or the control: no edit, and every test that a mutant names."""
 
     name: str
-    patch: Path | None
     bug: str
     kills: tuple[str, ...]  # tests, as pytest takes them
+    edits: tuple[Edit, ...]
 
 
 @dataclass(frozen=True)
@@ -58,23 +78,45 @@ class Verdict:
     seconds: float
 
 
-def read(patch: Path) -> Mutant:
-    """A patch's header. Raises Untried when the bug or its tests are not named."""
-    header, diff, _ = patch.read_text(encoding="utf-8").partition("\n--- ")
-    bug, kills, tests = header.partition("\nKills:")
-    if not (bug.strip() and tests.split() and diff and kills):
-        raise Untried(f"{patch.name}: a patch begins with a sentence and a line `Kills: tests/...`, then the diff")
-    return Mutant(patch.stem, patch, " ".join(bug.split()), tuple(tests.split()))
+def read() -> dict[str, Mutant]:
+    """Every mutant by name. Raises Untried for an entry that is not as it should be."""
+    mutants: dict[str, Mutant] = {}
+    for table in sorted(TABLES.glob("*.toml")):
+        for entry in tomllib.loads(table.read_text(encoding="utf-8"))["mutant"]:
+            try:
+                edits = tuple(Edit(**edit) for edit in entry.pop("edit"))
+                mutant = Mutant(edits=edits, **{**entry, "kills": tuple(entry["kills"])})
+            except (KeyError, TypeError) as error:
+                raise Untried(f"{table.name}: {entry.get('name', 'a mutant')}: {error}") from error
+            if mutant.name in mutants:
+                raise Untried(f"{table.name}: there are two mutants {mutant.name!r}")
+            mutants[mutant.name] = mutant
+    return mutants
 
 
-def chosen(names: Sequence[str]) -> list[Mutant]:
-    """The mutants of these names, or all, after the control that runs what all of them name."""
-    patches = {patch.stem: patch for patch in sorted(PATCHES.glob("*.patch"))}
-    if unknown := [name for name in names if name not in patches]:
-        raise Untried(f"there is no mutant {unknown[0]!r}; known: {', '.join(patches)}")
-    mutants = [read(patches[name]) for name in names or patches]
+def chosen(names: Sequence[str], *, since: str | None = None, most: int | None = None) -> list[Mutant]:
+    """The mutants of these names, or all, after the control that runs what all of them name.
+
+    With `since` only those in files that changed since then; of more than `most`, a sample that the revision decides.
+    """
+    known = read()
+    if unknown := [name for name in names if name not in known]:
+        raise Untried(f"there is no mutant {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    mutants = [known[name] for name in names or sorted(known)]
+    if since is not None:
+        changed = set(git("diff", "--name-only", since).split())
+        mutants = [mutant for mutant in mutants if any(edit.file in changed for edit in mutant.edits)]
+    if most is not None and len(mutants) > most:
+        mutants = random.Random(git("rev-parse", "HEAD")).sample(mutants, most)
     tests = dict.fromkeys(test for mutant in mutants for test in mutant.kills)
-    return [Mutant(CONTROL, None, "", tuple(tests)), *mutants]
+    return [Mutant(CONTROL, "", tuple(tests), ()), *mutants] if mutants else []
+
+
+def git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Untried(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
@@ -86,7 +128,7 @@ def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
             shutil.copytree(original, copy)
             apply(mutant, copy)
             by = first_failure(mutant.kills, copy)
-            if by is None and full and mutant.patch is not None:
+            if by is None and full and mutant.edits:
                 by = first_failure((f"--ignore={APPLY}",), copy)
             verdict = judge(mutant, by)
         except Untried as error:
@@ -95,7 +137,7 @@ def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
 
 
 def judge(mutant: Mutant, by: str | None) -> str:
-    if mutant.patch is None:
+    if not mutant.edits:
         return "passed" if by is None else "error"
     return "survived" if by is None else "killed"
 
@@ -113,13 +155,11 @@ def copy_repository(target: Path) -> None:
 
 
 def apply(mutant: Mutant, copy: Path) -> None:
-    if mutant.patch is None:
-        return
-    # A repository around the copy would make git skip its files without a word.
-    alone = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
-    done = subprocess.run(["git", "apply", str(mutant.patch)], cwd=copy, env=alone, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Untried(f"{mutant.patch.name} no longer applies; make it anew: {done.stderr.strip()}")
+    for edit in mutant.edits:
+        text = (copy / edit.file).read_text(encoding="utf-8")
+        if text.count(edit.old) != 1:
+            raise Untried(f"{mutant.name}: its text stands {text.count(edit.old)} times in {edit.file}; write it anew")
+        (copy / edit.file).write_text(text.replace(edit.old, edit.new), encoding="utf-8")
 
 
 def first_failure(tests: Sequence[str], copy: Path) -> str | None:
@@ -154,17 +194,20 @@ def status(verdicts: Sequence[Verdict]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="a mutant: a patch of tests/mutants without its ending"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a mutant of the tables in tests/mutants")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default 2)")
     parser.add_argument("--full", action="store_true", help="run the whole suite on what its own tests let live")
+    parser.add_argument("--since", metavar="REV", help="only mutants of files that changed since this revision")
+    parser.add_argument("--most", type=int, help="a sample of at most so many")
     arguments = parser.parse_args()
     try:
-        mutants = chosen(arguments.names)
+        mutants = chosen(arguments.names, since=arguments.since, most=arguments.most)
     except Untried as error:
         print(error, file=sys.stderr)
         return 2
+    if not mutants:
+        print("no mutant lies in a file that changed")
+        return 0
     begin, verdicts = time.perf_counter(), []
     width = max(len(mutant.name) for mutant in mutants)
     with tempfile.TemporaryDirectory(prefix="winnow-original-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:

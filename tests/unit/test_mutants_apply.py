@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PATCHES = sorted((REPOSITORY / "tests" / "mutants").glob("*.patch"))
+TABLES = sorted((REPOSITORY / "tests" / "mutants").glob("*.toml"))
+MUTANTS = [mutant for table in TABLES for mutant in tomllib.loads(table.read_text(encoding="utf-8"))["mutant"]]
+each_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["name"])
 
 
-def header(patch: Path) -> tuple[str, list[str]]:
-    """What the bug is, and the tests that are to fail."""
-    before, _, _ = patch.read_text(encoding="utf-8").partition("\n--- ")
-    bug, _, tests = before.partition("\nKills:")
-    return " ".join(bug.split()), tests.split()
+def test_there_are_mutants_and_each_has_a_name_of_its_own():
+    assert len({mutant["name"] for mutant in MUTANTS}) == len(MUTANTS) >= 80
 
 
-def test_there_are_mutants():
-    assert len(PATCHES) >= 21
+@each_mutant
+def test_what_a_mutant_replaces_stands_in_the_source_once(mutant):
+    for edit in mutant["edit"]:
+        assert edit["file"].startswith("src/winnow/")
+        assert edit["old"] != edit["new"]
+        found = (REPOSITORY / edit["file"]).read_text(encoding="utf-8").count(edit["old"])
+        assert found == 1, f"write {mutant['name']} anew: its text stands {found} times in {edit['file']}"
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: p.stem)
-def test_a_patch_applies_to_the_source_alone(patch, tmp_path):
-    """In a copy: git says nothing of a patch whose files lie outside the repository it is called in."""
-    lines = patch.read_text(encoding="utf-8").splitlines()
-    changed = [line.removeprefix("+++ b/") for line in lines if line.startswith("+++ ")]
-    assert changed
-    for name in changed:
-        assert name.startswith("src/winnow/")
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes((REPOSITORY / name).read_bytes())
-    done = subprocess.run(["git", "apply", "--check", patch], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, f"make {patch.name} anew: {done.stderr}"
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: p.stem)
-def test_a_patch_says_what_the_bug_is_and_which_tests_catch_it(patch):
-    bug, tests = header(patch)
-    assert len(bug.split()) >= 8
-    assert bug.endswith(".")
-    assert tests
-    for test in tests:
+@each_mutant
+def test_a_mutant_says_what_the_bug_is_and_which_tests_catch_it(mutant):
+    assert len(mutant["bug"].split()) >= 8
+    assert mutant["bug"].endswith(".")
+    assert mutant["kills"]
+    for test in mutant["kills"]:
         file, _, function = test.partition("::")
         source = REPOSITORY / file
         assert source.is_file(), test
@@ -54,4 +44,4 @@ def test_an_unknown_mutant_is_refused_with_the_names_that_exist():
     script = [sys.executable, REPOSITORY / "scripts" / "mutants.py", "no-such-mutant"]
     done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"there is no mutant 'no-such-mutant'; known: {PATCHES[0].stem}" in done.stderr
+    assert f"there is no mutant 'no-such-mutant'; known: {min(m['name'] for m in MUTANTS)}" in done.stderr

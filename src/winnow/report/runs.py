@@ -50,7 +50,7 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
 
 def run_of(model: str) -> Path | None:
     """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
-    path = Path(model).expanduser().resolve()
+    path = Path(os.path.expanduser(model)).resolve()
     run = path.parent.parent
     named = _CHECKPOINT.fullmatch(path.name) and path.parent.name == CHECKPOINTS
     return run if named and (run / MANIFEST).is_file() else None
@@ -66,7 +66,7 @@ def check_is_model(model: str) -> None:
     """Raise DataError where there is no such folder, and for what lies around a model, a run folder or an adapter,
     naming the model that is meant.
     """
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
     if not (path.is_dir() or on_hub or model == "bundled"):
         raise DataError(f'there is no folder {model}; give a model folder, "bundled", or a hub id "owner/name"')

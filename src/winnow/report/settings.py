@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -93,7 +94,7 @@ def _manifest(model: str, *, needed: bool) -> Manifest | None:
             raise
         return None
     if manifest is None and needed and model != "bundled":
-        here = Path(model).expanduser().is_dir()
+        here = os.path.isdir(os.path.expanduser(model))
         what = "not a checkpoint of a run of winnow" if here else "no folder here (of the hub, then?)"
         raise ConfigError(
             f"{model} is {what}, so nothing says what to evaluate it on: name a task (on the command line --task), for "
