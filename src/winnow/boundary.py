@@ -90,8 +90,8 @@ def _rescue(run: Run, before: Boundary) -> str:
     at = reached(run, before)
     if at is None:
         return (
-            f"Step {before.step} broke off between two of its updates: its weights are those of no step and were not "
-            f"saved. {_elsewhere(run)}"
+            f"Step {before.step} broke off after its first update and before it was logged: its weights are those of "
+            f"no step and were not saved. {_elsewhere(run)}"
         )
     if at.step == 0:
         return "No step was finished, so there was nothing to save: start the run again."

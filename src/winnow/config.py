@@ -21,6 +21,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from winnow.errors import ConfigError, did_you_mean
+from winnow.registry import name_of
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -384,7 +385,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     if callable(value):
-        return getattr(value, "__qualname__", repr(value))
+        return name_of(value)
     return value
 
 

@@ -23,7 +23,7 @@ from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.folder import RunFolder
 from winnow.state.logbook import METRICS
-from winnow.state.manifest import Change, compare, describe_run, recorded
+from winnow.state.manifest import Change, compare, describe_run, recorded, same_evaluation
 from winnow.step import train_step
 
 
@@ -101,8 +101,8 @@ def fit(
             folder.record(about(inputs=inputs), recorded(changes))
             for text in (*(c.notice for c in changes), *_beginning(folder, resume, saved), *run.notices):
                 watch(Notice(text))
-            same = done > 0 or not allow_change  # else the first evaluation may be of another model, or task
-            evaluated = run.logbook.truncate_from(done, but_evaluation=resume and same)
+            same = resume and same_evaluation(changes, allow_change)
+            evaluated = run.logbook.truncate_from(done, but_evaluation=same)
             return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
@@ -233,6 +233,9 @@ def _warn_about_silence(report: StepReport, watch: Watch) -> None:
     if m["select/trained"] > 0:
         why = "the gradient was not finite; is the learning rate too high?"
         watch(Notice(f"step {report.step}: no update was taken: {why}"))
+        return
+    if m["group/count"] == 0:
+        watch(Notice(f"step {report.step}: no update was taken: the plan gave none of its prompts a rollout"))
         return
     flat, right, wrong = (int(m[f"group/{name}"]) for name in ("flat", "all_correct", "all_wrong"))
     watch(

@@ -15,7 +15,7 @@ import numpy as np
 from winnow.build import Run, measured_gradient_norms
 from winnow.errors import ConfigError
 from winnow.measure import Clock, Metrics
-from winnow.records import Group, IntArray, Prompt, PromptStats
+from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
 
 
 def plan(run: Run, step: int) -> None:
@@ -73,7 +73,7 @@ def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: 
 
 def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
     """An allocator's answer as [G] int64; one that plans less than the budget may have a maximum."""
-    counts = np.asarray(answer)
+    counts = as_array(answer)
     if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):
         said = f"{counts.dtype} of shape {counts.shape}"
     elif counts.min() < 0:

@@ -270,6 +270,14 @@ class StepReport:
     metrics: dict[str, float]
 
 
+def as_array(answer: object) -> npt.NDArray[Any]:
+    """What a function of a user's answered, as an array; one of objects where no array can be made of it."""
+    try:
+        return np.asarray(answer)
+    except ValueError:  # rows of unequal lengths
+        return np.array(None, dtype=np.object_)
+
+
 def _pick(values: Any, index: IntArray) -> Any:
     return None if values is None else tuple(values[i] for i in index)
 

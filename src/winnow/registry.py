@@ -67,6 +67,8 @@ class Entry:
         return " ".join(lines[:end])
 
 
+GIVEN = " (given from Python)"
+
 _ENTRIES: dict[str, dict[str, Entry]] = {family: {} for family in FAMILIES}
 
 
@@ -122,9 +124,18 @@ def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = N
         entry = _entry_of(family, load_function(use, base=base))
         _check_signature(entry, where=f"{use!r}: ")
         return entry
+    if use.endswith(GIVEN):
+        raise ConfigError(f"only the name of {use!r} was saved; give the same function again")
     if use not in _ENTRIES[family]:
         raise ConfigError(f"no {family} is called {use!r}{_instead(family, use)}")
     return _ENTRIES[family][use]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What stands for a function in text: its registered name, else one that no member can have."""
+    entries = (entry for family in _ENTRIES.values() for entry in family.values())
+    own = getattr(function, "__qualname__", repr(function))
+    return next((entry.name for entry in entries if entry.function is function), f"{own}{GIVEN}")
 
 
 def _instead(family: str, use: str) -> str:

@@ -69,7 +69,7 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
     return MicroBatch(rows=(), **{**defaults, **fields})
 
 
-def check_selector(selector: Callable[..., Any], *, keep: int | None = 4) -> None:
+def check_selector(selector: Callable[..., Any], *, keep: int | None = None) -> None:
     """[N] bool; exactly min(keep, N) when `keep` is given; permuting rollouts permutes the mask; repeatable."""
     for rewards in _reward_cases():
         group = group_of(rewards)

@@ -101,7 +101,7 @@ def overspends(stats, budget):
     ("check", "broken"),
     [
         (check_selector, by_position),
-        (check_selector, too_few),
+        (functools.partial(check_selector, keep=4), too_few),
         (check_advantage, reaches_dropped),
         (functools.partial(check_advantage, baseline="group"), ignores_flatness),
         (check_weighting, negative),

@@ -125,7 +125,7 @@ def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(mo
     (note,) = error.value.__notes__
     folder = whole.folder.with_name("broken")
     if saved is None:
-        assert "Step 2 broke off between two of its updates" in note
+        assert "Step 2 broke off after its first update and before it was logged" in note
         assert not (folder / "checkpoints").exists()
     else:
         assert checkpoints(folder) == [f"step-00000{saved}"]

@@ -99,7 +99,7 @@ def test_the_configuration_for_problems_of_your_own_trains(tmp_path, monkeypatch
 
 def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    exec(PYTHON[0], {})
+    exec(PYTHON[0], {"__name__": "__main__"})
     assert (tmp_path / "runs" / "short" / "metrics.jsonl").is_file()
     assert "held-out, after 5 steps" in capfd.readouterr().out
     (last,) = (row for row in read_metrics(tmp_path / "runs" / "short") if row["step"] == 5)
@@ -108,11 +108,11 @@ def test_the_reward_of_your_own_runs(tmp_path, monkeypatch, capfd):
 
 def test_the_selector_and_the_allocator_of_your_own_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    mine = {}
+    mine = {"__name__": "__main__"}
     exec(PYTHON[1], mine)
     steps = [row for row in read_metrics(tmp_path / "runs" / "undecided") if "budget/rollouts" in row]
     assert [row["budget/rollouts"] for row in steps] == [512, 512, 512]
-    testing.check_selector(mine["finished"], keep=None)
+    testing.check_selector(mine["finished"])
     testing.check_allocator(mine["undecided"])
 
 

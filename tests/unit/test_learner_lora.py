@@ -68,6 +68,13 @@ def test_an_unknown_target_is_refused() -> None:
         add_lora(base(), rank=2, alpha=6.0, targets=("qq_proj",), seed=0)
 
 
+@pytest.mark.parametrize(("rank", "targets"), [(4, ("q_proj",)), (2, ("q_proj", "v_proj"))], ids=["rank", "targets"])
+def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, rank: int, targets: tuple[str, ...]) -> None:
+    add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=4).save_pretrained(tmp_path)
+    with pytest.raises(RunFolderError, match=r"does not belong to this model .*q_proj|does not belong .*v_proj"):
+        load_adapter(add_lora(base(), rank=rank, alpha=6.0, targets=targets, seed=4), tmp_path)
+
+
 def test_an_adapter_is_read_from_safetensors_and_from_no_pickle(tmp_path: Path) -> None:
     model = add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=4)
     model.save_pretrained(tmp_path)

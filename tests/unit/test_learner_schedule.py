@@ -226,7 +226,9 @@ def test_unknown_pass_rates_are_nan() -> None:
     cut(many(2), weighting=spy)
 
 
-@pytest.mark.parametrize("bad", [lambda shape: np.ones(1), lambda shape: np.full(len(shape.lengths), np.nan)])
+@pytest.mark.parametrize(
+    "bad", [lambda s: np.ones(1), lambda s: np.full(len(s.lengths), np.nan), lambda s: "x", lambda s: [[1], [2, 3]]]
+)
 def test_a_weighting_that_breaks_its_contract_is_refused(bad: object) -> None:
     with pytest.raises(ConfigError, match="one finite weight per entry"):
         cut(many(3), weighting=bad)

@@ -87,7 +87,8 @@ def test_parity_counts_the_ratios_outside_the_band():
         ([0.11, 0.1], {"tail": 1.0}, 1.0),  # their mean is above the tolerance
         ([0.11, -0.12], {"mean": 1.0}, 1.0),  # so is the percentile
         ([0.3, 0.0], {"mean": 1.0, "tail": 1.0}, 0.0),
-        ([0.3, 0.0], {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 1.0),  # half of the ratios outside
+        ([0.3] * 3 + [0.0] * 3, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 1.0),  # half of the ratios outside
+        ([0.3] * 2 + [0.0] * 2, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 0.0),  # two tokens tell nothing
         ([math.nan, 0.0], {}, 1.0),
         ([0.0, math.nan], {}, 1.0),
         ([-math.inf, 0.0], {}, 1.0),
@@ -99,7 +100,7 @@ def test_parity_counts_the_ratios_outside_the_band():
     ],
 )
 def test_an_alarm_is_a_mean_a_percentile_or_a_share_above_its_limit(policy, limits, alarm):
-    assert parity(policy, [0.0, 0.0], **limits)["policy/parity_alarm"] == alarm
+    assert parity(policy, [0.0] * len(policy), **limits)["policy/parity_alarm"] == alarm
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,13 @@ def test_a_masked_token_is_none_of_a_loss_s():
         Objective(lambda out, mb: (OUT.logprobs, {}))(OUT, mb)
 
 
+def test_what_no_array_can_be_made_of_is_said():
+    with pytest.raises(ConfigError, match="the allocator gave object of shape"):
+        check_counts([[1], [2, 3]], 2, 8)
+    with pytest.raises(ConfigError, match="the selector gave object of shape"):
+        chain([lambda group, rng: [[True], [True, False]]])(group_of([1.0, 0.0]), RNG)
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

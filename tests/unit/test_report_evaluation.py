@@ -6,7 +6,8 @@ import tomllib
 import pytest
 from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 
-from winnow.config import validate
+from winnow.algos.loss import clip
+from winnow.config import dump, validate
 from winnow.errors import ConfigError, DataError
 from winnow.report.evaluation import (
     Measured,
@@ -121,6 +122,21 @@ def test_a_report_beside_the_rows_is_not_overwritten_either(tmp_path):
     (tmp_path / "eval.txt").write_text("mine")
     with pytest.raises(DataError, match=r"eval\.txt already exists"):
         check_new(tmp_path / "eval.jsonl", beside(tmp_path / "eval.jsonl", ".txt"))
+
+
+def test_a_function_that_is_called_like_a_member_is_not_taken_for_it(tmp_path):
+    """All that a manifest keeps of it is a name, which is then no member's."""
+
+    def boxed(prompt, rollout):
+        return 0.25
+
+    saved = dump(validate({"reward": boxed}))
+    assert saved["reward"]["use"].endswith("boxed (given from Python)")
+    with pytest.raises(
+        ConfigError, match=r"reward: only the name of .*boxed.* was saved; give the same function again"
+    ):
+        check_found(validate(saved), tmp_path)
+    assert dump(validate({"loss": clip}))["loss"]["use"] == "clip"
 
 
 @pytest.mark.parametrize("reward", [{"use": "short_and_right"}, {"parts": [{"use": "r1_zero"}, {"use": "short"}]}])

@@ -10,7 +10,7 @@ import pytest
 from winnow.config import Config, dump
 from winnow.errors import ConfigError, RunFolderError
 from winnow.state.folder import RunFolder
-from winnow.state.manifest import MAY_CHANGE, compare, recorded
+from winnow.state.manifest import MAY_CHANGE, Change, compare, recorded, same_evaluation
 
 RUN = Path("runs/a")
 
@@ -127,6 +127,37 @@ def test_what_may_change_exists():
         for name in tables:
             table = table[name]
         assert last in table or last in engine, key
+
+
+def test_a_file_of_code_named_from_another_folder_is_the_same(tmp_path):
+    """By its name beside the configuration, by its place, and not where another file stands there."""
+    digest = {"mine.py": "sha256:1"}
+    before = located({"reward": {"use": "mine.py:f"}, "select": [{"use": "mine.py:g"}]}, digest, tmp_path)
+    place = str(tmp_path / "mine.py")
+    same = {"reward": {"use": f"{place}:f"}, "select": [{"use": f"{place}:g"}]}
+    after = located(same, {place: "sha256:1"}, tmp_path / "elsewhere")
+    assert [c.key for c in compare(before, after, run=tmp_path, step=1)] == ["base"]
+    other = located({**same, "reward": {"use": "mine.py:f"}}, {"mine.py": "sha256:2"}, tmp_path / "elsewhere")
+    with pytest.raises(RunFolderError, match=r"reward\.use: mine\.py has changed since the run read it"):
+        compare(before, other, run=tmp_path, step=1)
+
+
+def located(config, digests, base):
+    return {"config": config, "inputs": {"reward.use": digests}, "base": str(base)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "allow", "same"),
+    [
+        ((), (), True),
+        (("steps", "evaluate.every", "threads", "versions.torch"), (), True),
+        (("evaluate.problems",), (), False),
+        (("optimizer.learning_rate",), ("optimizer",), False),
+    ],
+)
+def test_an_evaluation_holds_until_something_that_it_is_of_changes(keys, allow, same):
+    changes = [Change(step=3, key=key, was=1, now=2, notice="") for key in keys]
+    assert same_evaluation(changes, allow) is same
 
 
 def test_changes_add_up_over_resumes(tmp_path):

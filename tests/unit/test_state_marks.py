@@ -10,7 +10,7 @@ import pytest
 
 import winnow
 from winnow.errors import DataError, RunFolderError
-from winnow.state import checkpoint
+from winnow.state import checkpoint, logbook
 from winnow.state.logbook import Logbook, read_metrics
 from winnow.state.marks import TAIL_BYTES, lost, synced_mark
 
@@ -207,6 +207,22 @@ def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path)
     log.write(2, {"reward/mean": 0.6666, "seconds/step": 1.5}, [], [])
     save(log.sync(3))
     assert checkpoint.newest(tmp_path).logs == log.sync(3)
+
+
+def test_a_checkpoint_relies_on_no_row_that_a_signal_came_right_after(tmp_path, monkeypatch):
+    """Between the row's bytes and whatever follows them: a resume cuts the row off, and must not miss it then."""
+    rows = three_steps(tmp_path)
+    log = Logbook(tmp_path, seed=0)
+    write_all = logbook.write_all
+
+    def interrupted(descriptor, data):
+        write_all(descriptor, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logbook, "write_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.write_between(3, {"seconds/probe": 0.5})
+    assert log.sync(3) == rows
 
 
 def test_a_checkpoint_relies_on_no_row_of_the_step_that_comes_next(tmp_path):

@@ -159,8 +159,8 @@ def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: p
     """By the kernel, after a second of computing, however busy the machine is."""
     monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
     model = qwen()
-    model.chat_template = "{% if 'b' in messages[0].content %}" + endless + "{% endif %}x"
-    with pytest.raises(DataError, match=r"chat template does not end: prompt [12] took more than 0 seconds of comput"):
+    model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}x"
+    with pytest.raises(DataError, match=r"chat template does not end: prompt [13] took more than 0 seconds of comput"):
         render(asked("a", "b", "c"), model, template="chat", max_prompt_tokens=99)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from winnow.errors import ConfigError
-from winnow.records import BoolArray, FloatArray, Group, IntArray
+from winnow.records import BoolArray, FloatArray, Group, IntArray, as_array
 from winnow.registry import register
 from winnow.seeds import Rng
 
@@ -109,7 +109,7 @@ def kept_size(keep_per_prompt: Keep, n: int) -> int:
 
 
 def _checked(answer: object, n: int) -> BoolArray:
-    mask = np.asarray(answer)
+    mask = as_array(answer)
     if mask.shape != (n,) or mask.dtype != np.bool_:
         raise ConfigError(
             f"the selector gave {mask.dtype} of shape {mask.shape} for {n} rollouts; it must return a mask, one bool "

@@ -52,9 +52,16 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise RunFolderError(f"there is no {ADAPTER_WEIGHTS} in {folder}; resume from another checkpoint")
     saved = load_file(folder / ADAPTER_WEIGHTS)
-    result = peft.set_peft_model_state_dict(model, saved)
-    if result.unexpected_keys or not saved:
+    try:
+        result = peft.set_peft_model_state_dict(model, saved)
+        other = [
+            *result.unexpected_keys,
+            *(name for name in result.missing_keys if ".lora_" in name and ".default." in name),
+        ]
+    except RuntimeError as error:  # torch's, where shapes differ
+        other = [str(error).partition("\n")[2].strip()]
+    if other or not saved:
         raise RunFolderError(
-            f"the adapter in {folder} does not belong to this model ({result.unexpected_keys[:2]} ...); "
+            f"the adapter in {folder} does not belong to this model ({other[:2]} ...); "
             f"resume with the model and the adapter settings that the run started with"
         )

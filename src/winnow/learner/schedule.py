@@ -9,7 +9,7 @@ import numpy as np
 
 from winnow import seeds
 from winnow.errors import ConfigError
-from winnow.records import Batch, FloatArray, Group, IntArray, Rollout, Row, Shape
+from winnow.records import Batch, FloatArray, Group, IntArray, Rollout, Row, Shape, as_array
 
 
 def schedule(
@@ -121,10 +121,10 @@ def _shape(sequences: Sequence[_Candidate], planned: int, rates: FloatArray, max
 def _weigh(weighting: Callable[[Shape], FloatArray], shape: Shape) -> FloatArray:
     if len(shape.lengths) == 0:
         return np.zeros(0)
-    weights = np.asarray(weighting(shape), dtype=np.float64)
-    if weights.shape != shape.lengths.shape or not np.all(np.isfinite(weights)):
+    answer = as_array(weighting(shape))
+    if answer.shape != shape.lengths.shape or answer.dtype.kind not in "fiu" or not np.all(np.isfinite(answer)):
         raise ConfigError(
-            f"the weighting gave {weights!r} for {len(shape.lengths)} sequences; "
+            f"the weighting gave {answer!r} for {len(shape.lengths)} sequences; "
             f"it must return one finite weight per entry of shape.lengths"
         )
-    return weights
+    return answer.astype(np.float64)

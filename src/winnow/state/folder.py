@@ -151,7 +151,7 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
     try:
         check_kind(path / MANIFEST, "a file", follow=True)
         data = json.loads((path / MANIFEST).read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or "winnow_run" not in data:
         return None

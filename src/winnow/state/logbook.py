@@ -123,9 +123,9 @@ class Logbook:
         return stays
 
     def _append(self, path: Path, step: int, rows: bytes) -> None:
-        began = _append(path, rows)
-        if self._began.get(path.name, (-1, 0))[0] < step:
-            self._began[path.name] = (step, began)
+        if self._began.get(path.name, (-1, 0))[0] < step:  # before its bytes: a signal may come right after them
+            self._began[path.name] = (step, path.stat().st_size if path.exists() else 0)
+        _append(path, rows)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -179,8 +179,8 @@ def ends_cut(path: Path) -> bool:
     return False
 
 
-def _append(path: Path, rows: bytes) -> int:
-    """Append whole rows or nothing; the byte at which they begin. Raises RunFolderError."""
+def _append(path: Path, rows: bytes) -> None:
+    """Append whole rows or nothing. Raises RunFolderError."""
     with _refusals(path), opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
         end = os.fstat(descriptor).st_size
         try:
@@ -188,7 +188,6 @@ def _append(path: Path, rows: bytes) -> int:
         except OSError:
             os.ftruncate(descriptor, end)
             raise
-    return end
 
 
 @contextlib.contextmanager

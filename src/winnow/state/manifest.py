@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -77,8 +78,13 @@ def compare(
     after = json.loads(json.dumps(after))  # tuples as the lists that were read
     _check_allowed(allow, [before, after])
     _check_steps(run, step, after["config"])
-    config = [Change(step, *found, _sentence(*found)) for found in _differences(before.get("config"), after["config"])]
-    changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), step)]
+    bases = (str(before.get("base", "")), str(after.get("base", "")))
+    config = [
+        Change(step, *found, _sentence(*found))
+        for found in _differences(before.get("config"), after["config"])
+        if _placed(found[1], bases[0]) != _placed(found[2], bases[1])
+    ]
+    changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
     refused = [c for c in changes if not (_may_change(c.key, after["config"]) or _within(c.key, allow))]
     if refused:
         raise RunFolderError(
@@ -91,6 +97,12 @@ def compare(
         for found in _differences(_surroundings(before), _surroundings(after))
     ]
     return (*(c for c in changes if c.key != "output"), *around)
+
+
+def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
+    """Whether an evaluation made before these changes, some of them allowed by name, is the one that is made now."""
+    keys = [change.key for change in changes if change.key != "evaluate.every"]
+    return not any(_within(key, ("evaluate", *allow)) for key in keys)
 
 
 def recorded(changes: Sequence[Change]) -> list[dict[str, Any]]:
@@ -113,10 +125,12 @@ def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
         )
 
 
-def _edited(before: Mapping[str, Any], after: Mapping[str, Any], step: int) -> Iterator[Change]:
+def _edited(before: Mapping[str, Any], after: Mapping[str, Any], bases: tuple[str, str], step: int) -> Iterator[Change]:
     """Files of one key that are no longer what they were, where both runs know any."""
     for key in before:
         was, now = before[key], after.get(key, before[key])
+        if _placed(was, bases[0]) == _placed(now, bases[1]):
+            continue
         files = [name for name in dict.fromkeys([*was, *now]) if was.get(name) != now.get(name)]
         if files:
             how = {(True, True): "has changed", (True, False): "is gone", (False, True): "is new"}
@@ -150,6 +164,17 @@ def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, 
             yield from _differences(before.get(name), after.get(name), f"{key}.{name}" if key else name)
     elif before != after:
         yield key, before, after
+
+
+def _placed(value: Any, base: str) -> Any:
+    """A value with its files of code by their places, so that one that is named from another folder is the same."""
+    if isinstance(value, dict):
+        return {_placed(name, base): _placed(inner, base) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_placed(inner, base) for inner in value]
+    if isinstance(value, str) and (value.endswith(".py") or ".py:" in value):
+        return os.path.realpath(os.path.join(base, value))
+    return value
 
 
 def _keys(config: Any, key: str = "") -> Iterator[str]:

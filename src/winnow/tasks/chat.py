@@ -98,6 +98,7 @@ def _answer(pipe: BinaryIO, texts: Iterator[str]) -> None:
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         for text in texts:
             pipe.write(json.dumps(text).encode() + b"\n")
+            pipe.flush()  # what a limit ends cannot write it any more, and the prompts are counted
     except BrokenPipeError:
         return
     except MemoryError:

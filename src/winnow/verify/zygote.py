@@ -52,8 +52,9 @@ class Zygote:
 
     A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that
     does not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then
-    judged again by the same worker. As long as nothing is known of the reward that is ten times the limit; then it is
-    twice what the slowest first verdict took, and nothing at all where the very first one never came.
+    judged again by the same worker. As long as nothing is known of the reward that is ten times the limit, and half as
+    much after each first verdict that never came, as it may be the answer that hangs, or the reward; then it is twice
+    what the slowest first verdict took.
     """
 
     def __init__(self, trainer: Wire, reward: Score, settings: Settings) -> None:
@@ -173,7 +174,7 @@ class Zygote:
                 detail = f"no verdict within {self._settings.timeout_seconds:g} seconds; the worker was killed"
                 if not worker.warm and self._warm_up:
                     detail += f" after {limit:.3g}, with what its first verdict was given to import and prepare"
-                    self._warm_up = self._warm_up if self._slowest_first else 0.0
+                    self._warm_up = self._warm_up if self._slowest_first else self._warm_up / 2
                 self._fail(worker.tasks.popleft(), "timeout", detail, seconds=now - worker.started)
                 self._requeue(worker)
 
