@@ -35,8 +35,9 @@ def reasoning_gym(
     the generator's own scorer, which the reward `reasoning_gym` wraps.
 
     Raises DataError without the library, ConfigError for an unknown generator or option, for a generator whose scorer
-    needs more than JSON can carry or would execute what the options brought into an item, for one with fewer than `size` different problems of the split, and, with `audit`,
-    for one in which a constant answer beats the share of the commonest gold by more than 0.05.
+    needs more than JSON can carry, for options that bring what its scorer would execute into an item, for a generator
+    with fewer than `size` different problems of the split, and, with `audit`, for one in which a constant answer beats
+    the share of the commonest gold by more than 0.05.
     """
     asked = check_split(split)
     if size < 1:
