@@ -107,7 +107,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option()] = None,
     temperature: Annotated[float | None, typer.Option()] = None,
     trust_run: Annotated[
-        bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names.")
+        bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names, whoever made it.")
     ] = False,
     output: Annotated[
         Path | None, typer.Option(help="Write every rollout here; a report (.txt) and metrics (.json) beside it.")

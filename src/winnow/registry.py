@@ -198,7 +198,7 @@ def _raised_at(own: Callable[..., Any], error: Exception) -> str:
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
-    """Import `function` from `"file.py:function"`. The file is the user's own, trusted code."""
+    """Import `function` from `"file.py:function"`. The file is the user's own, trusted code: its text, as it stands."""
     file_name, _, function_name = path.rpartition(":")
     file = (base or Path.cwd()) / file_name
     if not file_name.endswith(".py"):  # Python would import compiled code as well, of which nobody sees what it does
@@ -208,10 +208,10 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     module_name = "winnow_user_" + re.sub(r"\W", "_", str(file.resolve()))
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None, "a .py file always has a loader"
-    assert spec.loader is not None
+    assert spec.origin is not None
     module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
+    try:  # not by the loader, which may take a compiled file beside it, of which nobody sees what it does
+        exec(compile(file.read_bytes(), spec.origin, "exec", dont_inherit=True), vars(module))
     except Exception as error:
         raise ConfigError(f"{path!r}: importing {file} raised {type(error).__name__}: {error}") from error
     function = getattr(module, function_name, None)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import py_compile
+import sys
+import traceback
+
 import numpy as np
 import pytest
 
@@ -67,6 +72,45 @@ def test_a_function_that_cannot_be_loaded(tmp_path, path, message):
     (tmp_path / "broken.py").write_text("1 / 0\n")
     with pytest.raises(ConfigError, match=message):
         load_function(path, base=tmp_path)
+
+
+def test_the_text_of_a_file_is_what_runs_and_not_compiled_code_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, other = tmp_path / "mine.py", tmp_path / "other.py"
+    file.write_text("def half(groups):\n    return 'as read'\n")
+    other.write_text("def half(groups):\n    return 'planted'\n")
+    cached = importlib.util.cache_from_source(str(file))
+    py_compile.compile(str(other), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    other.unlink()
+    assert load_function("mine.py:half", base=tmp_path)(()) == "as read"
+    (tmp_path / "fresh.py").write_text("def half(groups):\n    return 0.5\n")
+    load_function("fresh.py:half", base=tmp_path)
+    assert not list((tmp_path / "__pycache__").glob("fresh*"))  # and none is made
+
+
+def test_a_file_is_read_as_an_import_reads_it(tmp_path):
+    (tmp_path / "mine.py").write_bytes(
+        b"# -*- coding: latin-1 -*-\n"
+        b"from dataclasses import dataclass\n"
+        b"@dataclass\n"
+        b"class Said:\n"
+        b"    word: str = '\xe9'\n"
+        b"def word(groups) -> Said | list[int]:\n"
+        b"    return Said().word if groups else 1 / 0\n"
+    )
+    (tmp_path / "cut.py").write_text("x = 1\ndef f(groups:\n")
+    word = load_function("mine.py:word", base=tmp_path)
+    assert word([1]) == "\xe9"
+    assert word.__annotations__["return"] != "Said | list[int]"  # winnow's own __future__ is not the file's
+    with pytest.raises(ZeroDivisionError) as raised:
+        word([])
+    last = traceback.extract_tb(raised.value.__traceback__)[-1]
+    assert (last.filename, last.lineno, last.line) == (
+        str(tmp_path / "mine.py"), 7, "return Said().word if groups else 1 / 0",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"importing .*cut\.py raised SyntaxError: .*\(cut\.py, line 2\)"):
+        load_function("cut.py:f", base=tmp_path)
+    assert not any(getattr(module, "__file__", None) == str(tmp_path / "mine.py") for module in sys.modules.values())
 
 
 def test_a_wrong_signature_is_refused():

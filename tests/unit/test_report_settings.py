@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,7 @@ CODE = [
         "rollout.engine.script = '/x/evil.py:planted'",
     ),
     ({"reward": {"use": "code_tests", "sandbox": "unsafe"}}, "reward.sandbox = 'unsafe'"),
+    ({"reward": {"use": "reasoning_gym"}}, "reward = 'reasoning_gym'"),  # of items that another task reads from a file
 ]
 
 
@@ -143,6 +145,35 @@ def test_code_that_a_run_names_is_shown_and_not_run(run, named, shown):
     assert not (folder / "planted").exists()
     settings_for(str(checkpoint), trust_run=True)
     settings_of(folder, {}, trust_run=True)
+
+
+def test_the_path_shown_is_the_file_that_is_imported(run, tmp_path):
+    folder = run({**TRAINED, "reward": {"use": "link/../evil.py:planted"}}).parents[1]
+    (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "evil.py").write_text(PLANTED)
+    (folder / "link").symlink_to(tmp_path / "elsewhere" / "inner")  # .. goes up from there
+    refused = invoke("eval", folder / "checkpoints" / "step-000002")
+    assert f"reward = '{tmp_path}/elsewhere/evil.py:planted'" in refused.stderr
+    (folder / "evil.py").unlink()
+    (folder / "evil.py").symlink_to(tmp_path / "elsewhere" / "evil.py")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"]["reward"] = {"use": "evil.py:planted"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert (
+        f"reward = '{tmp_path}/elsewhere/evil.py:planted'" in invoke("eval", folder / "checkpoints/step-000002").stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "keys"),
+    [
+        ({"task": {"use": "reasoning_gym", "dataset": "countdown"}}, {}),  # its items are made here
+        (TRAINED, {"task": {"use": "jsonl", "path": "mine.jsonl"}}),
+    ],
+)
+def test_a_scorer_of_items_that_are_no_stranger_s_needs_no_trust(run, config, keys):
+    checkpoint = run({**TRAINED, **config, "reward": {"use": "reasoning_gym"}})
+    assert settings_for(str(checkpoint), keys=keys)[0].reward.use == "reasoning_gym"
 
 
 def test_what_a_call_names_itself_is_trusted(run, tmp_path, monkeypatch):
@@ -195,13 +226,21 @@ def test_a_manifest_that_is_none_is_an_error_where_it_is_needed(run, text, said)
     assert settings_for(str(checkpoint), keys={"task": "gsm8k"})[0].seed == 0
 
 
-def test_another_user_s_manifest_is_not_taken_over(run, monkeypatch):
+def test_another_user_s_manifest_is_taken_over_with_trust_alone(run, monkeypatch, capsys):
     checkpoint = run(TRAINED)
+    folder = checkpoint.parents[1]
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(checkpoint).st_uid + 1)
-    with pytest.raises(RunFolderError, match="belongs to another user"):
+    remedy = r"belongs to another user .*trust_run=True from Python.*--trust-run.*chown.*a configuration of your own"
+    with pytest.raises(RunFolderError, match=remedy):
         settings_for(str(checkpoint))
-    with pytest.raises(RunFolderError, match="belongs to another user"):
-        winnow.resume(checkpoint.parents[1])
+    with pytest.raises(RunFolderError, match=remedy):
+        winnow.resume(folder)
+    assert settings_for(str(checkpoint), trust_run=True)[0].seed == 7
+    assert settings_of(folder, {}, trust_run=True)[0].seed == 7
+    assert capsys.readouterr().err == ""
+    assert settings_for(str(checkpoint), keys={"task": "gsm8k"})[0].seed == 0  # as for a model that is no checkpoint
+    assert re.search("note: nothing of the run's settings holds here: .*" + remedy, capsys.readouterr().err)
+    assert settings_for(str(checkpoint), keys={"task": "gsm8k"}, trust_run=True)[0].seed == 7
 
 
 def test_a_manifest_that_is_a_link_or_a_pipe_is_not_read(run, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.gym import ConstantAudit, audit_constants, reasoning_gym, refuse_constants
-from winnow.rewards.gym_answers import admits
+from winnow.rewards.gym_answers import admits, foreign_field
 from winnow.verify import Verifiers
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -76,6 +77,71 @@ def test_junk_is_never_right(dataset: str, junk: str) -> None:
     if dataset in ("word_sorting", "caesar_cipher") and junk in ("nan", "inf"):
         pytest.skip("a word like any other")
     assert score(dataset, entry, junk).reward < 0.5
+
+
+EXECUTED = [
+    ("bitwise_arithmetic", "0x10", ("metadata", "problem")),
+    ("number_sorting", '["1", "2"]', ("answer",)),
+    ("polynomial_multiplication", "2*x", ("answer",)),
+    *((name, "x + C", ("metadata", field)) for name in ("simple_integration", "intermediate_integration")
+      for field in ("integrand", "variable")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dataset", "answer", "field"), EXECUTED)
+def test_no_scorer_executes_a_field_of_an_item_that_came_from_a_file(
+    dataset: str, answer: str, field: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = {"question": "", "answer": "x", "metadata": {"variable": "x", "integrand": "1", "direction": "ascending"}}
+    for number, payload in enumerate(PAYLOADS):
+        mark = tmp_path / f"mark{number}"
+        entry = json.loads(json.dumps(made))
+        (entry["metadata"] if len(field) == 2 else entry)[field[-1]] = payload.replace("MARK", str(mark))
+        outcome = score(dataset, entry, answer)
+        assert (outcome.kind, outcome.cause) == ("failed", "malformed"), payload
+        assert ".".join(field) in outcome.detail
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "field", "text"),
+    [
+        ("bitwise_arithmetic", "problem", "0x1 << 0xfffffff"),
+        ("bitwise_arithmetic", "problem", "0xff**0xffff"),
+        ("bitwise_arithmetic", "problem", "0x1 + " * 20_000 + "0x1"),
+        ("bitwise_arithmetic", "problem", None),
+        ("intermediate_integration", "integrand", "x**(9**9)"),
+        ("composite", "source_dataset", "countdown"),
+    ],
+)
+def test_an_item_that_no_generator_makes_is_malformed(dataset: str, field: str, text: str | None) -> None:
+    entry = {"question": "", "answer": "0x1", "metadata": {"variable": "x", "integrand": "x", field: text}}
+    assert score(dataset, entry, "0x1").cause == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        ("bitwise_arithmetic", {"difficulty": 10}),
+        ("number_sorting", {"max_value": 10**18, "max_numbers": 30}),
+        ("polynomial_multiplication", {"max_value": 1000, "max_polynomials": 6, "max_terms": 8}),
+        ("simple_integration", {"max_terms": 9}),
+    ],
+)
+def test_what_the_generators_make_is_admitted(dataset: str, options: dict[str, Any]) -> None:
+    made = factory.create_dataset(dataset, seed=1, size=30, **options)
+    assert {foreign_field(dataset, made[i]) for i in range(30)} == {None}
+
+
+def test_the_files_of_the_library_that_execute_text_are_those_that_were_read() -> None:
+    """A version with another needs its scorer read, and a grammar of what it executes."""
+    calls = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(|literal_eval\(|pickle|subprocess|os\.system")
+    library = Path(factory.__file__).parent
+    found = {path.stem for path in library.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))}
+    generating = {"basic_arithmetic", "codeio", "generators_00_49", "generators_50_99"}  # of what the library brings
+    of_answers = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24"}
+    own_parser = {"propositional_logic"}
+    assert found == generating | of_answers | own_parser | {dataset for dataset, _, _ in EXECUTED}
 
 
 def test_an_integral_is_not_answered_by_itself() -> None:

@@ -372,6 +372,18 @@ def test_reasoning_gym_refuses(options: dict[str, Any], message: str) -> None:
         reasoning_gym("train", **options)
 
 
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        ("simple_integration", {"symbols": ["x.__class__"]}),
+        ("polynomial_multiplication", {"variables": ["x.__class__"], "min_polynomials": 2, "max_polynomials": 2}),
+    ],
+)
+def test_reasoning_gym_refuses_options_that_its_scorer_would_execute(dataset: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"task\.options: the scorer of {dataset} would execute"):
+        reasoning_gym("train", dataset=dataset, size=1, options=options)
+
+
 def test_reasoning_gym_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)

@@ -18,6 +18,7 @@ from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.state.folder import FORMAT, MANIFEST
 
 CHECKPOINTS = "checkpoints"
+TRUST = "say that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 
@@ -37,11 +38,17 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     """
     path = run / MANIFEST
     try:
-        data = json.loads(_read(path, own=own))
+        owner, text = _read(path)
+        data = json.loads(text)
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
     except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is not JSON ({error}); give a configuration of your own instead") from error
+    if own and owner != os.geteuid():
+        raise RunFolderError(
+            f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name: read it "
+            f"first; then {TRUST}, make the file your own (chown), or give a configuration of your own"
+        )
     kind = data.get("winnow_run") if isinstance(data, dict) else None
     if not isinstance(kind, int) or not 1 <= kind <= FORMAT or not isinstance(data.get("config"), dict):
         raise RunFolderError(f"{path} is no manifest of a run that this version of winnow can read")
@@ -90,27 +97,35 @@ def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -
     `said` are the keys that the user gave, nested: what is named there is their own choice.
     """
     own = {(key.removesuffix(".use"), text) for key, text in _texts(said)}
-    code = ((key, text) for key, text in _texts(config.model_dump()) if _runs(key, text))
+    items_made = config.task.use == "reasoning_gym" or "task" in said
+    code = ((key, text) for key, text in _texts(config.model_dump()) if _runs(key, text, items_made=items_made))
     found = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in own]
     if not found:
         return
     shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)
     raise ConfigError(
-        f"{manifest.path} names code that would run here: {shown}. Read it first; then say that the run is trusted "
-        f"(trust_run=True from Python, on the command line --trust-run), or give other values for these keys"
+        f"{manifest.path} names code that would run here: {shown}. Read it first; then {TRUST}, or give other values "
+        f"for these keys"
     )
 
 
-def _runs(key: str, text: str) -> bool:
-    """A function of a file is imported, and a reward without a sandbox runs what the model writes."""
-    return ".py:" in text or (key.rpartition(".")[2] == "sandbox" and text == "unsafe")
+def _runs(key: str, text: str, *, items_made: bool) -> bool:
+    """A function of a file is imported, a reward without a sandbox runs what the model writes, and scorers of
+    reasoning-gym execute fields of an item, which its own task makes.
+    """
+    unsafe = key.endswith(".sandbox") and text == "unsafe"
+    scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"
+    return ".py:" in text or unsafe or (scorer and not items_made)
 
 
 def _shown(key: str, text: str, base: Path) -> str:
-    """With the whole path of a file: a member's starts from `base`, any other from where the user stands."""
+    """With the path of the file that is imported, links followed: a member's starts from `base`, any other from where
+    the user stands.
+    """
     if ".py:" not in text:
         return text
-    return os.path.abspath(base / text if key.endswith("use") else text)
+    file, _, function = text.rpartition(":")
+    return f"{os.path.realpath(base / file if key.endswith('use') else file)}:{function}"
 
 
 def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -125,13 +140,11 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(inner, f"{key}.{place}")
 
 
-def _read(path: Path, *, own: bool) -> bytes:
-    """A file that is no link and nothing that could block; with `own`, one that belongs to this user."""
+def _read(path: Path) -> tuple[int, bytes]:
+    """(uid of its owner, bytes) of a file that is no link and nothing that could block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             raise OSError("not a regular file")
-        if own and about.st_uid != os.geteuid():
-            raise OSError(f"it belongs to another user (uid {about.st_uid}), whose settings are not taken over")
-        return file.read()
+        return about.st_uid, file.read()

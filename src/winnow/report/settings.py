@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from typing import Any
 from winnow.config import Config, Member, dump, merge, override, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.report.runs import Manifest, check_is_model, check_trusted, read_manifest, run_of
+from winnow.report.text import safe
 
 EVERY = 10**9  # problems: more than any task has
 
@@ -45,7 +47,7 @@ def settings_for(
 
     Raises ConfigError for a mistake in them, where a model brings no task, and where a run names code that this call
     does not (unless `trust_run`); DataError for a folder that is no model; RunFolderError for a run that is not this
-    user's own or cannot be read.
+    user's own (unless `trust_run`) or cannot be read. Where the task is named, such a run is a note, and the defaults.
     """
 
     def change(data: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def settings_for(
     check_is_model(model)
     said = change({})
     data, text, source, base = dict[str, Any](), "", "the configuration", Path.cwd()
-    manifest = _manifest(model, needed="task" not in said) if config is None else None
+    manifest = _manifest(model, needed="task" not in said, own=not trust_run) if config is None else None
     if config is not None:
         (data, text), source, base = read_toml(config), str(config), config.parent
     elif manifest is not None:
@@ -75,7 +77,7 @@ def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = Fals
     """What a run was started with, and its changes; raises as `settings_for`."""
     said: dict[str, Any] = {}
     merge(said, changes)
-    manifest = read_manifest(run)
+    manifest = read_manifest(run, own=not trust_run)
     merge(manifest.config, {"output": str(run)})
     merge(manifest.config, changes)
     config = validate(manifest.config, source=str(manifest.path))
@@ -84,14 +86,15 @@ def settings_of(run: Path, changes: Mapping[str, Any], *, trust_run: bool = Fals
     return config, manifest.base
 
 
-def _manifest(model: str, *, needed: bool) -> Manifest | None:
+def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
     """That of the run which a checkpoint is of. Raises for any other model where the task is needed from it."""
     run = run_of(model)
     try:
-        manifest = None if run is None else read_manifest(run)
-    except RunFolderError:
+        manifest = None if run is None else read_manifest(run, own=own)
+    except RunFolderError as error:
         if needed:
             raise
+        print(safe(f"note: nothing of the run's settings holds here: {error}"), file=sys.stderr)
         return None
     if manifest is None and needed and model != "bundled":
         here = os.path.isdir(os.path.expanduser(model))

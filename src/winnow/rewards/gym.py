@@ -20,7 +20,7 @@ from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning, answer_tag, last_boxed
 from winnow.rewards.graders import unparsable
-from winnow.rewards.gym_answers import admits
+from winnow.rewards.gym_answers import admits, foreign_field
 from winnow.rewards.outcomes import failure
 from winnow.rewards.tags import thinking_open
 
@@ -58,16 +58,20 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
 
     For prompts of the task `reasoning_gym`, whose `meta` holds the item (Stojanovski et al., 2025, arXiv 2505.24760).
     An answer that does not look like the data set's answers never reaches the scorer: it is unparsable. What the scorer
-    raises is a failure, and so is a score that is not finite; other scores are clamped.
+    raises is a failure, and so is a score that is not finite, or an item with a field that the scorer would execute and
+    that does not look like the data set's; other scores are clamped.
     """
+    dataset, entry = prompt.meta["dataset"], prompt.meta["entry"]
+    if field := foreign_field(dataset, entry):
+        return failure("malformed", said_foreign(dataset, field))
     answer = _answer(prompt, rollout)
-    if answer is None or not admits(prompt.meta["dataset"], prompt.meta["entry"], answer):
+    if answer is None or not admits(dataset, entry, answer):
         return unparsable()
-    scorer = _scorer(prompt.meta["dataset"], _key(prompt.meta["options"]))
+    scorer = _scorer(dataset, _key(prompt.meta["options"]))
     with contextlib.redirect_stdout(None):  # some print what they think of an answer
-        value = scorer(answer, prompt.meta["entry"])
+        value = scorer(answer, entry)
     if not math.isfinite(value):
-        return failure("malformed", f"the scorer of {prompt.meta['dataset']} returned {value} for {answer!r:.200}")
+        return failure("malformed", f"the scorer of {dataset} returned {value} for {answer!r:.200}")
     value = min(1.0, max(0.0, float(value)))
     correct = value == 1.0
     return Outcome(
@@ -77,6 +81,11 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
         parts={"answer": value},
         answer=answer,
     )
+
+
+def said_foreign(dataset: str, field: str) -> str:
+    """What is wrong with an item that has a `foreign_field`."""
+    return f"the scorer of {dataset} would execute {field} of the item, which does not look like one of this data set"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +136,7 @@ def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
 
 def _paid(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:
     """What the reward would pay; nothing where the scorer raises."""
-    if not admits(dataset, entry, answer):
+    if foreign_field(dataset, entry) or not admits(dataset, entry, answer):
         return 0.0
     try:
         with contextlib.redirect_stdout(None):

@@ -1,8 +1,9 @@
-"""What an answer to one of reasoning-gym's data sets looks like: only such an answer reaches the data set's scorer.
+"""What an answer to one of reasoning-gym's data sets looks like, and what its items: nothing else reaches its scorer.
 
 Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, some pay for
 `nan` or for any text at all. The nine, and those without a gold, have a grammar written here; of the others, the
-gold of the item says which words and marks an answer may have.
+gold of the item says which words and marks an answer may have. Five execute a field of the item as well, and an item
+may come from a file: such fields have a grammar too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST = 4096
+LONGEST_FIELD = 1 << 16  # of an item, characters
 _NUMBER_MARKS = frozenset("+-.,/ \t\n")
 _CLOSED = ({"true", "false"}, {"yes", "no"}, {"even", "odd"})
 _ARITHMETIC = r"(?!.*(?:\*\s*\*|/\s*/|\d{7}))[\d\s+\-*/()]+"
@@ -20,7 +22,7 @@ _POWER = r"\*\*\s*(?:\d{1,2}(?!\d)|\(\s*-?\s*\d{1,2}(?:\s*/\s*\d{1,2})?\s*\))(?!
 _LETTER = r"[a-zA-Z](?![a-zA-Z])"
 _EXPONENTIAL = rf"E\s*\*\*\s*(?:{_LETTER}|\((?:[\d\s+\-/]|\*(?!\*)|{_LETTER})*\))(?!\s*\*\*)"
 _FUNCTION = r"(?:sin|cos|tan|sec|csc|cot|exp|log|sqrt|asin|acos|atan|sinh|cosh|tanh|pi)(?![a-zA-Z])"
-_ALGEBRA = rf"(?:\s|{_EXPONENTIAL}|{_POWER}|\*(?!\*)|[-+/()]|\d{{1,12}}(?!\d)(?:\.\d{{1,6}})?|{_FUNCTION}|{_LETTER})+"
+_ALGEBRA = rf"(?:\s|{_EXPONENTIAL}|{_POWER}|\*(?!\*)|[-+/()]|\d{{1,64}}(?!\d)(?:\.\d{{1,6}})?|{_FUNCTION}|{_LETTER})+"
 _GRAMMARS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern, re.ASCII if name != "propositional_logic" else 0)
     for name, pattern in {
@@ -39,6 +41,33 @@ _GRAMMARS: Mapping[str, re.Pattern[str]] = {
     }.items()
 }
 _JSON = frozenset({"boxnet", "graph_color"})
+_SHIFTED = r"(?:0x[\da-f]{1,4}(?![\da-f])|(?:<<|>>)\s*0x[0-3](?![\da-f])|\*(?!\*)|[-+()\s])+"
+_NUMBER = r"['\"]?-?\d+(?:\.\d+)?(?:e[+-]?\d+)?['\"]?"
+_INTEGRAL = {"metadata.integrand": _ALGEBRA, "metadata.variable": "[a-zA-Z]"}
+_ITEMS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
+    name: {field: re.compile(pattern, re.ASCII) for field, pattern in fields.items()}
+    for name, fields in {
+        "bitwise_arithmetic": {"metadata.problem": _SHIFTED},
+        "number_sorting": {"answer": rf"\[\s*(?:{_NUMBER}(?:\s*,\s*{_NUMBER})*)?\s*\]"},
+        "polynomial_multiplication": {"answer": _ALGEBRA},
+        "simple_integration": _INTEGRAL,
+        "intermediate_integration": _INTEGRAL,
+        "composite": {"metadata.source_dataset": r"(?!)"},  # its scorer is another's, which the item chooses: none
+    }.items()
+}
+
+
+def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
+    """The first field of an item that the data set's scorer executes and its generator would not have made; None where
+    there is none.
+    """
+    for field, pattern in _ITEMS.get(dataset, {}).items():
+        text: Any = entry
+        for name in field.split("."):
+            text = text.get(name) if isinstance(text, Mapping) else None
+        if not isinstance(text, str) or len(text) > LONGEST_FIELD or pattern.fullmatch(text) is None:
+            return field
+    return None
 
 
 def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:

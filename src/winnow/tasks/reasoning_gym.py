@@ -9,7 +9,8 @@ from typing import Any
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.rewards.gym import AUDITED, refuse_constants
+from winnow.rewards.gym import AUDITED, refuse_constants, said_foreign
+from winnow.rewards.gym_answers import foreign_field
 from winnow.tasks.problems import problem
 from winnow.tasks.splits import Split, check_split, split_of
 
@@ -34,8 +35,9 @@ def reasoning_gym(
     the generator's own scorer, which the reward `reasoning_gym` wraps.
 
     Raises DataError without the library, ConfigError for an unknown generator or option, for a generator whose scorer
-    needs more than JSON can carry, for one with fewer than `size` different problems of the split, and, with `audit`,
-    for one in which a constant answer beats the share of the commonest gold by more than 0.05.
+    needs more than JSON can carry, for options that bring what its scorer would execute into an item, for a generator
+    with fewer than `size` different problems of the split, and, with `audit`, for one in which a constant answer beats
+    the share of the commonest gold by more than 0.05.
     """
     asked = check_split(split)
     if size < 1:
@@ -48,6 +50,7 @@ def reasoning_gym(
             f"task.size: {dataset} made {len(entries)} different {split} problems, {size} were asked for; lower "
             f"task.size or widen task.options"
         )
+    _check_items(dataset, entries)
     _check_scorer(generator, dataset, entries[0])
     if audit and asked == "train":
         refuse_constants(dataset, settings, [_plain(entry) for entry in entries[:AUDITED]])
@@ -77,6 +80,13 @@ def _different(items: Iterable[Mapping[str, Any]], asked: Split, size: int) -> l
             if len(found) == size:
                 break
     return list(found.values())
+
+
+def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Demand that no option, such as the name of a variable, brings text into an item that its scorer would execute."""
+    for entry in entries:
+        if field := foreign_field(dataset, entry):
+            raise ConfigError(f"task.options: {said_foreign(dataset, field)}; give other options")
 
 
 def _check_scorer(generator: Any, dataset: str, entry: dict[str, Any]) -> None:
