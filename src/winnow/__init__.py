@@ -182,8 +182,10 @@ def evaluate(
     Returns the metrics, what they are of (`asked()`), and the judged rollouts by problem (`sampled`, `greedy`).
     Raises WinnowError subclasses.
     """
+    from winnow.registry import check_not_importing
     from winnow.report.evaluation import evaluated
 
+    check_not_importing()
     return evaluated(
         str(model),
         problems=problems,
@@ -213,8 +215,10 @@ def open_run(path: str | Path) -> OpenRun:
 
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool) -> Result:
     from winnow.fit import fit
+    from winnow.registry import check_not_importing
     from winnow.report.progress import progress as display
 
+    check_not_importing()
     with contextlib.ExitStack() as stack:
         shown: Watch | None = stack.enter_context(display()) if progress else None
 

@@ -68,6 +68,7 @@ class Entry:
 
 
 GIVEN = " (given from Python)"
+_importing: list[Path] = []  # the files of users' that are being imported, the innermost last
 
 _ENTRIES: dict[str, dict[str, Entry]] = {family: {} for family in FAMILIES}
 
@@ -210,15 +211,27 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     assert spec is not None, "a .py file always has a loader"
     assert spec.origin is not None
     module = importlib.util.module_from_spec(spec)
+    _importing.append(file)
     try:  # not by the loader, which may take a compiled file beside it, of which nobody sees what it does
         exec(compile(file.read_bytes(), spec.origin, "exec", dont_inherit=True), vars(module))
     except Exception as error:
         raise ConfigError(f"{path!r}: importing {file} raised {type(error).__name__}: {error}") from error
+    finally:
+        _importing.pop()
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise ConfigError(f"{path!r}: {file} has no function {function_name!r}{did_you_mean(function_name, public)}")
     return function  # type: ignore[no-any-return]
+
+
+def check_not_importing() -> None:
+    """Raise ConfigError inside a file that is being imported for its functions: it must not start a run by that."""
+    if _importing:
+        raise ConfigError(
+            f"{_importing[-1]} is imported for its functions, and calls winnow while it is: put that call under "
+            f'`if __name__ == "__main__":`'
+        )
 
 
 def _checked(entry: Entry, name: str, value: Any, *, key: str) -> Any:

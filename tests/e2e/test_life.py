@@ -97,6 +97,8 @@ def trapped(smallest, tmp_path):
             "output": str(tmp_path / name),
             "loss": loss,
             "rollout": {"engine": engine},
+            "allocate": "gvm_online",  # so that what training has seen of a prompt is part of the state
+            "weighting": "prompt",
             "update": {"updates_per_step": 2},
             "evaluate": {"every": 2, "greedy": False},
             "verify": {"workers": 0},

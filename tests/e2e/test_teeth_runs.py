@@ -89,7 +89,8 @@ def test_a_term_teaches_from_groups_without_an_advantage(smallest, tmp_path):
 
 def test_a_run_that_broke_off_resumes_to_the_same_files(smallest, tmp_path):
     """Broken off after step 2, resumed from the checkpoint before it: weights, state and log as if nothing had been."""
-    config = smallest(steps=4, checkpoint={"every": 2}, update={"epochs": 2})
+    knowing = {"allocate": "gvm_online", "weighting": "prompt"}  # what was seen of a prompt decides what it gets
+    config = smallest(steps=4, checkpoint={"every": 2}, update={"epochs": 2}, **knowing)
 
     def break_off(event):
         if isinstance(event, StepReport) and event.step == 2:

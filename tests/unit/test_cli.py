@@ -176,7 +176,7 @@ ASKED = {
     "half of it is not enough": (
         "qwen2.5-instruct",
         ("prompt.system=Write <answer> what </answer>",),
-        "the prompt above",
+        "the prompt",
     ),
     "a box for nobody": ("qwen2.5-instruct", ("reward=boxed",), r"'boxed' reads an answer by '\boxed', and the prompt"),
     "also of the bundled policy": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 import winnow
 from winnow.cli import app
-from winnow.errors import ConfigError, RunFolderError
+from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.report.opened import OpenRun
 from winnow.state.checkpoint import newest
 
@@ -89,6 +90,41 @@ def test_an_evaluation_of_a_run_s_checkpoint(small, tmp_path):
     assert found.metrics["eval/reward_mean"] == pytest.approx(rewards.mean())
     everything = winnow.evaluate(str(result.model), reward=even, rollouts_per_prompt=1, greedy=False)
     assert (everything.asked()["problems"], everything.config.evaluate.problems) == (16, 16)
+
+
+def test_a_checkpoint_is_evaluated_on_the_problems_of_its_run_or_not_at_all(small, tmp_path, monkeypatch):
+    """A path starts from where the user stands, and another file may be there."""
+    problems = tmp_path / "problems.jsonl"
+    rows = [json.dumps({"question": f"What is {i} + 2?", "answer": f"{i + 2}"}) + "\n" for i in range(64)]
+    problems.write_text("".join(rows))
+    monkeypatch.chdir(tmp_path)
+    config = {**small(steps=1, evaluate={"problems": 2}), "task": {"use": "jsonl", "path": "problems.jsonl"}}
+    made = winnow.train(**config, **QUIET).model
+    asked = {"problems": 2, "rollouts_per_prompt": 1, "reward": even}
+    assert winnow.evaluate(made, **asked).asked()["task_options"] == {"path": "problems.jsonl"}
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(DataError, match=r"task\.path: from here, .*'problems\.jsonl' is not what the run of .* read"):
+        winnow.evaluate(made, **asked)
+    Path("problems.jsonl").write_text("".join(rows[:32]))
+    with pytest.raises(DataError, match=r"task\.path: from here"):
+        winnow.evaluate(made, **asked)
+    winnow.evaluate(made, task={"use": "jsonl", "path": str(problems)}, **asked)
+
+
+def test_an_evaluation_says_that_the_reward_s_form_is_asked_for_nowhere():
+    found = winnow.evaluate("bundled", problems=1, rollouts_per_prompt=1, reward="boxed")
+    (warning,) = found.warnings
+    assert warning.startswith("reward = 'boxed' reads an answer by")
+
+
+def test_a_file_that_is_imported_for_its_functions_starts_no_run(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import winnow\n\n\ndef one(prompt, rollout):\n    return 1.0\n\n\nwinnow.train(reward=one, steps=1)\n"
+    )
+    with pytest.raises(ConfigError, match=r"mine\.py is imported for its functions.*if __name__ == .__main__.:"):
+        winnow.train(reward=f"{tmp_path}/mine.py:one", steps=1, output=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_open_run_is_its_logs_as_arrays(tmp_path):

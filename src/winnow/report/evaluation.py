@@ -25,6 +25,7 @@ from winnow.learner.device import resolve_device
 from winnow.members import KEYS, check_installed, resolve_members
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.registry import resolve
+from winnow.report.first_prompt import FirstPrompt, unasked
 from winnow.report.settings import settings_for
 from winnow.report.text import accuracies, duration, percent, quoted, safe
 from winnow.state.rows import encode
@@ -46,6 +47,7 @@ class Measured(Evaluation):
 
     config: Config
     dropped: int  # problems whose prompt is longer than prompt.max_prompt_tokens
+    warnings: tuple[str, ...] = ()  # why the numbers may say little of the model
 
     def asked(self) -> dict[str, Any]:
         """What the numbers are of, as JSON."""
@@ -53,6 +55,7 @@ class Measured(Evaluation):
         return {
             "model": config.model.path,
             "task": config.task.label,
+            "task_options": {name: str(value) for name, value in config.task.options.items()},
             "split": config.evaluate.split,
             "problems": len(self.sampled),
             "dropped": self.dropped,
@@ -123,6 +126,7 @@ def evaluate_model(config: Config, base: Path) -> Measured:
         greedy=found.greedy,
         config=config.model_copy(update={"evaluate": asked}),
         dropped=held_out.dropped,
+        warnings=tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], loaded.tokenizer, config.model.path))),
     )
 
 
@@ -146,7 +150,9 @@ def _asked(measured: Measured) -> Iterator[str]:
     a = measured.asked()
     greedy = ", and once greedily" if a["greedy"] else ""
     yield safe(f"model      {a['model']}")
-    yield safe(f"task       {a['task']}, {a['problems']:,} {a['split']} problems, x {a['rollouts_per_prompt']}{greedy}")
+    options = ", ".join(f"{name} = {value}" for name, value in a["task_options"].items())
+    named = f"{a['task']} ({options})" if options else a["task"]
+    yield safe(f"task       {named}, {a['problems']:,} {a['split']} problems, x {a['rollouts_per_prompt']}{greedy}")
     if measured.dropped:
         yield (
             f"dropped    {measured.dropped:,} more, whose prompts are longer than prompt.max_prompt_tokens = "
@@ -156,6 +162,7 @@ def _asked(measured: Measured) -> Iterator[str]:
     yield safe(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens")
     yield safe(f"reward     {a['reward']}")
     yield f"sampling   temperature {a['temperature']:g}{cut}, engine {a['engine']}, seed {a['seed']}"
+    yield from (safe(f"warning    {text}") for text in measured.warnings)
 
 
 def _reward(config: Config) -> str:

@@ -51,7 +51,7 @@ def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
             fitting = [name for name, text in PLAIN.items() if all(mark in text for mark in forms[0])]
             template = "".join(f", set prompt.template = {name!r}" for name in fitting)
             yield (
-                f"reward = {entry.name!r} reads an answer by {wanted}, and the prompt above asks for it nowhere: a "
+                f"reward = {entry.name!r} reads an answer by {wanted}, and the prompt asks for it nowhere: a "
                 f"policy that was not taught to write so gets no reward, and learns nothing; ask for it in "
                 f"prompt.system or in a template of your own{template}, or choose another reward"
             )

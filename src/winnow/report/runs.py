@@ -15,6 +15,7 @@ from typing import Any
 
 from winnow.config import Config
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.inputs import digests
 from winnow.state.folder import FORMAT, MANIFEST
 
 CHECKPOINTS = "checkpoints"
@@ -29,6 +30,7 @@ class Manifest:
     path: Path
     config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
     base: Path  # the folder that its "file.py:function" names start from
+    inputs: dict[str, Any]  # digests of the files that it read, by key of the configuration
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
@@ -52,7 +54,8 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     kind = data.get("winnow_run") if isinstance(data, dict) else None
     if not isinstance(kind, int) or not 1 <= kind <= FORMAT or not isinstance(data.get("config"), dict):
         raise RunFolderError(f"{path} is no manifest of a run that this version of winnow can read")
-    return Manifest(path, data["config"], Path(str(data.get("base", run))))
+    inputs = data.get("inputs")
+    return Manifest(path, data["config"], Path(str(data.get("base", run))), inputs if isinstance(inputs, dict) else {})
 
 
 def run_of(model: str) -> Path | None:
@@ -89,6 +92,20 @@ def check_is_model(model: str) -> None:
         merged = (around / "config.json").is_file()
         hint = f"the model that it is merged into is {around}" if merged else "merge it into its base first"
         raise DataError(f"{model} is an adapter, not a model: {hint}")
+
+
+def check_same_problems(config: Config, manifest: Manifest) -> None:
+    """Raise DataError where the task of a run would read other files here than the run did: a path starts from where
+    the user stands.
+    """
+    here = digests(config, manifest.base)
+    for key, was in manifest.inputs.items():
+        if key.startswith("task.") and key != "task.use" and here.get(key, {}) != was:
+            raise DataError(
+                f"{key}: from here, {Path.cwd()}, {' and '.join(map(repr, was))} is not what the run of {manifest.path} "
+                f"read; go where it was started, or name the task and its files (on the command line --task NAME "
+                f"--set {key}=...)"
+            )
 
 
 def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -> None:

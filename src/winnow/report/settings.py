@@ -12,7 +12,7 @@ from typing import Any
 
 from winnow.config import Config, Member, dump, merge, override, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
-from winnow.report.runs import Manifest, check_is_model, check_trusted, read_manifest, run_of
+from winnow.report.runs import Manifest, check_is_model, check_same_problems, check_trusted, read_manifest, run_of
 from winnow.report.text import safe
 
 EVERY = 10**9  # problems: more than any task has
@@ -70,6 +70,8 @@ def settings_for(
     settings = _evaluated(validate(data, source=source, text=text, sets=sets))
     if manifest is not None and not trust_run:
         check_trusted(settings, manifest, said)
+    if manifest is not None and "task" not in said:
+        check_same_problems(settings, manifest)
     return settings, base
 
 
