@@ -79,6 +79,31 @@ def test_plot_writes_into_the_run_folder_unless_told_otherwise(run, tmp_path):
     assert not (tmp_path / "not.png").exists()
 
 
+@pytest.mark.parametrize("target", ["mine.txt", "nothing.txt"])
+def test_plot_writes_through_no_link(tmp_path, target):
+    run = write_run(tmp_path / "toy")
+    (tmp_path / "mine.txt").write_text("mine")
+    (run / "plot.png").symlink_to(tmp_path / target)
+    result = winnow("plot", run)
+    assert result.exit_code == 2
+    assert f"{run / 'plot.png'}: plot.png is a symbolic link, where a file belongs; choose another" in result.stderr
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert not (tmp_path / "nothing.txt").exists()
+    assert winnow("plot", run, "--output", tmp_path / "own.png").exit_code == 0
+
+
+def test_a_plot_replaces_an_older_one_and_nothing_that_shares_its_bytes(tmp_path):
+    run = write_run(tmp_path / "toy")
+    (tmp_path / "mine.txt").write_text("mine")
+    (run / "plot.png").hardlink_to(tmp_path / "mine.txt")
+    (run / ".plot.png.draft").symlink_to(tmp_path / "mine.txt")
+    for _ in range(2):
+        assert winnow("plot", run).exit_code == 0
+    assert (run / "plot.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert not (run / ".plot.png.draft").is_symlink()
+
+
 def test_export_to_a_file_and_to_standard_output(run, tmp_path):
     winnow("export", run, "--history", "-o", tmp_path / "training_history.json")
     entries = json.loads((tmp_path / "training_history.json").read_text())
@@ -325,15 +350,17 @@ def test_eval_refuses_an_output_that_exists_before_it_starts(tmp_path):
     assert "already exists" in result.stderr
 
 
-@pytest.mark.parametrize("place", ["no/folder/x.json", "taken.json"])
+@pytest.mark.parametrize("place", ["no/folder/x.json", "taken.json", "link.json"])
 def test_export_and_score_ask_for_their_output_first(run, tmp_path, place):
     (tmp_path / "taken.json").write_text("mine")
+    (tmp_path / "link.json").symlink_to(tmp_path / "nothing.json")
     (tmp_path / "rows.jsonl").write_text("no row that could be scored")
     for arguments in (("export", run, "--history"), ("score", tmp_path / "rows.jsonl", "--reward", "gsm8k")):
         result = winnow(*arguments, "-o", tmp_path / place)
         assert result.exit_code == 2
-        assert ("already exists" if place == "taken.json" else "there is no folder") in result.stderr
+        assert ("there is no folder" if "/" in place else "already exists") in result.stderr
     assert (tmp_path / "taken.json").read_text() == "mine"
+    assert not (tmp_path / "nothing.json").exists()
 
 
 def test_eval_says_what_to_do_about_a_reward_that_was_a_function(tmp_path):

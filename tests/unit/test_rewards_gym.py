@@ -161,6 +161,12 @@ def test_bombs_and_code_are_not(answer: str) -> None:
     assert not admits("intermediate_integration", {"question": "", "answer": "x"}, answer)
 
 
+def test_reading_a_long_answer_tries_no_number_twice() -> None:
+    entry = {"question": "", "answer": "x"}
+    assert not admits("intermediate_integration", entry, "1.123456+" * 40 + "$")  # 6**40 ways of cutting it
+    assert admits("intermediate_integration", entry, "0.12345678*x + 12345678901234*x**2")
+
+
 def test_the_answer_is_the_last_tag_after_the_reasoning() -> None:
     (entry,) = entries("chain_sum", 1)
     gold = entry["answer"]

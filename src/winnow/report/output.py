@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from winnow.errors import DataError
@@ -12,7 +13,7 @@ def check_new(*outputs: Path) -> None:
     for place, path in enumerate(outputs):
         if path in outputs[:place]:
             raise DataError(f"two things would be written to {path}; name different files")
-        if path.exists():
+        if os.path.lexists(path):  # a link to nothing would be written through
             raise DataError(f"{path} already exists; choose another file to write, or remove it")
         if not path.parent.is_dir():
             raise DataError(f"there is no folder {path.parent} to write {path.name} into; make it, or choose another")

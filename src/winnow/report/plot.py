@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from winnow.errors import DataError
 from winnow.report.summary import Row, training_rows
 from winnow.report.text import one_line, shorten
+from winnow.state.disk import InTheWay, check_kind, replace_file
 
 # Okabe and Ito's colours, told apart by colour-blind readers; lines differ in style or marker besides.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#777777"
@@ -26,12 +28,20 @@ SHARES = (-0.03, 1.03)  # the ends of an axis of shares
 
 
 def plot(rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "") -> None:
-    """Write the picture, as PNG or what the suffix says. Raises DataError for a run without a step, or a bad path."""
+    """Write the picture, as PNG or what the suffix says, in the place of an older one: a link is not written through.
+
+    Raises DataError for a run without a step, or a bad path.
+    """
     figure = draw(rows, title=title, subtitle=subtitle)
+    drawn = io.BytesIO()
     try:
+        check_kind(path, "a file")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph")  # a name the font cannot write gets boxes
-            figure.savefig(path, dpi=120)
+            figure.savefig(drawn, format=path.suffix[1:] or "png", dpi=120)
+        replace_file(path, drawn.getvalue())
+    except InTheWay as error:
+        raise DataError(f"cannot write the plot {path}: {error}; choose another file to write, or remove it") from error
     except (OSError, ValueError) as error:
         raise DataError(f"cannot write the plot {path}: {error}") from error
 

@@ -22,7 +22,9 @@ _POWER = r"\*\*\s*(?:\d{1,2}(?!\d)|\(\s*-?\s*\d{1,2}(?:\s*/\s*\d{1,2})?\s*\))(?!
 _LETTER = r"[a-zA-Z](?![a-zA-Z])"
 _EXPONENTIAL = rf"E\s*\*\*\s*(?:{_LETTER}|\((?:[\d\s+\-/]|\*(?!\*)|{_LETTER})*\))(?!\s*\*\*)"
 _FUNCTION = r"(?:sin|cos|tan|sec|csc|cot|exp|log|sqrt|asin|acos|atan|sinh|cosh|tanh|pi)(?![a-zA-Z])"
-_ALGEBRA = rf"(?:\s|{_EXPONENTIAL}|{_POWER}|\*(?!\*)|[-+/()]|\d{{1,64}}(?!\d)(?:\.\d{{1,6}})?|{_FUNCTION}|{_LETTER})+"
+_ALGEBRA = (
+    rf"(?:\s|{_EXPONENTIAL}|{_POWER}|\*(?!\*)|[-+/()]|\d{{1,64}}(?!\d)(?:\.\d{{1,64}}(?!\d))?|{_FUNCTION}|{_LETTER})+"
+)
 _GRAMMARS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern, re.ASCII if name != "propositional_logic" else 0)
     for name, pattern in {

@@ -85,16 +85,20 @@ def write_json(path: Path, data: Any, *, indent: int | None = 1) -> None:
 
     Raises OSError when the disk refuses, ValueError for a number that is not finite; `path` is then as it was.
     """
-    text = json.dumps(data, indent=indent, allow_nan=False)
+    replace_file(path, json.dumps(data, indent=indent, allow_nan=False).encode() + b"\n")
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """`write_json`, of bytes."""
     draft = draft_of(path)
     draft.unlink(missing_ok=True)
     with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-        write_all(descriptor, text.encode() + b"\n")
+        write_all(descriptor, data)
         os.fsync(descriptor)
     draft.replace(path)
     sync(path.parent)
 
 
 def draft_of(path: Path) -> Path:
-    """Where `write_json` prepares a file before it moves it."""
+    """Where `replace_file` prepares a file before it moves it."""
     return path.with_name(f".{path.name}.draft")
