@@ -58,10 +58,10 @@ def test_a_run_goes_on_with_what_its_folder_says(small, tmp_path):
 
 def test_a_function_that_a_run_was_given_has_to_be_given_again(small, tmp_path):
     winnow.train(**small(steps=1), **QUIET)
-    with pytest.raises(ConfigError, match="no reward is called 'even'"):
+    with pytest.raises(ConfigError, match=r"only the name of 'even \(given from Python\)' was saved; give the same"):
         winnow.resume(tmp_path / "run", steps=2, **QUIET)
     checkpoint = newest(tmp_path / "run").path
-    with pytest.raises(ConfigError, match=r"'even'.*given from Python"):
+    with pytest.raises(ConfigError, match=r"reward: only the name of 'even .*give the same function again"):
         winnow.evaluate(checkpoint)
 
 

@@ -48,7 +48,7 @@ def judged(sampled=SAMPLED, greedy=(), dropped=0, **metrics):
 def test_the_headline():
     assert headline(judged(greedy=[group("a", (RIGHT, WRONG))], dropped=1200)).splitlines() == [
         "model      some/model",
-        "task       jsonl (path = problems.jsonl), 2 test problems, x 4, and once greedily",
+        "task       jsonl (path = x), 2 test problems, x 4, and once greedily",
         "dropped    1,200 more, whose prompts are longer than prompt.max_prompt_tokens = 512",
         "prompts    template r1_zero, at most 99 new tokens",
         "reward     math + 0.5 format",

@@ -310,4 +310,4 @@ def test_python_files_beside_a_model_are_not_imported(tmp_path, tiny_folder):
     )
     assert "a file beside the model was imported" not in done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
-    assert "task       arithmetic, 1 test problems, x 1\n" in done.stdout
+    assert "task       arithmetic (size = 2), 1 test problems, x 1\n" in done.stdout
