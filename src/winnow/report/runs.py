@@ -103,8 +103,8 @@ def check_same_problems(config: Config, manifest: Manifest) -> None:
         if key.startswith("task.") and key != "task.use" and here.get(key, {}) != was:
             raise DataError(
                 f"{key}: from here, {Path.cwd()}, {' and '.join(map(repr, was))} is not what the run of "
-                f"{manifest.path} read; go where it was started, or name the task and its files (on the command line --task NAME "
-                f"--set {key}=...)"
+                f"{manifest.path} read; go where it was started, or name the task and its files (on the command line "
+                f"--task NAME --set {key}=...)"
             )
 
 
