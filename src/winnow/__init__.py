@@ -143,11 +143,11 @@ def resume(
 
     `changes` are keys of the configuration, nested as for `train`: those that a resume may change, and those that
     `allow_change` names. Functions that the run was
-    given from Python are known by name only: give the same ones again. Those that its folder names as
-    "file.py:function" are imported with `trust_run` alone, and so is a run of another user gone on with.
+    given from Python are known by name only: give the same ones again. With `trust_run` alone are those imported that
+    its folder names as "file.py:function", and a run of another user taken over.
 
-    Raises RunFolderError for a folder that holds no run of this user or one that `changes` would make another,
-    ConfigError for code of the run that is not trusted, and whatever `train` raises.
+    Raises RunFolderError for a folder that holds no run of this user (unless `trust_run`) or one that `changes` would
+    make another, ConfigError for code of the run that is not trusted, and whatever `train` raises.
     """
     from winnow.members import resolve_members
     from winnow.report.settings import settings_of
@@ -176,8 +176,8 @@ def evaluate(
 
     `model` is a model folder, "bundled" or a hub id. A checkpoint of a run of yours brings the run's configuration,
     which `config` changes, nested as for `train`; any other model needs a `task`. Every problem of the split is asked
-    unless `problems` says how many. Functions that the run names as "file.py:function" are imported with `trust_run`
-    alone, and so is another user's run followed.
+    unless `problems` says how many. With `trust_run` alone are functions imported that the run names as
+    "file.py:function", and the configuration of another user's run taken over.
 
     Returns the metrics, what they are of (`asked()`), and the judged rollouts by problem (`sampled`, `greedy`).
     Raises WinnowError subclasses.
