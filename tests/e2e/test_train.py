@@ -188,7 +188,7 @@ def test_everything_toml_says_is_a_keyword_argument(smallest):
     for entry in read_rollouts(result.folder):
         assert entry.group.keep.sum() == 2
     manifest = json.loads((result.folder / "manifest.json").read_text())
-    assert manifest["config"]["select"][0]["use"].endswith("lowest")
+    assert manifest["config"]["select"][0]["use"].endswith("lowest (given from Python)")
     assert validate({"loss": "reinforce"}).loss.use == "reinforce"
 
 
