@@ -142,9 +142,9 @@ def resume(
         winnow.resume("runs/mine", steps=200, reward=my_reward)
 
     `changes` are keys of the configuration, nested as for `train`: those that a resume may change, and those that
-    `allow_change` names. Functions that the run was
-    given from Python are known by name only: give the same ones again. With `trust_run` alone are those imported that
-    its folder names as "file.py:function", and a run of another user taken over.
+    `allow_change` names. Functions that the run was given from Python are known by name only: give the same ones
+    again. With `trust_run` alone are those imported that its folder names as "file.py:function", and a run of another
+    user taken over.
 
     Raises RunFolderError for a folder that holds no run of this user (unless `trust_run`) or one that `changes` would
     make another, ConfigError for code of the run that is not trusted, and whatever `train` raises.

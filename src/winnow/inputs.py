@@ -26,10 +26,12 @@ MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")  # what a lo
 Digests = dict[str, dict[str, str]]
 
 
-def digests(config: Config, base: Path) -> Digests:
-    """{key of the configuration: {file: digest}} for every file that it names and that is there."""
+def digests(config: Config, base: Path, *, below: str = "") -> Digests:
+    """{key of the configuration: {file: digest}} for every file that it names and that is there; of the keys that begin
+    with `below` alone, so that no weights are read where nobody asks for them.
+    """
     found: Digests = {}
-    for key, value in _texts(dump(config)):
+    for key, value in ((key, value) for key, value in _texts(dump(config)) if key.startswith(below)):
         for name, path in _files(key, value, base):
             found.setdefault(key, {})[name] = digest(path)
     return found

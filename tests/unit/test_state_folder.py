@@ -12,21 +12,11 @@ from winnow.errors import RunFolderError
 from winnow.state.folder import RunFolder
 
 
-def manifest(**changes):
-    config = {
-        "seed": 0,
-        "steps": 100,
-        "output": "runs/a",
-        "optimizer": {"learning_rate": 1e-4},
-        "select": [{"use": "x"}],
-    }
-    return {"config": {**config, **changes}, "versions": {"torch": "2.13.0"}, "threads": 1}
-
-
 def start(path, *, resume=False, **changes):
     """As a run starts: take the folder, then say in it what the run is."""
     folder = RunFolder.open(path, resume=resume)
-    folder.record(manifest(**changes))
+    config = {"optimizer": {"learning_rate": 1e-4}, **changes}
+    folder.record({"config": config, "versions": {"torch": "2.13.0"}})
     return folder
 
 

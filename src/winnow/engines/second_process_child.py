@@ -89,11 +89,8 @@ def die_with_the_trainer(life: int) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Serve until the trainer is gone; tell it of an exception that ends the process earlier."""
     end, life, memory = map(int, arguments)
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # sent to a whole job: the trainer decides, and ends its last step
+    # Signals that are sent to a whole job: the trainer decides, and ends its last step.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN not inherited by what the engine starts
     die_with_the_trainer(life)
     for inherited in (end, memory):

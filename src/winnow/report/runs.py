@@ -98,7 +98,7 @@ def check_same_problems(config: Config, manifest: Manifest) -> None:
     """Raise DataError where the task of a run would read other files here than the run did: a path starts from where
     the user stands.
     """
-    here = digests(config, manifest.base)
+    here = digests(config, manifest.base, below="task.")
     for key, was in manifest.inputs.items():
         if key.startswith("task.") and key != "task.use" and here.get(key, {}) != was:
             raise DataError(
