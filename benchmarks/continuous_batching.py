@@ -29,8 +29,8 @@ from bundled import bundled
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from winnow.engines.base import EngineContext
-from winnow.engines.batching import left_pad
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
+from winnow.engines.padding import left_pad
 from winnow.records import Prompt, Sampling
 
 PAGE = 32  # tokens; a prompt's full pages are shared by its rollouts

@@ -23,11 +23,11 @@ from typing import Any
 import dated
 import torch
 
-from winnow.build import Run, build
 from winnow.config import load
-from winnow.members import resolve_members
-from winnow.probe import plan
-from winnow.step import train_step
+from winnow.training.build import Run, build
+from winnow.training.members import resolve_members
+from winnow.training.probe import plan
+from winnow.training.step import train_step
 
 WORK = {
     "generate": ("engine", "generate"),

@@ -19,7 +19,7 @@ import torch
 from bundled import bundled
 
 from winnow.engines.base import EngineContext
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.records import Prompt, Rollout, Sampling
 
 LIMITS = (1, 7, 512)

@@ -28,7 +28,7 @@ from continuous_batching import Work, generate
 
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 
 
@@ -156,7 +156,7 @@ def _generate(context: EngineContext, sampling: Sampling, prompts: list[Prompt],
 
 
 def _vllm(context: EngineContext) -> Any:
-    from winnow.engines.vllm import vllm  # only where it is asked for
+    from winnow.engines.vllm.engine import vllm  # only where it is asked for
 
     return vllm(context)
 

@@ -3,7 +3,7 @@
     python benchmarks/golds.py
 
 Prints a table, names every gold that fails, and writes benchmarks/results/<date>_golds.json. Files and rewards are
-those of FILES, which tests/unit/test_math_golds.py checks too.
+those of FILES, which tests/unit/rewards/test_math_golds.py checks too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import dated
 from math_pairs import DATA
 
 import winnow.rewards  # noqa: F401  (registers them)
+from winnow.commands.audit import Finding, constants, failing_golds, phrasing
 from winnow.records import Problem
 from winnow.registry import resolve
-from winnow.report.audit import Finding, constants, failing_golds, phrasing
 from winnow.tasks.gsm8k import gsm8k
 from winnow.tasks.jsonl import jsonl
 from winnow.tasks.math import math500

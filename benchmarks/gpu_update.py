@@ -16,7 +16,7 @@ from winnow.algos.loss import clip
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector, keep_all, max_variance
 from winnow.algos.weighting import token
-from winnow.learner.optim import Optimizer
+from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout

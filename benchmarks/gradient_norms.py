@@ -23,7 +23,7 @@ import torch
 from bundled import bundled
 
 from winnow.engines.base import Engine
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.learner.policy import Policy
 from winnow.records import Batch, FloatArray, Group, Prompt, Row, Sampling
 

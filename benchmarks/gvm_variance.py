@@ -35,12 +35,12 @@ import numpy as np
 import torch
 
 from winnow.algos.allocation import gvm
-from winnow.build import Run, build
 from winnow.config import load
 from winnow.learner.policy import Policy
-from winnow.members import resolve_members
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, Row
 from winnow.seeds import generator
+from winnow.training.build import Run, build
+from winnow.training.members import resolve_members
 
 CONFIG = Path(__file__).parents[1] / "configs" / "gvm_raft_plus_plus.toml"
 

@@ -23,9 +23,9 @@ from typing import Any
 import dated
 
 from winnow.config import load
-from winnow.fit import fit
-from winnow.members import resolve_members
 from winnow.state.logbook import read_metrics, totals
+from winnow.training.fit import fit
+from winnow.training.members import resolve_members
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = (

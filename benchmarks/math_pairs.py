@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.rewards.extract import hashes, last_boxed
-from winnow.rewards.latex import brackets, split_top
+from winnow.rewards.math_equivalence.latex import brackets, split_top
 
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from winnow.engines.key_values import Layout
+from winnow.engines.native.kv_cache import Layout
 from winnow.records import Group, Prompt
 
 

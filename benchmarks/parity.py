@@ -19,10 +19,10 @@ import torch
 from bundled import bundled
 
 from winnow.engines.base import EngineContext
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.learner.policy import Policy
-from winnow.measure import Metrics, Parity
 from winnow.records import Batch, Prompt, Row, Sampling
+from winnow.training.step_metrics import Metrics, Parity
 
 Precision = Literal["policy", "bfloat16", "float16"]
 PRECISIONS: tuple[tuple[str, Precision], ...] = (

@@ -14,10 +14,10 @@ from trl_sides import Measured, Setting, completions
 from trl_winnow import Ours
 
 from winnow.learner.schedule import schedule
-from winnow.measure import Clock
-from winnow.probe import plan
 from winnow.records import Batch, FloatArray, Prompt, Row
-from winnow.step import fill_advantages, fill_keep, sample
+from winnow.training.probe import plan
+from winnow.training.step import fill_advantages, fill_keep, sample
+from winnow.training.step_metrics import Clock
 
 TOLERANCE = 1e-5
 Gradients = dict[str, Tensor]

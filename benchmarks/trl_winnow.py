@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from trl_sides import Measured, Setting, hash_reward
 
-from winnow.build import Run, build
 from winnow.config import validate
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
-from winnow.engines.native import native
-from winnow.members import resolve_members
-from winnow.probe import plan
+from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import Part
-from winnow.step import train_step
+from winnow.training.build import Run, build
+from winnow.training.members import resolve_members
+from winnow.training.probe import plan
+from winnow.training.step import train_step
 
 MICRO_BATCH_TOKENS = 4096  # as configs/arithmetic.toml has it for a CPU
 

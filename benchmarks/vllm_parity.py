@@ -22,7 +22,7 @@ from typing import Any
 import dated
 
 import winnow
-from winnow.engines.vllm_worker import Road
+from winnow.engines.vllm.weight_transfer import Road
 from winnow.records import StepReport
 
 VLLM = {"use": "vllm", "compiled": False, "key_value_gib": 0.25}

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from winnow.commands.catalog import REGISTERED_BY, catalog
+from winnow.commands.config_keys import keys
 from winnow.metrics import METRICS
-from winnow.report.catalog import REGISTERED_BY, catalog
-from winnow.report.keys import keys
 
 BAR = r"\|"  # a bar inside a cell
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"

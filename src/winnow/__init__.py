@@ -34,10 +34,10 @@ from winnow.registry import register
 from winnow.seeds import Rng
 
 if TYPE_CHECKING:
-    from winnow.fit import Evaluated, Event, Notice, Result, Started, Watch
-    from winnow.members import Critic, Members
-    from winnow.report.evaluation import Measured
+    from winnow.commands.evaluate import Measured
     from winnow.report.opened import OpenRun
+    from winnow.training.fit import Evaluated, Event, Notice, Result, Started, Watch
+    from winnow.training.members import Critic, Members
 
 __version__ = "0.1.0"
 
@@ -78,11 +78,11 @@ __all__ = [
 
 # Public names whose modules import torch: imported when they are first asked for.
 _LATER = {
-    "Evaluated": "winnow.fit",
-    "Notice": "winnow.fit",
-    "Result": "winnow.fit",
-    "Started": "winnow.fit",
-    "Measured": "winnow.report.evaluation",
+    "Evaluated": "winnow.training.fit",
+    "Notice": "winnow.training.fit",
+    "Result": "winnow.training.fit",
+    "Started": "winnow.training.fit",
+    "Measured": "winnow.commands.evaluate",
     "OpenRun": "winnow.report.opened",
 }
 
@@ -121,7 +121,7 @@ def train(
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
     from winnow.config import validate
-    from winnow.members import resolve_members
+    from winnow.training.members import resolve_members
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
     return _fit(members, resume=resume, allow_change=allow_change, watch=watch, progress=progress)
@@ -149,8 +149,8 @@ def resume(
     Raises RunFolderError for a folder that holds no run of this user (unless `trust_run`) or one that `changes` would
     make another, ConfigError for code of the run that is not trusted, and whatever `train` raises.
     """
-    from winnow.members import resolve_members
-    from winnow.report.settings import settings_of
+    from winnow.commands.run_settings import settings_of
+    from winnow.training.members import resolve_members
 
     config, base = settings_of(Path(run), changes, trust_run=trust_run)
     members = resolve_members(config, base=base, critic=critic)
@@ -182,8 +182,8 @@ def evaluate(
     Returns the metrics, what they are of (`asked()`), and the judged rollouts by problem (`sampled`, `greedy`).
     Raises WinnowError subclasses.
     """
+    from winnow.commands.evaluate import evaluated
     from winnow.registry import check_not_importing
-    from winnow.report.evaluation import evaluated
 
     check_not_importing()
     return evaluated(
@@ -214,9 +214,9 @@ def open_run(path: str | Path) -> OpenRun:
 
 
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool) -> Result:
-    from winnow.fit import fit
     from winnow.registry import check_not_importing
     from winnow.report.progress import progress as display
+    from winnow.training.fit import fit
 
     check_not_importing()
     with contextlib.ExitStack() as stack:

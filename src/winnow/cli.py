@@ -76,9 +76,9 @@ def train(
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
     from winnow.config import load
-    from winnow.fit import fit
-    from winnow.members import resolve_members
     from winnow.report.progress import progress
+    from winnow.training.fit import fit
+    from winnow.training.members import resolve_members
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
     members = resolve_members(load(config, [*(sets or ()), *own]), base=config.parent)
@@ -117,8 +117,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a model on held-out problems, with the prompts, engine and verifiers of training."""
-    from winnow.report.evaluation import beside, evaluated, headline, write, write_metrics
-    from winnow.report.output import check_new
+    from winnow.commands.evaluate import beside, evaluated, headline, write, write_metrics
+    from winnow.commands.output import check_new
 
     if task is not None and len(task) > 1:
         raise typer.BadParameter(f"one task in a call, found {', '.join(task)}; call it once for each")
@@ -158,14 +158,14 @@ def check(
     ] = None,
 ) -> None:
     """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
+    from winnow.commands.budget import advice, budget, describe
+    from winnow.commands.dry_run import rehearse
+    from winnow.commands.first_prompt import unasked
+    from winnow.commands.run_settings import toml
     from winnow.config import load
-    from winnow.members import resolve_members
-    from winnow.memory_plan import in_bytes
-    from winnow.report.budget import advice, budget, describe
-    from winnow.report.first_prompt import unasked
-    from winnow.report.rehearsal import rehearse
-    from winnow.report.settings import toml
+    from winnow.memory.plan import in_bytes
     from winnow.report.text import safe, wrapped
+    from winnow.training.members import resolve_members
 
     members = resolve_members(load(config, sets or ()), base=config.parent)
     settings = members.config
@@ -194,7 +194,7 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="losses, selectors, rewards, tasks, metrics ...")] = None,
 ) -> None:
     """What a configuration can name: each member with its options, their defaults, and what it does."""
-    from winnow.report.catalog import KINDS, catalog
+    from winnow.commands.catalog import KINDS, catalog
 
     for block in KINDS if kind is None else catalog(kind):
         typer.echo(block)
@@ -254,8 +254,8 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
 ) -> None:
     """Rewrite a run's metrics for other programs; without an option, say what there is to write."""
-    from winnow.report.history import described, training_history
-    from winnow.report.output import check_new
+    from winnow.commands.output import check_new
+    from winnow.report.training_history import described, training_history
     from winnow.state.logbook import METRICS, read_metrics
 
     if output is not None:
@@ -290,7 +290,7 @@ def fetch(
     folder: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
 ) -> None:
     """Bring a data set or a model of the hub into a folder; prints the SHA-256 of every file."""
-    from winnow.fetch import fetch_data, fetch_model, published
+    from winnow.commands.fetch import fetch_data, fetch_model, published
 
     data = published(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
@@ -306,10 +306,10 @@ def score(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rows here, as JSON lines.")] = None,
 ) -> None:
     """Score saved responses again: outcome, reason and seconds of every row."""
-    from winnow.report.output import check_new
-    from winnow.report.score import configured, count_rows, describe, summary, verifiers_for, watched
-    from winnow.report.score import score as scored
-    from winnow.state.rows import encode
+    from winnow.commands.output import check_new
+    from winnow.commands.score import configured, count_rows, describe, summary, verifiers_for, watched
+    from winnow.commands.score import score as scored
+    from winnow.state.log_rows import encode
 
     config = configured([f"verify.workers={workers}", *(sets or ())], reward=reward)
     if output is not None:
@@ -333,8 +333,8 @@ def audit(
     sets: Sets = None,
 ) -> None:
     """Is a task fit to be trained on? Golds against themselves, constant answers, repetitions, overlap of splits."""
-    from winnow.report.audit import audit_configured, describe
-    from winnow.report.score import configured
+    from winnow.commands.audit import audit_configured, describe
+    from winnow.commands.score import configured
 
     found = audit_configured(configured(sets or (), task=task, reward=reward), Path.cwd())
     for line in describe(found):

@@ -23,7 +23,7 @@ from transformers import (
 
 import winnow.engines  # noqa: F401
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.second_process import second_process
+from winnow.engines.process.engine import second_process
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.registry import members

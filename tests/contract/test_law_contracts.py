@@ -8,7 +8,7 @@ import inspect
 import numpy as np
 import pytest
 
-import winnow.members  # noqa: F401  registers every member
+import winnow.training.members  # noqa: F401  registers every member
 from winnow.registry import Entry, members, resolve
 from winnow.testing import check_advantage, check_allocator, check_loss, check_selector, check_weighting
 

@@ -13,10 +13,10 @@ import pytest
 import winnow.rewards  # noqa: F401  (registers winnow's own)
 from winnow.records import Prompt, Rollout
 from winnow.registry import Entry, members, resolve
-from winnow.rewards import algebra
 from winnow.rewards.contract import check_reward
+from winnow.rewards.math_equivalence import algebra
 
-# What verify/ registers runs programs: golds are tests, and tests/unit/test_code_tests.py holds it to as much.
+# What verify/ registers runs programs: golds are tests, and tests/unit/verify/test_code_tests.py holds it to as much.
 OWN = [entry for entry in members("reward").values() if entry.function.__module__.startswith("winnow.rewards.")]
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from winnow import cli, step
-from winnow.learner.optim import Optimizer
+from winnow.learner.optimizer import Optimizer
 from winnow.state import checkpoint
 
 

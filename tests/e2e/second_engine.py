@@ -11,7 +11,7 @@ import torch
 
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.second_process import second_process
+from winnow.engines.process.engine import second_process
 from winnow.models.load import load
 from winnow.records import Prompt, Rollout
 

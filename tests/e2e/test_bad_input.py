@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import winnow
 from winnow.cli import app
 from winnow.errors import ConfigError, VerifierError
-from winnow.state.folder import RunFolder
 from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def refused(smallest, tmp_path, monkeypatch) -> Callable[..., str]:
     """`winnow train` on the smallest configuration with some keys replaced: what it says before any weight is read."""
 
     def launch(*arguments: str, toml: str | None = None, task: dict | None = None, **changes: Any) -> str:
-        monkeypatch.setattr("winnow.build.load", lambda *a, **k: pytest.fail("a model was loaded"))
+        monkeypatch.setattr("winnow.training.build.load", lambda *a, **k: pytest.fail("a model was loaded"))
         config = smallest(**changes)
         file = write_config(tmp_path / "run.toml", config | ({"task": task} if task else {}))
         if toml is not None:
@@ -234,7 +234,7 @@ def test_a_file_whose_function_takes_the_wrong_arguments(refused, file, key, fam
 
 @pytest.mark.parametrize(("key", "arguments"), [(key, arguments) for key, (_, arguments) in MEMBERS.items()])
 def test_an_object_that_takes_the_wrong_arguments(smallest, monkeypatch, key, arguments):
-    monkeypatch.setattr("winnow.build.load", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("winnow.training.build.load", lambda *a, **k: pytest.fail("a model was loaded"))
     for wrong in (lambda one, two, three: 0.0, lambda *anything: 0.0, max):
         with pytest.raises(ConfigError) as error:
             winnow.train(**smallest(**named(key, wrong)), watch=lambda event: None)
@@ -361,6 +361,6 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
 
 
 def test_an_engine_whose_package_is_missing_is_refused_before_a_model_is_read(refused, monkeypatch):
-    monkeypatch.setattr("winnow.members._installed", lambda package: False)
+    monkeypatch.setattr("winnow.training.members._installed", lambda package: False)
     message = refused("--set", "rollout.engine=vllm")
     assert_says(message, "rollout.engine = 'vllm'", "not installed here", "winnow-rl[vllm]", "'native'")

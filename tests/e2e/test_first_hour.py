@@ -14,7 +14,7 @@ import pytest
 from published_models import NAMES, make
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
 from winnow.state.logbook import read_metrics

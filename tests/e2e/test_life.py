@@ -16,9 +16,9 @@ import winnow
 from winnow.cli import app
 from winnow.config import validate
 from winnow.engines.hf import hf
-from winnow.fit import Evaluated, Notice
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
+from winnow.training.fit import Evaluated, Notice
 
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
 

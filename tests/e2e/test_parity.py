@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 import winnow
+from winnow.commands.evaluate import evaluate_model
 from winnow.config import validate
 from winnow.engines.hf import HuggingFace
-from winnow.fit import Notice, Started
-from winnow.report.evaluation import evaluate_model
 from winnow.state.logbook import read_metrics
+from winnow.training.fit import Notice, Started
 
 
 class Stale(HuggingFace):

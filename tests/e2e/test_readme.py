@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 import winnow
 from winnow import testing
 from winnow.cli import app
+from winnow.commands.config_keys import keys
 from winnow.config import Config, load
-from winnow.members import resolve_members
 from winnow.records import PromptStats
 from winnow.registry import FAMILIES, members
-from winnow.report.keys import keys
 from winnow.state.logbook import read_metrics
+from winnow.training.members import resolve_members
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ import pytest
 
 import winnow
 from winnow.config import validate
-from winnow.fit import Evaluated, Notice, Started
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
+from winnow.training.fit import Evaluated, Notice, Started
 
 
 def run(config, **more):

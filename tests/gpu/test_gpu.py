@@ -11,15 +11,15 @@ import torch
 
 import winnow
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.learner.policy import Policy
-from winnow.measure import percentile_999
 from winnow.models.load import Loaded, load
 from winnow.records import Batch, Group, Prompt, Rollout, Row, Sampling
 from winnow.seeds import generator
 from winnow.state.logbook import read_metrics
 from winnow.tasks.arithmetic import arithmetic
 from winnow.tasks.templates import render
+from winnow.training.step_metrics import percentile_999
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

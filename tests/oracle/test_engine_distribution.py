@@ -11,7 +11,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
-from winnow.engines.native import native
+from winnow.engines.native.engine import native
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
 

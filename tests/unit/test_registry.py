@@ -10,7 +10,7 @@ import traceback
 import numpy as np
 import pytest
 
-import winnow.members  # noqa: F401  registers every member
+import winnow.training.members  # noqa: F401  registers every member
 from winnow.errors import ConfigError
 from winnow.registry import aliases, bind, load_function, members, register, resolve
 

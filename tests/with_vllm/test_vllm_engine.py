@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from winnow.engines.base import EngineContext
-from winnow.engines.vllm import vllm
+from winnow.engines.vllm.engine import vllm
 from winnow.errors import ConfigError, EngineError
 from winnow.models.load import Loaded, load
 from winnow.records import Prompt, Sampling

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from winnow.engines.base import EngineContext
-from winnow.engines.vllm import vllm
+from winnow.engines.vllm.engine import vllm
 from winnow.errors import EngineError
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling

@@ -33,7 +33,7 @@ def test_with_an_adapter_it_samples_what_is_trained(train, lora):
 
 def test_weights_that_are_not_copied_are_noticed_within_a_step(train, monkeypatch):
     """A planted bug: the worker takes note of the version, and of nothing else."""
-    from winnow.engines.vllm_worker import Road
+    from winnow.engines.vllm.weight_transfer import Road
 
     honest = Road.receive_weights
 

@@ -1,5 +1,6 @@
 """Engines: what samples rollouts. Importing this registers them all."""
 
-from winnow.engines import hf, native, scripted, vllm
-
-__all__ = ["hf", "native", "scripted", "vllm"]
+import winnow.engines.hf
+import winnow.engines.native.engine
+import winnow.engines.scripted
+import winnow.engines.vllm.engine  # noqa: F401

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
-from winnow.engines.batching import left_pad
-from winnow.engines.harvest import Harvest, Slot, waves
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
+from winnow.engines.padding import left_pad
+from winnow.engines.requests import Harvest, Slot, waves
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule
 from winnow.records import FloatArray, Group, Prompt, Sampling

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from winnow import seeds
-from winnow.engines.harvest import Slot
+from winnow.engines.requests import Slot
 from winnow.errors import EngineError
 from winnow.records import FloatArray, Sampling
 from winnow.seeds import Part

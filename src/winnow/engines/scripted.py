@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance, check_newer
-from winnow.engines.harvest import Harvest
+from winnow.engines.requests import Harvest
 from winnow.engines.stopping import StopRule
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling

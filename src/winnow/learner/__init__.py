@@ -1,0 +1,1 @@
+"""The learner: from groups to batches to gradients to new weights."""

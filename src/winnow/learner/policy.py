@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
-from winnow.learner.footprint import CHUNK_TOKENS
 from winnow.learner.gradient_norms import NORMS, Fed, Matrix, prompt_gradient_norms
-from winnow.learner.layout import hidden_states, side_by_side, targets
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.parts import Halves, causal_model, decoder_and_head, reads_in_pieces
+from winnow.learner.model_input import hidden_states, side_by_side, targets
 from winnow.learner.reference import Reference
+from winnow.memory.footprint import CHUNK_TOKENS
+from winnow.models.backbone import Halves, causal_model, decoder_and_head, reads_in_pieces
 from winnow.records import Batch, FloatArray, Group, MicroBatch, PolicyOutput, Row
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from winnow.learner.parts import Halves, decoder_and_head
+from winnow.models.backbone import Halves, decoder_and_head
 
 ADAPTER = "reference"
 

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from winnow.errors import ConfigError, DataError, did_you_mean
-from winnow.models.folder import settings_folder, weights_folder
+from winnow.models.model_folder import settings_folder, weights_folder
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.errors import ConfigError
-from winnow.report.runs import Manifest, checkpoints, read_manifest
 from winnow.state.logbook import read_metrics, read_rows
+from winnow.state.saved_runs import Manifest, checkpoints, read_manifest
 
 Columns = dict[str, NDArray[Any]]  # name -> [rows]
 

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from winnow.fit import Evaluated, Event, Notice, Started
 from winnow.records import StepReport
 from winnow.report.text import accuracies, compact, duration, safe, wrapped
+from winnow.training.fit import Evaluated, Event, Notice, Started
 
 
 @contextmanager

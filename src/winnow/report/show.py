@@ -12,8 +12,8 @@ import numpy as np
 from winnow.errors import DataError
 from winnow.records import Outcome
 from winnow.report.text import one_line, quoted
+from winnow.state.log_rows import LoggedGroup
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.state.rows import LoggedGroup
 
 QUESTION = 400
 TEXT = 600

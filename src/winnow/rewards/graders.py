@@ -8,12 +8,12 @@ from typing import Any
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.records import Outcome
-from winnow.rewards import algebra, equivalence, strict
 from winnow.rewards.extract import unwrap_box
-from winnow.rewards.latex import MAX_CHARACTERS
+from winnow.rewards.math_equivalence import algebra, grader, strict
+from winnow.rewards.math_equivalence.latex import MAX_CHARACTERS
 
 Grader = Callable[[str, str], bool]
-GRADERS: Mapping[str, Grader] = MappingProxyType({"strict": strict.equal, "math": equivalence.equal})
+GRADERS: Mapping[str, Grader] = MappingProxyType({"strict": strict.equal, "math": grader.equal})
 
 
 def check_grader(options: Mapping[str, Any]) -> None:

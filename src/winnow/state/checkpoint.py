@@ -42,7 +42,7 @@ from torch import Tensor
 
 from winnow.errors import RunFolderError
 from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
-from winnow.state.marks import Mark, lost
+from winnow.state.log_marks import Mark, lost
 
 FOLDER = "checkpoints"
 ADAPTER = "adapter"

@@ -21,9 +21,9 @@ from typing import Any, cast
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
 from winnow.state.disk import InTheWay, check_kind, opened, sync, write_all
-from winnow.state.marks import Mark, lost, synced_mark
-from winnow.state.row_check import check_metrics, check_rollout
-from winnow.state.rows import LoggedGroup, logged_group, metrics_line, rollout_lines
+from winnow.state.log_marks import Mark, lost, synced_mark
+from winnow.state.log_row_check import check_metrics, check_rollout
+from winnow.state.log_rows import LoggedGroup, logged_group, metrics_line, rollout_lines
 
 METRICS = "metrics.jsonl"
 ROLLOUTS = "rollouts.jsonl"

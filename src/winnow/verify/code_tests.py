@@ -232,6 +232,6 @@ def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
 @functools.cache
 def _announce(sandbox: Sandbox) -> None:
     """Once per process, and not again in the workers' zygote, which tests the same layers."""
-    if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.zygote":
+    if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.forkserver":
         note = "" if sandbox.layers.seccomp else " ALONE (unsafe): they can do whatever this user can"
         print(f"sandbox: programs run behind {sandbox.layers}{note}", file=sys.stderr)

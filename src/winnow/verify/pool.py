@@ -19,8 +19,8 @@ from collections import deque
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.verify.codec import decode_error, decode_outcome, encode_task
-from winnow.verify.settings import WARM_UP_LIMITS, Settings
-from winnow.verify.wire import Wire, wait
+from winnow.verify.line_socket import Wire, wait
+from winnow.verify.worker_settings import WARM_UP_LIMITS, Settings
 
 BYTES_AT_ZYGOTE = 32 * 2**20  # unanswered tasks it may hold; the others wait here
 SILENCE_SECONDS = 60.0  # beyond what one verdict may take: a zygote that is slower is stuck, or its imports are
@@ -28,7 +28,7 @@ STARTS_WITHOUT_VERDICT = 3
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
 _LOOK_AGAIN_SECONDS = 0.05  # another thread may have read our verdict
-_MODULE = ("-P", "-u", "-m", "winnow.verify.zygote")  # import path: the trainer's alone; prints: not lost in a kill
+_MODULE = ("-P", "-u", "-m", "winnow.verify.forkserver")  # import path: the trainer's alone; prints: not lost in a kill
 
 
 class Pool:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Self
 
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.rewards.compose import make_reward
+from winnow.verify.failures import Window, judge
 from winnow.verify.inline import Inline
 from winnow.verify.pool import Pool
-from winnow.verify.settings import RewardSpec, Settings, can_travel, reward_name
-from winnow.verify.window import Window, judge
+from winnow.verify.worker_settings import RewardSpec, Settings, can_travel, reward_name
 
 
 class _Submitted(NamedTuple):

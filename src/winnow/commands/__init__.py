@@ -1,0 +1,1 @@
+"""What the commands do: check, eval, score, audit, list, fetch."""

@@ -1,0 +1,194 @@
+"""Saved responses, scored again: any file of JSON lines that holds texts and golds, a run's rollouts included."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from winnow.config import Config, override, validate
+from winnow.errors import DataError
+from winnow.records import Kind, Outcome, Prompt, Rollout
+from winnow.report.text import one_line, percent, safe, shorten
+from winnow.rewards.compose import make_reward
+from winnow.state.log_rows import prompt_of, rollout_of
+from winnow.state.logbook import ROLLOUTS
+from winnow.verify import Verifiers
+
+TEXT = ("text", "response", "completion", "output")
+GOLD = ("answer", "gold", "solution")
+QUESTION = ("prompt", "question", "problem")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """One row with its verdict."""
+
+    line: int  # 1-based
+    id: str
+    outcome: Outcome
+    was: Kind | None  # what the row itself says the outcome was
+
+    def row(self) -> dict[str, Any]:
+        """As a row of JSON: outcome, reason and seconds; a failed reward is null."""
+        o = self.outcome
+        return {
+            "line": self.line,
+            "id": self.id,
+            "kind": o.kind,
+            "reward": None if o.failed else o.reward,
+            "answer": o.answer,
+            "parts": o.parts,
+            "reason": reason(o),
+            "seconds": round(o.seconds, 6),
+            "was": self.was,
+        }
+
+
+def configured(sets: Sequence[str], **members: str) -> Config:
+    """The configuration of `winnow score` and `winnow audit`: members by name, then `--set` as everywhere."""
+    data: dict[str, Any] = {family: {"use": name} for family, name in members.items()}
+    for assignment in sets:
+        override(data, assignment)
+    return validate(data, source="the command line")
+
+
+def verifiers_for(config: Config, base: Path) -> Verifiers:
+    """The configuration's reward in its workers. Raises ConfigError for a reward that cannot be made."""
+    from winnow.training.members import reward_spec
+
+    reward = reward_spec(config)
+    make_reward(reward, base=base)
+    return Verifiers(reward, **config.verify.model_dump(), base=base)
+
+
+def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
+    """Every row of a file (or of a run folder's rollouts), in order.
+
+    A row is a rollout as a run logs it, or an object with a response (`text`, `response`, `completion` or `output`) and
+    a gold (`answer`, `gold` or `solution`), and if it likes a question, an `id` and a table `meta`.
+    Raises DataError, with the line, for anything else.
+    """
+    path = path / ROLLOUTS if path.is_dir() else path
+    waiting: deque[tuple[int, str, Kind | None]] = deque()
+    for outcome in verifiers.stream(_tasks(path, waiting)):
+        line, name, was = waiting.popleft()
+        yield Scored(line=line, id=name, outcome=outcome, was=was)
+
+
+def watched(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
+    """The same rows with a progress bar on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)
+
+
+def reason(outcome: Outcome) -> str:
+    """Why, in one line."""
+    if outcome.failed:
+        return f"{outcome.cause}: {_last_line(outcome.detail)}"
+    if outcome.kind == "unparsable":
+        return "no answer could be read"
+    return _last_line(outcome.detail) or ("the gold" if outcome.correct else "not the gold")
+
+
+def count_rows(path: Path) -> int:
+    """The lines that are not blank, for a progress bar. Raises DataError for a file that cannot be read."""
+    return sum(1 for _ in _lines(path / ROLLOUTS if path.is_dir() else path))
+
+
+def describe(scored: Scored) -> str:
+    """A row for a person: "12  wrong  0.003 s  -41  not the gold"."""
+    o = scored.outcome
+    answer = "" if o.answer is None else safe(shorten(o.answer.replace("\n", " "), 40))
+    changed = f"  (was {one_line(str(scored.was))})" if scored.was not in (None, o.kind) else ""
+    return f"{scored.line:>6}  {o.kind:<10}  {o.seconds:7.3f} s  {answer:<20}  {safe(reason(o))}{changed}"
+
+
+def summary(rows: Iterable[Scored]) -> list[str]:
+    """Counts, accuracy over the verdicts, failures by cause, and how many verdicts changed."""
+    rows = list(rows)
+    kinds = Counter(scored.outcome.kind for scored in rows)
+    causes = Counter(str(scored.outcome.cause) for scored in rows if scored.outcome.failed)
+    verdicts = len(rows) - kinds["failed"]
+    lines = [f"{len(rows):,} responses: " + ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())]
+    if verdicts:
+        lines.append(f"accuracy {percent(kinds['correct'] / verdicts)} of {verdicts:,} verdicts")
+    if causes:
+        lines.append("failed: " + ", ".join(f"{count:,} {cause}" for cause, count in causes.most_common()))
+    known = [scored for scored in rows if scored.was is not None]
+    if known:
+        changed = sum(scored.was != scored.outcome.kind for scored in known)
+        lines.append(f"{changed:,} of {len(known):,} verdicts differ from those in the file")
+    return lines
+
+
+def _tasks(path: Path, waiting: deque[tuple[int, str, Kind | None]]) -> Iterator[tuple[Prompt, Rollout]]:
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        row = _object(line, where)
+        prompt, rollout = _logged(row, where) if "prompt_id" in row else _plain(row, number, where)
+        outcome = row.get("outcome")
+        waiting.append((number, prompt.id, outcome.get("kind") if isinstance(outcome, dict) else None))
+        yield prompt, rollout
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; name a .jsonl file or a run folder") from error
+
+
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error}); repair or delete the line") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: a row is a JSON object, found {type(row).__name__}")
+    return row
+
+
+def _logged(row: Mapping[str, Any], where: str) -> tuple[Prompt, Rollout]:
+    try:
+        return prompt_of(row), rollout_of(row)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{where}: not a rollout as a run logs it ({error!r}); repair or delete the line") from error
+
+
+def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rollout]:
+    text = _first(row, TEXT, where, "response")
+    if not isinstance(text, str):
+        raise DataError(f"{where}: the response must be text, found {type(text).__name__}")
+    gold = _first(row, GOLD, where, "gold")
+    question = next((str(row[name]) for name in QUESTION if name in row), "")
+    meta = row.get("meta")
+    tokens = np.zeros(0, np.int64)
+    prompt = Prompt(
+        id=str(row.get("id", number)),
+        tokens=tokens,
+        text=question,
+        answer=gold,
+        task=str(row.get("task", "")),
+        meta=dict(meta) if isinstance(meta, dict) else {},
+    )
+    return prompt, Rollout(index=0, tokens=tokens, logprobs=np.zeros(0), text=text, finish="stop", version=0)
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: str) -> Any:
+    for name in names:
+        if row.get(name) is not None:
+            return row[name]
+    raise DataError(f"{where}: there is no {what}; name it {' or '.join(map(repr, names))}")
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2].strip()

@@ -1,0 +1,131 @@
+"""The fast engine: decodes on the policy's own module, without a copy of its weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.native.cuda_graphs import Graphs
+from winnow.engines.native.decoder import Decoder, check_attention, rounded
+from winnow.engines.native.kv_cache import Layout, Room
+from winnow.engines.native.running import Rows
+from winnow.engines.native.scheduler import Line, exactly
+from winnow.engines.own_weights import TOLERANCES, OwnWeights
+from winnow.engines.requests import Harvest
+from winnow.engines.stopping import StopRule
+from winnow.errors import EngineError
+from winnow.records import Group, Prompt, Sampling
+from winnow.registry import register
+from winnow.seeds import Part
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@register("engine")
+def native(
+    context: EngineContext,
+    *,
+    dtype: Literal["policy", "bfloat16", "float16"] = "policy",
+    key_value_mb: Annotated[int, Field(ge=0)] = 0,
+    graphs: bool = True,
+) -> Engine:
+    """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and rows never idle.
+
+    `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` bounds the memory
+    of keys and values (0: only rollout.max_rollouts_at_once bounds it). `graphs` replays CUDA graphs, on a GPU.
+    """
+    return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs)
+
+
+class Native:
+    """See `native`."""
+
+    def __init__(
+        self, context: EngineContext, *, dtype: str = "policy", key_value_mb: int = 0, graphs: bool = True
+    ) -> None:
+        check_attention(context.model)
+        self.version = 0
+        self._policy = context.model
+        self._copy = None if dtype == "policy" else OwnWeights(context.model, getattr(torch, dtype))
+        self._model: PreTrainedModel = context.model if self._copy is None else self._copy.model
+        self.logprob_tolerance = TOLERANCES[self._model.dtype]
+        self._decoder: Decoder | None = None
+        self._graphs = graphs and self._model.device.type == "cuda"
+        self._held = rounded if self._graphs else exactly  # what is set aside for a request
+        self._at_once = context.max_rollouts_at_once
+        self._tokens = key_value_mb * 2**20 // Layout.of(self._model).bytes_per_token if key_value_mb else None
+        self._rule = functools.cache(
+            partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
+        )
+
+    @property
+    def key_value_bytes(self) -> int:
+        """Memory set aside for keys and values so far."""
+        return 0 if self._decoder is None else self._decoder.key_values.bytes
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[Part, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`."""
+        rule = self._rule(sampling.stop)
+        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        line = Line(
+            harvest.slots,
+            rows=self._at_once,
+            columns=sampling.max_new_tokens,
+            tokens=self._tokens,
+            held=self._held,
+        )
+        decoder = self._decoder_with(line.room)
+        try:
+            with decoder.sampling(line.room):
+                rows = Rows(decoder, line, sampling, seed)
+                while rows.admit():
+                    rows.retire(rows.draw(rule), harvest)
+                    rows.advance()
+        except BaseException:
+            self._decoder = None  # its tables may hold what is no number, and a weight of 0 does not make that 0
+            raise
+        return harvest.groups()
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Takes the version, and refuses any but the module's own weights; where it decodes on a copy, copies them."""
+        check_newer(version, than=self.version)
+        if self._copy is None:
+            self._check_own(weights)
+        else:
+            self._copy.copy(weights)
+        self.version = version
+
+    def _decoder_with(self, request: Room) -> Decoder:
+        """The last request's, if it has the room: memory is set aside again only for a request that needs more."""
+        needed = self._held(request)
+        if self._decoder is None or not self._decoder.room.covers(needed):
+            joined = needed if self._decoder is None else self._decoder.room.joined(needed)
+            fits = self._tokens is None or joined.tokens() <= self._tokens
+            self._decoder = None  # its memory goes before more is taken
+            self._decoder = Decoder(self._model, joined if fits else needed, Graphs() if self._graphs else None)
+        return self._decoder
+
+    def _check_own(self, weights: Mapping[str, Tensor]) -> None:
+        own = self._policy.state_dict()
+        for name, weight in weights.items():
+            if name not in own or own[name].data_ptr() != weight.data_ptr():
+                raise EngineError(
+                    f"{name!r} is not a weight of the policy's own module, on which the native engine decodes; "
+                    "hand over the module's weights, not copies of them, or use the engine 'hf'"
+                )

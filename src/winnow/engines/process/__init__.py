@@ -1,0 +1,1 @@
+"""Any engine in a process of its own."""

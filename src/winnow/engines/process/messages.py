@@ -1,0 +1,157 @@
+"""What a trainer and its engine's process say to one another, and the wire they say it over. No wait is endless.
+
+    trainer  --Start-->     engine's process    --Ready | Refused | Crashed-->
+             --Generate-->                      --Sampled, Sampled ... Done | Refused | Crashed-->
+             --Load-->                          --Done | Refused | Crashed-->
+
+Messages are pickled, and reading a pickle can run code. Here nobody else can write one: the wire is a socket pair
+without a name between a trainer and a process that it started itself, from the same installation and for the same user,
+and in that process runs an engine, never a program that a model wrote.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from winnow.engines.base import Tolerance
+from winnow.engines.process.shared_memory import Layout
+from winnow.errors import WinnowError
+from winnow.records import Prompt, Rollout, Sampling
+from winnow.seeds import Part
+
+_LENGTH = struct.Struct("!Q")
+_PIECE = 1 << 20  # bytes read at once
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Make the engine."""
+
+    make: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Sample, with the weights of `version` and no others."""
+
+    prompts: Sequence[Prompt]
+    counts: Sequence[int]
+    sampling: Sampling
+    seed: tuple[Part, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Take the weights that lie in the shared memory."""
+
+    layout: Layout
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine is made."""
+
+    version: int
+    logprob_tolerance: Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One rollout is finished."""
+
+    place: int  # of its prompt in the request
+    rollout: Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The request is fulfilled."""
+
+    version: int  # of the weights that the engine now has
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A deliberate error; the engine is as it was."""
+
+    error: WinnowError
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """Any other exception; the process ends."""
+
+    exception: str
+
+
+Request = Start | Generate | Load
+Reply = Ready | Sampled | Done | Refused | Crashed
+Message = Request | Reply
+
+
+class Closed(Exception):
+    """Nobody is at the other end any more."""
+
+
+class Wire:
+    """One end of a socket pair, carrying whole objects."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._incoming = bytearray()
+
+    def send(self, message: Message, seconds: float | None = None) -> None:
+        """Raises TimeoutError where the other end does not take it within `seconds` (None: wait), and Closed."""
+        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        self._end.settimeout(seconds)
+        try:
+            self._end.sendall(_LENGTH.pack(len(body)) + body)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Closed from error
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """The next message, or None where it has not come whole within `seconds` (None: wait). Raises Closed."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while (body := self._whole()) is None:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            self._incoming += self._piece(left)
+        return pickle.loads(body)
+
+    def close(self) -> None:
+        self._end.close()
+
+    def _piece(self, seconds: float | None) -> bytes:
+        self._end.settimeout(seconds)
+        try:
+            piece = self._end.recv(_PIECE)
+        except TimeoutError:
+            return b""
+        except OSError as error:
+            raise Closed from error
+        if not piece:
+            raise Closed
+        return piece
+
+    def _whole(self) -> bytes | None:
+        """The first message that has come whole, taken out."""
+        if len(self._incoming) < _LENGTH.size:
+            return None
+        end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
+        if len(self._incoming) < end:
+            return None
+        body = bytes(self._incoming[_LENGTH.size : end])
+        del self._incoming[:end]
+        return body

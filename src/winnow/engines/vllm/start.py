@@ -1,0 +1,128 @@
+"""How vLLM is started in a process that has other work to do."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from winnow.engines.vllm.served import Served
+from winnow.errors import ConfigError
+
+ROAD = "winnow"  # what the transfer of weights is called in vLLM
+LOG_LEVEL = "VLLM_LOGGING_LEVEL"
+CPU_KEY_VALUE_GIB = 2.0
+LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
+CPU_TOKENS_AT_ONCE = 4096  # vLLM's own default
+NO_SLEEP = "rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the machine's; leave it out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How vLLM serves; see docs/engines.md."""
+
+    tensor_parallel: int = 1
+    gpu_memory_utilization: float = 0.5
+    key_value_gib: float | None = None
+    compiled: bool = True
+    sleep: bool = False
+
+
+def start(served: Served, settings: Settings) -> Any:
+    """A `vllm.LLM` with random weights, ready for the first hand-over. Raises ConfigError for what the CPU lacks."""
+    with _environment(), _own_threads(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # vLLM's imports and compilers warn of what its users cannot change
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        limits: dict[str, Any] = {}
+        if current_platform.is_cpu():
+            settings, limits = _on_cpu(settings, served)
+        llm = LLM(
+            model=str(served.folder),
+            skip_tokenizer_init=True,  # tokens go in and tokens come out
+            load_format="dummy",
+            generation_config="vllm",  # a model's own sampling defaults would alter the distribution
+            dtype=served.dtype,
+            max_model_len=served.context_tokens,
+            max_num_seqs=served.max_rollouts_at_once,
+            tensor_parallel_size=settings.tensor_parallel,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            kv_cache_memory_bytes=_bytes(settings.key_value_gib),
+            enforce_eager=not settings.compiled,
+            enable_sleep_mode=settings.sleep,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",  # of the distribution sampled from
+            weight_transfer_config={"backend": ROAD},
+            worker_extension_cls="winnow.engines.vllm.weight_transfer.WorkerExtension",
+            disable_log_stats=True,
+            **_lora(served),
+            **limits,
+        )
+        llm.init_weight_transfer_engine({"init_info": {}})
+    return llm
+
+
+def _on_cpu(settings: Settings, served: Served) -> tuple[Settings, dict[str, Any]]:
+    """A bound on memory, as vLLM would take half of the machine; and no prompt read in pieces, as vLLM then takes back
+    random numbers, which a generator of the CPU cannot do.
+    """
+    if settings.sleep:
+        raise ConfigError(NO_SLEEP)
+    at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
+    bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
+    return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}
+
+
+def _lora(served: Served) -> dict[str, Any]:
+    if served.adapter is None:
+        return {}
+    return {"enable_lora": True, "max_loras": 1, "max_lora_rank": kernel_rank(served.adapter["r"])}
+
+
+def kernel_rank(rank: int) -> int:
+    """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
+    if rank > LORA_RANKS[-1]:
+        raise ConfigError(
+            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
+            f"rollout.engine.lora = 'merged', or lower the rank"
+        )
+    return next(known for known in LORA_RANKS if known >= rank)
+
+
+def _bytes(gib: float | None) -> int | None:
+    return None if gib is None else int(gib * 2**30)
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """One process, so that weights are handed over by reference and nothing is left behind; and, unless the user wants
+    to hear more of vLLM, its errors only.
+    """
+    values = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", LOG_LEVEL: os.environ.get(LOG_LEVEL, "ERROR")}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _own_threads() -> Iterator[None]:
+    """On a CPU vLLM sets the threads of the whole process, and replaces torch's function so that nobody else can."""
+    threads, setter = torch.get_num_threads(), torch.set_num_threads
+    try:
+        yield
+    finally:
+        torch.set_num_threads = setter
+        setter(threads)

@@ -1,0 +1,121 @@
+"""Memory as it will be: what training a model takes, from its shapes alone, so a module on the meta device will do.
+
+Gradients and moments are exact. What a micro-batch holds is an estimate for decoders like Llama's and Qwen2's (norm,
+attention, norm, gated MLP) whose attention kernel never holds a [tokens, tokens] matrix; another architecture has
+another factor before its largest matrices, and is estimated all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from torch import nn
+
+from winnow.models.backbone import causal_model
+
+CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
+STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
+LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
+ENTROPY_COPIES = 5  # with p and p log p
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """One number per trained one, in its own precision."""
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+
+
+def optimizer_bytes(model: nn.Module) -> int:
+    """AdamW's two moments, in the parameters' precision."""
+    return 2 * gradient_bytes(model) + STEP_BYTES * sum(p.requires_grad for p in model.parameters())
+
+
+def saved_bytes(model: nn.Module) -> int:
+    """On the disk: every parameter once, with an adapter also merged, and the optimizer's moments."""
+    return sum(p.numel() * p.element_size() for p in model.parameters()) + optimizer_bytes(model)
+
+
+def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: bool) -> int:
+    """What forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden states;
+    the most it can be, as rows that share their prompt save less.
+
+    With checkpointing: every layer's input, and the insides of the one layer that backward is in.
+    """
+    sizes = _Sizes.of(model)
+    inside = _layer_bytes(sizes) + _given_bytes(model, sizes)
+    state = sizes.hidden * sizes.item
+    layers = sizes.layers * state + inside if checkpointing else sizes.layers * inside
+    return round(tokens * (layers + _norm_bytes(sizes) + state))
+
+
+def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
+    """What comes on top while the output layer's logits of `tokens` (one chunk of them) are turned into gradients,
+    and while that layer's own gradient, where it is trained, is summed over the chunks.
+    """
+    weight = head(model)
+    copies = ENTROPY_COPIES if entropy else LOGIT_COPIES
+    summed = 2 * weight.numel() * weight.element_size() if weight.requires_grad else 0
+    return tokens * weight.shape[0] * max(weight.element_size(), 4) * copies + summed
+
+
+def forward_bytes(model: nn.Module, tokens: int) -> int:
+    """What a forward pass without gradients holds at its widest, in an MLP: its three branches, and four states."""
+    sizes = _Sizes.of(model)
+    return tokens * (3 * sizes.intermediate + 4 * sizes.hidden) * sizes.item
+
+
+def head(model: nn.Module) -> nn.Parameter:
+    """[V, H] of the output layer."""
+    weight: nn.Parameter = causal_model(model).get_output_embeddings().weight
+    return weight
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a decoder, in numbers; `item` are the bytes of one of its weights."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    queries: int  # all heads together
+    keys: int  # and as many values
+    item: int
+    trained: bool  # the base weights, not an adapter
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self:
+        causal = causal_model(model)
+        config = causal.config.get_text_config()
+        heads = config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return cls(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            intermediate=config.intermediate_size,
+            queries=heads * width,
+            keys=(getattr(config, "num_key_value_heads", None) or heads) * width,
+            item=causal.dtype.itemsize,
+            trained=head(model).requires_grad,
+        )
+
+
+def _layer_bytes(sizes: _Sizes) -> int:
+    """Per token: two norms; queries, keys, values and attention's result; the MLP's gate, that activated, and its other
+    branch.
+    """
+    return 2 * _norm_bytes(sizes) + (2 * sizes.queries + 2 * sizes.keys + 3 * sizes.intermediate) * sizes.item
+
+
+def _norm_bytes(sizes: _Sizes) -> int:
+    """Per token: a norm's input, which it makes float32, and, where its weight is trained, that normalised."""
+    return sizes.hidden * (4 + sizes.trained * sizes.item)
+
+
+def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
+    """Per token and layer: the inputs of matrices that nothing else keeps. Adapters in more precision than the weights
+    keep a copy each instead, and every adapter what its A makes of it.
+    """
+    halves = [p for name, p in model.named_parameters() if p.requires_grad and ".lora_A." in name]  # [rank, width]
+    low = sum(p.shape[0] * p.element_size() for p in halves) / sizes.layers
+    copies = sum(p.shape[1] * p.element_size() for p in halves if p.element_size() != sizes.item) / sizes.layers
+    return low + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)

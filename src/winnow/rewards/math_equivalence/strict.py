@@ -1,0 +1,98 @@
+"""The strict grader: what a textbook's answer key would accept, and rather a right answer lost than a wrong one paid.
+
+Two answers are equal when their canonical texts are (units, currency, percent signs and `x =` left out: the rules of
+Hendrycks et al., 2021, arXiv 2103.03874, in our own words), or element by element under the rules of the sympy grader
+that PRM800K (Lightman et al., 2023, arXiv 2305.20050) and Dr. GRPO (Liu et al., 2025, arXiv 2503.20783) use: equal
+brackets and lengths; two fractions literally equal, so an unreduced one is wrong; an integer is never equal to what
+only evaluates to it; anything else by a symbolic difference of zero in at most two letters. What we changed: the
+difference is evaluated exactly (`expression.py`), where they execute the text with sympy, which has no bound.
+"""
+
+from __future__ import annotations
+
+import re
+
+from winnow.rewards.math_equivalence import expression
+from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
+from winnow.rewards.math_equivalence.units import without_units
+
+MAX_LETTERS = 2
+_LEFT_SIDE = re.compile(r"^(?:[a-zA-Z]{1,2}|\\[a-zA-Z]+)(?:\([a-z]\))?\s*(?:=|\\in(?![a-zA-Z]))(?!.*=)")
+_SPACE = re.compile(r"(\\[a-zA-Z]+ )(?=[a-zA-Z])| ")  # the one after \times in `\times x` ends its name
+_SLASH = re.compile(r"(?<![\w.)}/^])(-?\d+)/(\d+)(?![\w.({/])")
+_FRACTION = re.compile(r"(-?)(?:\\frac\{(-?)(\d+)\}\{(\d+)\})")
+_INTEGER = re.compile(r"[-+]?\d+(?:\.0*)?", re.ASCII)
+_WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
+
+
+def equal(answer: str, gold: str) -> bool:
+    """True when `answer` is `gold` in another spelling. Empty or oversized text equals nothing."""
+    texts = tidied(answer, gold)
+    if texts is None:
+        return False
+    a, g = map(_canonical, texts)
+    if not a or not g:
+        return False
+    return a.lower() == g.lower() or _same_elements(a, g)
+
+
+def canonical(text: str) -> str:
+    r"""One text per answer: `\frac12`, `1/2` and `0.5` differ from each other, `$1/2$ cm` and `x = \tfrac12` do not."""
+    return _canonical(tidy(text))
+
+
+def _canonical(text: str) -> str:
+    """Of a tidy text."""
+    text = without_units(text)
+    text = _LEFT_SIDE.sub("", text).strip()
+    text = re.sub(r"\s(?:or|and)\s", ",", text)
+    text = _SLASH.sub(_as_fraction, text)
+    text = re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
+    return _SPACE.sub(r"\1", text)
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    sign = "-" if match[1].startswith("-") else ""
+    return rf"{sign}\frac{{{match[1].removeprefix('-')}}}{{{match[2]}}}"
+
+
+def _same_elements(answer: str, gold: str) -> bool:
+    a_open, a_inside, a_close = brackets(answer)
+    g_open, g_inside, g_close = brackets(gold)
+    mine, theirs = split_top(a_inside), split_top(g_inside)
+    if len(mine) != len(theirs):
+        return False
+    if len(theirs) > 1 and (a_open, a_close) != (g_open, g_close):
+        return False
+    return all(_same_value(x, y) for x, y in zip(mine, theirs, strict=True))
+
+
+def _same_value(answer: str, gold: str) -> bool:
+    if answer.lower() == gold.lower():
+        return bool(answer)
+    mine, theirs = _FRACTION.fullmatch(answer), _FRACTION.fullmatch(gold)
+    if mine and theirs:
+        return _literally(mine) == _literally(theirs)
+    if _INTEGER.fullmatch(answer) or _INTEGER.fullmatch(gold):
+        both = _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold)
+        return bool(both) and int(_whole(answer)) == int(_whole(gold))
+    return _symbolically_equal(answer, gold)
+
+
+def _literally(match: re.Match[str]) -> tuple[bool, str, str]:
+    return (match[1] == "-") != (match[2] == "-"), match[3], match[4]
+
+
+def _whole(text: str) -> str:
+    """The integer part of `12.00`."""
+    return text.partition(".")[0]
+
+
+def _symbolically_equal(answer: str, gold: str) -> bool:
+    if _WORDS.search(re.sub(r"sqrt", "", answer + " " + gold)):
+        return False
+    try:
+        a, g = expression.read(answer), expression.read(gold)
+        return len(a.letters() | g.letters()) <= MAX_LETTERS and expression.same(a, g) is True
+    except expression.Unreadable:
+        return False

@@ -1,0 +1,167 @@
+"""A run found again: beside one of its checkpoints, or by its folder. What lies in a folder is data until a person
+says that it may run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.config import Config
+from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.state.input_digests import digests
+from winnow.state.run_folder import FORMAT, MANIFEST
+
+CHECKPOINTS = "checkpoints"
+TRUST = "say that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run's folder says about the run."""
+
+    path: Path
+    config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
+    base: Path  # the folder that its "file.py:function" names start from
+    inputs: dict[str, Any]  # digests of the files that it read, by key of the configuration
+
+
+def read_manifest(run: Path, *, own: bool = True) -> Manifest:
+    """The manifest of a run folder; with `own`, of a run of this user alone.
+
+    Raises RunFolderError where there is none that this winnow can read, and for another user's.
+    """
+    path = run / MANIFEST
+    try:
+        owner, text = _read(path)
+        data = json.loads(text)
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path} is not JSON ({error}); give a configuration of your own instead") from error
+    if own and owner != os.geteuid():
+        raise RunFolderError(
+            f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name: read it "
+            f"first; then {TRUST}, make the file your own (chown), or give a configuration of your own"
+        )
+    kind = data.get("winnow_run") if isinstance(data, dict) else None
+    if not isinstance(kind, int) or not 1 <= kind <= FORMAT or not isinstance(data.get("config"), dict):
+        raise RunFolderError(f"{path} is no manifest of a run that this version of winnow can read")
+    inputs = data.get("inputs")
+    return Manifest(path, data["config"], Path(str(data.get("base", run))), inputs if isinstance(inputs, dict) else {})
+
+
+def run_of(model: str) -> Path | None:
+    """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
+    path = Path(os.path.expanduser(model)).resolve()
+    run = path.parent.parent
+    named = _CHECKPOINT.fullmatch(path.name) and path.parent.name == CHECKPOINTS
+    return run if named and (run / MANIFEST).is_file() else None
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run folder, oldest first."""
+    found = ((_CHECKPOINT.fullmatch(path.name), path) for path in (run / CHECKPOINTS).glob("step-*") if path.is_dir())
+    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+
+
+def check_is_model(model: str) -> None:
+    """Raise DataError where there is no such folder, and for what lies around a model, a run folder or an adapter,
+    naming the model that is meant.
+    """
+    path = Path(os.path.expanduser(model))
+    on_hub = model.count("/") == 1 and model[0] not in "./~"
+    if not (path.is_dir() or on_hub or model == "bundled"):
+        raise DataError(f'there is no folder {model}; give a model folder, "bundled", or a hub id "owner/name"')
+    if not path.is_dir() or (path / "config.json").is_file():
+        return
+    run = path.parent if path.name == CHECKPOINTS else path
+    if (run / MANIFEST).is_file():
+        saved = checkpoints(run)
+        hint = f"its newest checkpoint is {saved[-1]}" if saved else "it holds no checkpoint yet"
+        raise DataError(f"{model} is a run folder, not a model: {hint}")
+    if (path / "adapter_config.json").is_file():
+        around = path.resolve().parent
+        merged = (around / "config.json").is_file()
+        hint = f"the model that it is merged into is {around}" if merged else "merge it into its base first"
+        raise DataError(f"{model} is an adapter, not a model: {hint}")
+
+
+def check_same_problems(config: Config, manifest: Manifest) -> None:
+    """Raise DataError where the task of a run would read other files here than the run did: a path starts from where
+    the user stands.
+    """
+    here = digests(config, manifest.base, below="task.")
+    for key, was in manifest.inputs.items():
+        if key.startswith("task.") and key != "task.use" and here.get(key, {}) != was:
+            raise DataError(
+                f"{key}: from here, {Path.cwd()}, {' and '.join(map(repr, was))} is not what the run of "
+                f"{manifest.path} read; go where it was started, or name the task and its files (on the command line "
+                f"--task NAME --set {key}=...)"
+            )
+
+
+def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a manifest's configuration would run code that nobody has asked for in this call.
+
+    `said` are the keys that the user gave, nested: what is named there is their own choice.
+    """
+    own = {(key.removesuffix(".use"), text) for key, text in _texts(said)}
+    items_made = config.task.use == "reasoning_gym" or "task" in said
+    code = ((key, text) for key, text in _texts(config.model_dump()) if _runs(key, text, items_made=items_made))
+    found = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in own]
+    if not found:
+        return
+    shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)
+    raise ConfigError(
+        f"{manifest.path} names code that would run here: {shown}. Read it first; then {TRUST}, or give other values "
+        f"for these keys"
+    )
+
+
+def _runs(key: str, text: str, *, items_made: bool) -> bool:
+    """A function of a file is imported, a reward without a sandbox runs what the model writes, and scorers of
+    reasoning-gym execute fields of an item, which its own task makes.
+    """
+    unsafe = key.endswith(".sandbox") and text == "unsafe"
+    scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"
+    return ".py:" in text or unsafe or (scorer and not items_made)
+
+
+def _shown(key: str, text: str, base: Path) -> str:
+    """With the path of the file that is imported, links followed: a member's starts from `base`, any other from where
+    the user stands.
+    """
+    if ".py:" not in text:
+        return text
+    file, _, function = text.rpartition(":")
+    return f"{os.path.realpath(base / file if key.endswith('use') else file)}:{function}"
+
+
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, text) of every text in nested data."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _texts(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, (list, tuple)):
+        for place, inner in enumerate(value):
+            yield from _texts(inner, f"{key}.{place}")
+
+
+def _read(path: Path) -> tuple[int, bytes]:
+    """(uid of its owner, bytes) of a file that is no link and nothing that could block."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("not a regular file")
+        return about.st_uid, file.read()

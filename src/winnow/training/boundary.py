@@ -1,0 +1,111 @@
+"""What a run is between two steps, and how it is saved: on time, when a signal comes, and when an error ends it.
+
+The tensors of a checkpoint (parameters, moments, reference) change in an optimizer update and nowhere else, so until
+the first update of a step they are those of the boundary before it. The rest, which a step changes earlier, is small:
+it is remembered at each boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from winnow.state import checkpoint
+from winnow.state.prompt_history import History
+from winnow.training.build import REFERENCE, Run
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A run after `step` steps, apart from its tensors."""
+
+    step: int
+    taken: int  # updates of this process, by which it is known whether the tensors are still those of the boundary
+    optimizer: Mapping[str, Any]
+    history: History
+    verifiers: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, run: Run, step: int) -> Self:
+        return cls(
+            step=step,
+            taken=run.optimizer.taken,
+            optimizer=run.optimizer.counts(),
+            history=run.history.snapshot(),
+            verifiers=run.verifiers.state_dict(),
+        )
+
+
+def untouched(run: Run, before: Boundary) -> bool:
+    """Whether parameters and moments are still those of the boundary.
+
+    What a probe resets (`probe.outer_reset`) does not count: a resume resets it again, to the same.
+    """
+    return run.optimizer.taken == before.taken
+
+
+def reached(run: Run, before: Boundary) -> Boundary | None:
+    """The last boundary that can be saved now: that after the step, where it was learned and logged; else that before
+    it; None between two updates of a step.
+    """
+    if run.written == before.step:
+        return Boundary.of(run, before.step + 1)
+    return before if untouched(run, before) else None
+
+
+def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
+    """Write the checkpoint of a boundary that `reached` allows, and keep `keep` older ones more than configured.
+
+    Raises as `checkpoint.save`.
+    """
+    logs = run.logbook.sync(at.step)  # before a checkpoint that presumes their rows
+    tensors, _ = run.optimizer.state()
+    if run.policy.reference is not None:
+        tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
+    return checkpoint.save(
+        run.folder,
+        at.step,
+        write_model=lambda path: checkpoint.write_model_folder(run.policy.model, run.tokenizer, path),
+        tensors=tensors,
+        state={"optimizer": at.optimizer, "history": at.history.state_dict(), "verifiers": at.verifiers},
+        keep_last=run.config.checkpoint.keep_last + keep,
+        logs=logs,
+    )
+
+
+@contextmanager
+def rescued(run: Run, before: Boundary) -> Iterator[None]:
+    """An error that leaves this block goes on as it is, with a note of what was saved before it did."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(_rescue(run, before))
+        raise
+
+
+def _rescue(run: Run, before: Boundary) -> str:
+    """Save what is intact, and say so. An older checkpoint is never given up for it: its weights may be the cause."""
+    at = reached(run, before)
+    if at is None:
+        return (
+            f"Step {before.step} broke off after its first update and before it was logged: its weights are those of "
+            f"no step and were not saved. {_elsewhere(run)}"
+        )
+    if at.step == 0:
+        return "No step was finished, so there was nothing to save: start the run again."
+    try:
+        run.logbook.truncate_from(at.step, but_evaluation=True)
+        path = save(run, at, keep=1).path
+    except Exception as failure:  # whatever it is, it must not take the place of the error that ends the run
+        return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run)}"
+    return (
+        f"The weights after {at.step} steps are saved in {path}: resume the run to go on from there, or delete that "
+        f"folder to go on from the one before"
+    )
+
+
+def _elsewhere(run: Run) -> str:
+    saved = sorted(run.folder.glob(f"{checkpoint.FOLDER}/step-*"))
+    return f"Resume the run to go on from {saved[-1]}" if saved else "There is no earlier checkpoint"

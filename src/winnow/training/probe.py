@@ -1,0 +1,108 @@
+"""The plan: how many rollouts each coming prompt gets. `fit` asks for it between steps; a step only reads it.
+
+An allocator says where its knowledge comes from. "none" and "history" plan one step at a time from what training has
+seen. "probe" plans a window of steps: all its prompts are sampled N' times under the present weights, scored, and their
+gradient norms taken, and the budget of the whole window is allocated at once (GVM, Yao et al. 2025, arXiv 2505.02391,
+Algorithm 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow.errors import ConfigError
+from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
+from winnow.training.build import Run, measured_gradient_norms
+from winnow.training.step_metrics import Clock, Metrics
+
+
+def plan(run: Run, step: int) -> None:
+    """Make sure that there is a plan for the prompts of a step."""
+    prompts = run.prompts.take(step)
+    if run.source != "probe":
+        allocate(run, prompts, run.history.stats(prompts), steps=1)
+    elif starts_window(run, step) or not run.history.has_plan(prompts):  # the latter after a change that was allowed
+        run.logbook.write_between(step, probe(run, step))
+
+
+def starts_window(run: Run, step: int) -> bool:
+    """A window is `probe.every` steps of one epoch; the last of an epoch may be shorter, so no prompt is in it
+    twice.
+    """
+    return (step % run.prompts.steps_per_epoch) % run.config.probe.every == 0
+
+
+def window(run: Run, step: int) -> range:
+    """The steps that the window starting at `step` plans."""
+    left_in_epoch = run.prompts.steps_per_epoch - step % run.prompts.steps_per_epoch
+    return range(step, step + min(run.config.probe.every, left_in_epoch))
+
+
+def probe(run: Run, step: int) -> Metrics:
+    """Sample, score and measure the window's prompts, and plan them. The probe's rollouts are never trained on."""
+    if step > 0:
+        reset(run)
+    clock = Clock()
+    with clock("probe"):
+        steps = window(run, step)
+        prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
+        counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
+        groups = run.engine.generate(
+            prompts, counts, run.sampling, seed=(run.seed, "probe", step), on_rollout=run.verifiers.submit
+        )
+        groups = run.verifiers.collect(groups)
+        run.verifiers.check_step(groups)
+        run.history.record_probe(groups, measured_gradient_norms(run.config, run.policy, groups))
+        planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
+    return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
+
+
+def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int) -> IntArray:
+    """[G] counts for the prompts of some steps, written into the history.
+
+    Raises ConfigError when the allocator does not answer with a plan that the budget pays for.
+    """
+    rollout = run.config.rollout
+    budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
+    counts = check_counts(run.allocate(stats, budget), len(prompts), budget)
+    run.history.record_plan(prompts, counts, stats.pass_rate)
+    return counts
+
+
+def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
+    """An allocator's answer as [G] int64; one that plans less than the budget may have a maximum."""
+    counts = as_array(answer)
+    if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):
+        said = f"{counts.dtype} of shape {counts.shape}"
+    elif counts.min() < 0:
+        said = f"a count of {counts.min()}"
+    elif not min(1, budget) <= counts.sum() <= budget:
+        said = f"{counts.sum()} rollouts in all"
+    else:
+        return counts.astype(np.int64)
+    raise ConfigError(
+        f"the allocator gave {said} for {prompts} prompts and a budget of {budget}; it must return one integer per "
+        f"prompt, 0 or more, which add up to the budget (or to less, where it has a maximum)"
+    )
+
+
+def reset(run: Run) -> None:
+    """What the released GVM scripts do between windows, as far as asked: every iteration restarts the trainer."""
+    what = run.config.probe.outer_reset
+    if what in ("optimizer", "both"):
+        run.optimizer.reset()
+    if what in ("reference", "both"):
+        run.policy.reset_reference()
+
+
+def _describe(groups: Sequence[Group], planned: IntArray) -> Metrics:
+    return {
+        "budget/probe_rollouts": float(sum(len(g.rollouts) for g in groups)),
+        "budget/probe_tokens": float(sum(g.lengths.sum() for g in groups)),
+        "plan/count_min": float(np.min(planned)),
+        "plan/count_max": float(np.max(planned)),
+        "plan/unsolved": float(sum(not g.correct.any() for g in groups)),
+        "plan/timed_out": float(sum(int(g.timed_out.sum()) for g in groups)),
+    }

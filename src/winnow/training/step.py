@@ -1,0 +1,145 @@
+"""One training step of RLVR: a single walk down the corridor. Each line fills one field; nothing is visited twice.
+
+prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from winnow.algos.advantage import Credit, check_credits, flat
+from winnow.errors import EngineError
+from winnow.learner.schedule import schedule
+from winnow.records import Group, IntArray, Prompt, StepReport
+from winnow.seeds import Rng
+from winnow.training.build import Run
+from winnow.training.step_metrics import Clock, Tally, describe
+
+
+def train_step(run: Run, step: int) -> StepReport:
+    """Sample, score, choose, credit, learn, hand over the weights, and write it down."""
+    clock, tally = Clock(), Tally(run.parity())
+    prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
+    counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
+    groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group
+    groups += refill(run, groups, step, clock)
+    run.verifiers.check_step(groups)  # too many verdicts failed: stop
+
+    with clock("select"):
+        run.history.observe(groups, run.gradient_norms(groups))  # feeds the next plan
+        groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
+        groups = fill_values(run, groups)  # N x [L], with a critic only
+        groups = fill_advantages(run, groups)  # [N] or N x [L]
+        updates = schedule(  # epochs x updates; weights are set, THEN rows that cannot teach leave
+            groups,
+            run.weighting,
+            epochs=run.update.epochs,
+            updates_per_step=run.update.updates_per_step,
+            max_new_tokens=run.sampling.max_new_tokens,
+            planned=len(prompts),
+            pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
+            drop_silent=not run.objective.terms,
+            seed=(run.seed, "schedule", step),
+        )
+
+    with clock("annotate"):
+        updates = run.policy.annotate(updates, run.needs)  # old / reference log-probs: once, before the first update
+
+    with clock("update"):
+        for batch in updates:  # one optimizer step each
+            for mb in run.policy.micro_batches(batch):
+                out = run.policy.forward(mb, run.needs)  # log-probs [T]
+                value = run.objective(out, mb)  # sum of weight * (importance * loss + terms)
+                run.policy.backward(value.total)
+                tally.add(value, out, mb)
+            tally.close(run.optimizer.step() if batch.rows else run.optimizer.skip())
+
+    try:
+        with clock("sync"):
+            run.engine.load(run.policy.weights(), version=step + 1)
+    finally:  # the step has been learned, also where the engine is lost
+        metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
+        report = run.logbook.write(step, metrics, groups, updates)
+        run.written = step
+    return report
+
+
+def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
+    """Groups with outcomes. Verdicts are already being reached while later rollouts are sampled."""
+    with clock("generate"):
+        groups = run.engine.generate(
+            prompts, counts.tolist(), run.sampling, seed=(run.seed, "rollout", step), on_rollout=run.verifiers.submit
+        )
+        check_fresh(groups, step)
+    with clock("verify"):
+        return run.verifiers.collect(groups)
+
+
+def refill(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
+    """More groups while fewer carry a signal than were asked for, for at most `refill_rounds` rounds.
+
+    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that
+    carries a signal is trained on, also above the number asked for, and nothing is kept for later. A prompt that was
+    planned no rollouts is not asked for.
+    """
+    rollout, added = run.config.rollout, list[Group]()
+    asked = sum(bool(group.rollouts) for group in groups)
+    for number in range(1, rollout.refill_rounds + 1):
+        carrying = sum(carries_signal(group, run.group_baseline) for group in [*groups, *added])
+        prompts = run.prompts.take(step, refill=number)
+        if carrying >= asked or not prompts:
+            break
+        counts = np.full(len(prompts), rollout.rollouts_per_prompt)
+        added += sample(run, prompts, counts, step, clock)
+    return added
+
+
+def carries_signal(group: Group, group_baseline: bool) -> bool:
+    """Whether its verified rewards can teach: under a baseline of its own, if they differ; else, if any is not 0."""
+    rewards = group.rewards[group.valid]
+    return not flat(rewards) if group_baseline else bool(np.any(rewards != 0))
+
+
+def fill_keep(run: Run, group: Group, step: int) -> Group:
+    """Failed rollouts are hidden from the selector and never kept; nor is a group that a refill was to replace."""
+    keep = np.zeros(len(group.rollouts), dtype=np.bool_)
+    valid = group.valid
+    if valid.any() and (not run.config.rollout.refill_rounds or carries_signal(group, run.group_baseline)):
+        keep[valid] = run.select(group.take(valid), Rng((run.seed, "select", step)))
+    return group.fill(keep=keep)
+
+
+def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
+    """What the critic expects, per token; without one, nothing is filled."""
+    if run.critic is None:
+        return list(groups)
+    return [group.fill(values=tuple(values)) for group, values in zip(groups, run.critic(groups), strict=True)]
+
+
+def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:
+    """Failed rollouts are hidden from the baseline and get 0. Raises ConfigError for what is no advantage."""
+    verified = [group.take(group.valid) for group in groups]
+    credits = check_credits(run.advantage(verified), verified)
+    return [group.fill(advantages=scatter(group, credit)) for group, credit in zip(groups, credits, strict=True)]
+
+
+def scatter(group: Group, credit: Credit) -> Credit:
+    """Credit of the valid rollouts -> of all of them."""
+    places = np.flatnonzero(group.valid)
+    if isinstance(credit, np.ndarray):
+        advantages = np.zeros(len(group.rollouts), dtype=np.float64)
+        advantages[places] = credit
+        return advantages
+    per_token = [np.zeros(length, dtype=np.float64) for length in group.lengths]
+    for place, numbers in zip(places, credit, strict=True):
+        per_token[place] = numbers
+    return tuple(per_token)
+
+
+def check_fresh(groups: Sequence[Group], step: int) -> None:
+    """Rollouts of other weights than this step's would be trained with wrong ratios."""
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
+        if rollout.version != step:
+            raise EngineError(f"step {step} got a rollout sampled by the weights of version {rollout.version}")

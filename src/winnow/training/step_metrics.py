@@ -1,0 +1,269 @@
+"""A step's numbers: a clock for its phases, a tally of its updates, and the metrics of its groups."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from winnow.algos.advantage import flat
+from winnow.algos.objective import Value
+from winnow.engines.base import Tolerance
+from winnow.learner.optimizer import UpdateResult
+from winnow.memory.usage import Gauge
+from winnow.records import CAUSES, Batch, FloatArray, Group, MicroBatch, PolicyOutput
+
+Metrics = dict[str, float]
+
+FEW = 2  # tokens that may be far apart in any step
+RATIOS = (0.8, 1.25)  # of policy to engine: a token outside was sampled by another policy than is trained
+
+
+@dataclass
+class Clock:
+    """Seconds per phase of one step, and the memory that each phase took."""
+
+    started: float = field(default_factory=time.perf_counter)
+    seconds: Metrics = field(default_factory=dict)
+    gauge: Gauge = field(default_factory=Gauge)
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        self.gauge.start()
+        try:
+            yield
+        finally:
+            self.gauge.read(phase)
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begin
+
+    def metrics(self) -> Metrics:
+        phases = {f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()}
+        return {**phases, **self.gauge.metrics(), "seconds/step": time.perf_counter() - self.started}
+
+
+@dataclass
+class Mean:
+    """A running mean and maximum of per-token numbers."""
+
+    total: float = 0.0
+    count: int = 0
+    largest: float = -np.inf
+
+    def add(self, values: Tensor) -> None:
+        if values.numel():
+            numbers = values.detach().double().numpy(force=True)
+            self.total += float(numbers.sum())
+            self.count += numbers.size
+            self.largest = float(np.maximum(self.largest, numbers.max()))  # NaN stays
+
+    @property
+    def value(self) -> float:
+        return self.total / self.count if self.count else np.nan
+
+
+@dataclass
+class Parity:
+    """Does the engine sample the policy that is trained? Their log-probs of the same tokens under the same weights.
+
+    An alarm is a mean gap or a 99.9th percentile above what the engine declares (`tolerance`), or more than
+    `max_outside` of the tokens with a ratio outside `RATIOS`. The largest gap is no ground for one: it grows with the
+    number of tokens. An engine that declares infinity samples something else on purpose.
+    """
+
+    tolerance: Tolerance
+    max_outside: float
+    differences: list[FloatArray] = field(default_factory=list)  # [T] of each micro-batch
+
+    def add(self, policy: Tensor, engine: Tensor) -> None:
+        """Log-probs [T] of trained tokens."""
+        self.differences.append((policy - engine).detach().double().numpy(force=True))
+
+    def metrics(self) -> Metrics:
+        difference = _join(self.differences)
+        if not len(difference):
+            return {}
+        gap, (least, most) = np.abs(difference), np.log(RATIOS)
+        mean, tail = float(gap.mean()), percentile_999(gap)
+        outside = float(np.mean(~((difference >= least) & (difference <= most))))
+        share = max(self.max_outside, FEW / len(difference))  # one or two rare tokens of a small step tell nothing
+        well = mean <= self.tolerance.mean and tail <= self.tolerance.tail and outside <= share  # not if NaN
+        return {
+            "policy/logprob_gap_mean": mean,
+            "policy/logprob_gap_p999": tail,
+            "policy/logprob_gap_max": float(gap.max()),
+            "policy/ratio_outside": outside,
+            "policy/parity_alarm": float(not well and math.isfinite(self.tolerance.mean)),
+        }
+
+
+def percentile_999(numbers: FloatArray) -> float:
+    """The 99.9th percentile [T]: the largest number that one in a thousand reach, and at least three.
+
+    Of fewer than 3,000 it is therefore the third largest: one or two rare tokens tell nothing of a percentile.
+    """
+    rank = min(len(numbers), max(FEW + 1, math.ceil(len(numbers) / 1000)))
+    return float(np.partition(numbers, -rank)[-rank])
+
+
+@dataclass
+class Tally:
+    """What the updates of one step said, gathered micro-batch by micro-batch."""
+
+    parity: Parity
+    loss: float = 0.0  # over the updates taken
+    pending: float = 0.0  # of the update under way
+    diagnostics: dict[str, Mean] = field(default_factory=dict)
+    results: list[UpdateResult] = field(default_factory=list)
+
+    def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
+        """One micro-batch of the update under way."""
+        self.pending += float(value.total.detach())
+        for name, numbers in value.diagnostics.items():
+            self.diagnostics.setdefault(name, Mean()).add(numbers)
+        if all(r.skipped for r in self.results):  # no update taken yet: these are the weights that sampled
+            self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask])
+
+    def close(self, result: UpdateResult) -> None:
+        """The update that the added micro-batches made."""
+        self.results.append(result)
+        self.loss += 0.0 if result.skipped else self.pending
+        self.pending = 0.0
+
+    def metrics(self) -> Metrics:
+        taken = [r for r in self.results if not r.skipped]
+        metrics = {
+            "policy/skipped_updates": float(len(self.results) - len(taken)),
+            "policy/learning_rate": self.results[-1].learning_rate,
+            "budget/updates": float(len(taken)),
+        }
+        if taken:
+            metrics["policy/loss"] = self.loss / len(taken)
+            metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
+        return {**metrics, **self.parity.metrics(), **self._diagnostics()}
+
+    def _diagnostics(self) -> Metrics:
+        metrics: Metrics = {}
+        for name, mean in self.diagnostics.items():
+            if name == "ratio":
+                metrics |= {"policy/ratio_mean": mean.value, "policy/ratio_max": mean.largest}
+            elif name == "clip_fraction":
+                metrics["policy/clip_fraction"] = mean.value
+            else:
+                metrics[f"loss/{name}"] = mean.value
+        return metrics
+
+
+def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
+    """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no
+    refill.
+    """
+    verified = [group.take(group.valid) for group in groups]
+    return {
+        **_rewards(verified),
+        **_outcomes(groups),
+        **_groups(groups, verified),
+        **_rollouts(groups),
+        **_budget(groups, verified, batches),
+        **_refill(groups[asked:], asked),
+    }
+
+
+def _rewards(verified: Sequence[Group]) -> Metrics:
+    """Over all N verified rollouts, kept or not."""
+    rewards = _join([g.rewards for g in verified])
+    if not len(rewards):
+        return {}
+    correct = _join([g.correct.astype(np.float64) for g in verified])
+    metrics = {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "reward/min": float(rewards.min()),
+        "reward/max": float(rewards.max()),
+        "reward/accuracy": float(correct.mean()),
+    }
+    parts: dict[str, list[float]] = {}
+    for outcome in (o for g in verified for o in g.outcomes or ()):
+        for part, value in outcome.parts.items():
+            parts.setdefault(part, []).append(value)
+    return {**metrics, **{f"reward/part/{part}": float(np.mean(values)) for part, values in parts.items()}}
+
+
+def _outcomes(groups: Sequence[Group]) -> Metrics:
+    kinds = Counter(o.kind for g in groups for o in g.outcomes or ())
+    causes = Counter(o.cause for g in groups for o in g.outcomes or () if o.failed)
+    metrics = {f"outcome/{kind}": float(kinds[kind]) for kind in ("correct", "wrong", "unparsable", "failed")}
+    metrics["outcome/timed_out"] = float(sum(int(g.timed_out.sum()) for g in groups))
+    return {**metrics, **{f"outcome/failed/{cause}": float(causes[cause]) for cause in CAUSES if causes[cause]}}
+
+
+def _groups(groups: Sequence[Group], verified: Sequence[Group]) -> Metrics:
+    flat_groups = [g.correct for g in verified if g.rollouts and flat(g.rewards)]
+    return {
+        "group/count": float(sum(bool(g.rollouts) for g in groups)),
+        "group/flat": float(len(flat_groups)),
+        "group/all_correct": float(sum(bool(correct.all()) for correct in flat_groups)),
+        "group/all_wrong": float(sum(not correct.any() for correct in flat_groups)),
+    }
+
+
+def _rollouts(groups: Sequence[Group]) -> Metrics:
+    rollouts = [r for g in groups for r in g.rollouts]
+    if not rollouts:
+        return {}
+    lengths = np.concatenate([g.lengths for g in groups])
+    logprobs = np.concatenate([r.logprobs for r in rollouts])
+    return {
+        "rollout/length_mean": float(lengths.mean()),
+        "rollout/length_max": float(lengths.max()),
+        "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
+        "policy/entropy": -float(logprobs.mean()) if len(logprobs) else np.nan,
+    }
+
+
+def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
+    trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.rows}
+    kept = [credit for g in groups for credit in _kept_advantages(g)]
+    generated = float(sum(g.lengths.sum() for g in groups))
+    metrics = {
+        "select/kept": float(sum(int(g.keep.sum()) for g in groups if g.keep is not None)),
+        "select/trained": float(len(trained)),
+        "budget/rollouts": float(sum(len(g.rollouts) for g in groups)),
+        "budget/prompts_skipped": float(sum(not g.rollouts for g in groups)),
+        "budget/tokens_generated": generated,
+        "budget/tokens_verified": float(sum(g.lengths.sum() for g in verified)),
+        "budget/tokens_trained": float(sum(trained.values())),
+        "budget/tokens_wasted": generated - float(sum(trained.values())),
+    }
+    if kept:
+        metrics |= {"advantage/mean": float(np.mean(kept)), "advantage/std": float(np.std(kept))}
+    return metrics
+
+
+def _refill(added: Sequence[Group], asked: int) -> Metrics:
+    if not added:
+        return {}
+    return {
+        "refill/rounds": float(-(-len(added) // asked)),
+        "refill/groups": float(len(added)),
+        "refill/tokens": float(sum(g.lengths.sum() for g in added)),
+    }
+
+
+def _kept_advantages(group: Group) -> list[float]:
+    """The mean credit of each kept rollout's tokens."""
+    if group.keep is None or group.advantages is None:
+        return []
+    if isinstance(group.advantages, np.ndarray):
+        return list(group.advantages[group.keep])
+    return [float(np.mean(a)) for a, keep in zip(group.advantages, group.keep, strict=True) if keep]
+
+
+def _join(arrays: Sequence[FloatArray]) -> FloatArray:
+    return np.concatenate(arrays) if arrays else np.zeros(0)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from winnow.commands.audit import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
+from winnow.errors import ConfigError
+from winnow.records import Problem
+from winnow.registry import Entry, resolve
+from winnow.verify import Verifiers
+
+GSM8K = resolve("reward", "gsm8k")
+
+
+def problem(name: str, question: str, answer: object) -> Problem:
+    return Problem(id=name, question=question, answer=answer, task="t")
+
+
+def inline(use: object = "gsm8k") -> Verifiers:
+    return Verifiers({"use": use}, workers=0, timeout_seconds=5.0, memory_mb=2048, max_failure_share=1.0)
+
+
+def generous(prompt, rollout):
+    """Pays anything that ends in a digit."""
+    return float(rollout.text[-1:].isdigit())
+
+
+def test_a_gold_that_its_reward_cannot_read_is_found() -> None:
+    problems = [problem("a", "?", "42"), problem("b", "?", "forty-two"), problem("c", "?", ["1", "x"])]
+    found = failing_golds(problems, phrasing(GSM8K), inline())
+    assert [(f.problem, f.gold, f.reason) for f in found] == [
+        ("b", "forty-two", "no answer could be read"),
+        ("c", "x", "no answer could be read"),
+    ]
+
+
+def test_constants_that_are_the_gold_are_no_finding() -> None:
+    problems = [problem("a", "?", "0"), problem("b", "?", "1.0"), problem("c", "?", "7"), problem("d", "?", "7")]
+    paid, best = constants(problems, phrasing(GSM8K), inline())
+    assert paid == []
+    assert best == ("0", 0.25)
+
+
+def test_constants_that_are_paid_for_nothing_are_found() -> None:
+    paid, (best, share) = constants([problem("a", "?", "1234")], str, inline(generous))
+    assert {f.reason for f in paid} == {
+        f"the constant answer {constant!r} is paid" for constant in ("0", "1", "-1", "2", "10")
+    }
+    assert (best, share) == ("0", 1.0)
+
+
+def test_questions_are_compared_without_case_layout_and_punctuation() -> None:
+    first, second, third = (
+        problem("a", "What is 2+2?", "4"),
+        problem("b", "what is  2 + 2", "4"),
+        problem("c", "2-2", "0"),
+    )
+    assert duplicates([first, second, third]) == [("a", "b")]
+    assert overlap({"train": [first], "validation": [third], "test": [second]}) == [("a", "b")]
+    assert overlap({"test": [first, second]}) == []
+
+
+def load(split: str) -> list[Problem]:
+    if split == "validation":
+        raise ConfigError("there is no validation split")
+    return [problem(f"{split}{i}", f"{split if i else 'shared'} {i}", str(i + 100)) for i in range(3)]
+
+
+def test_the_whole_audit_names_what_it_finds() -> None:
+    found = audit(load, GSM8K, inline())
+    assert found.problems == {"train": 3, "test": 3}
+    assert found.absent == {"validation": "there is no validation split"}
+    assert found.overlap == [("train0", "test0")]
+    assert not found.clean
+    report = "\n".join(describe(found))
+    assert "train0 = test0" in report
+    assert "golds that do not verify against themselves: 0 (0.0%)" in report
+
+
+def test_a_task_without_any_split_says_why() -> None:
+    with pytest.raises(ConfigError, match="no split of this task can be read: there is no validation split"):
+        audit(load, GSM8K, inline(), splits=["validation"])
+
+
+def test_a_reward_must_say_how_an_answer_is_phrased() -> None:
+    with pytest.raises(ConfigError, match="register it with example="):
+        phrasing(Entry("reward", "generous", generous))
+
+
+def test_the_order_of_files_does_not_matter(test_data: Path) -> None:
+    from winnow.tasks.gsm8k import gsm8k
+
+    found = audit(lambda split: gsm8k(split, path=str(test_data)), GSM8K, inline(), splits=["test", "train"])
+    assert found.clean
+    assert found.best_constant[1] < 0.05

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import winnow.algos.advantage
+import winnow.algos.allocation
+import winnow.algos.loss
+import winnow.algos.weighting  # noqa: F401  registers what the configurations name
+from winnow.commands.budget import advice, budget, describe
+from winnow.config import validate
+
+HERE = Path()
+
+
+def config(**keys):
+    """32 prompts x 16 rollouts, 4 kept, 1 update, 256 x 9 evaluation rollouts; limits out of the way."""
+    rollout = {"max_rollouts_at_once": 512, **keys.pop("rollout", {})}
+    return validate({"rollout": rollout, **keys})
+
+
+def advised(**keys):
+    c = config(**keys)
+    return list(advice(c, budget(c, HERE), HERE))
+
+
+def test_the_defaults_add_up():
+    b = budget(config(steps=100, evaluate={"every": 10}), HERE)
+
+    assert (b.prompts, b.rollouts, b.kept, b.updates, b.rows) == (32, 512, 4, 1, 128)
+    assert (b.longest_row, b.rows_at_once, b.micro_batches) == (512 + 64, 16384 // 576, 5)
+    assert (b.evaluation, b.evaluations) == (256 * 9, 1 + 9 + 1)  # before step 0; steps 10 ... 90; after the last
+
+
+def test_rows_of_the_largest_update():
+    b = budget(config(update={"updates_per_step": 5, "epochs": 2}), HERE)
+    assert (b.updates, b.rows) == (10, 7 * 4)
+
+
+@pytest.mark.parametrize(
+    ("select", "kept"),
+    [
+        ("all", 16),
+        ({"use": "random", "keep_per_prompt": 0.5}, 8),
+        ([{"use": "random", "keep_per_prompt": 8}, {"use": "max_variance", "keep_per_prompt": 0.25}], 2),
+        ({"use": "max_variance", "keep_per_prompt": 99}, 16),
+    ],
+)
+def test_what_a_chain_of_selectors_keeps(select, kept):
+    assert budget(config(select=select), HERE).kept == kept
+
+
+def test_the_description_walks_the_step():
+    c = config(steps=10, rollout={"max_new_tokens": 100})
+    lines = list(describe(c, budget(c, HERE)))
+
+    assert [line.split()[0] for line in lines] == ["rollouts", "kept", "updates", "micro-batch", "evaluation"]
+    assert "32 prompts x 16 = 512 per step, up to 51k tokens" in lines[0]
+    assert "4 per prompt = 128 rows" in lines[1]
+    assert "1 epoch x 1 = 1 per step, each 32 prompts and at most 128 rows; 10 in the run" in lines[2]
+    assert "2304 rollouts x 2 times; training samples 5120" in lines[4]
+
+
+def test_refills_may_multiply_what_is_sampled():
+    c = config(rollout={"max_new_tokens": 100, "refill_rounds": 4})
+    line = next(line for line in describe(c, budget(c, HERE)) if line.startswith("rollouts"))
+    assert "= 512 per step, and at most as many again in each of 4 refills, up to 256k tokens" in line
+
+
+def test_a_sound_configuration_gets_no_advice():
+    assert advised() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"update": {"updates_per_step": 64}}, "update.updates_per_step = 64 > 32 prompts"),
+        ({"update": {"updates_per_step": 5}}, "7 or 6 per update; use 4 or 8"),
+        ({"select": {"use": "max_variance", "keep_per_prompt": 16}}, "nothing is dropped"),
+        ({"select": {"use": "max_variance", "keep_per_prompt": 1}}, "every advantage is 0"),
+        ({"loss": "reinforce", "update": {"epochs": 2}}, "the weights move 2 times per step"),
+        ({"loss": "no_baseline", "advantage": "raw", "update": {"updates_per_step": 2}}, "loss = 'no_baseline' has no"),
+        ({"evaluate": {"every": 2}}, "set evaluate.every to 5"),
+        ({"update": {"tokens_per_micro_batch": 500}}, "use at least 576"),
+        ({"rollout": {"max_rollouts_at_once": 8192}}, "2048 is enough"),
+        ({"weighting": "unbiased"}, "before select drops some of the correct ones, and the gradient shrinks"),
+        ({"weighting": "unbiased", "select": {"use": "threshold", "high": 0.5}}, "drops some of the correct ones"),
+        ({"weighting": "accepted", "select": {"use": "max_reward", "keep_per_prompt": 12}}, "the gradient shrinks"),
+        ({"weighting": "accepted"}, "use select = 'all', or weighting = 'prompt'"),
+        ({"model": {"dtype": "bfloat16"}}, "use 'float32', or train a model.lora"),
+    ],
+)
+def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
+    (advice,) = advised(**keys)
+    assert sentence in advice
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"select": "all"},
+        {"loss": "reinforce"},
+        {"update": {"updates_per_step": 8, "epochs": 3}},
+        {"advantage": "raw", "select": {"use": "random", "keep_per_prompt": 1}},
+        {"advantage": {"use": "grpo", "statistics": "group"}, "select": {"use": "random", "keep_per_prompt": 1}},
+        {"evaluate": {"every": 5}},
+        {"weighting": "unbiased", "select": "all"},
+        {"weighting": "accepted", "select": {"use": "threshold", "low": 1.0}},
+        {"model": {"dtype": "bfloat16", "lora": {}}},
+    ],
+)
+def test_what_is_meant_is_not_criticised(keys):
+    assert advised(**keys) == []
+
+
+def test_an_allocation_that_shifts_the_objective_is_named(tmp_path):
+    def said(**changes):
+        config = validate({"allocate": "gvm", **changes})
+        return [
+            line for line in advice(config, budget(config, tmp_path), tmp_path) if "shares of the objective" in line
+        ]
+
+    assert len(said(weighting="token")) == 1
+    assert said(weighting="prompt") == said(weighting="unbiased") == said(allocate="uniform", weighting="token") == []
+
+
+def test_an_uneven_allocation_has_averages_instead_of_limits(tmp_path):
+    c = config(steps=10, allocate="gvm_online", weighting="prompt")
+    lines = list(describe(c, budget(c, tmp_path)))
+
+    assert "32 prompts x 16 on average, as gvm_online decides" in lines[0]
+    assert lines[1].endswith("4 per prompt = 128 rows per step, on average")
+    assert "each 32 prompts and 128 rows on average; 10 in the run" in lines[2]
+    assert lines[3].endswith("so about 5 per update")
+    assert not any("at most" in line for line in lines)
+
+
+def test_the_rollouts_of_a_probe_come_on_top(tmp_path):
+    c = config(steps=10, allocate="gvm", probe={"every": 4, "rollouts_per_prompt": 8}, rollout={"max_new_tokens": 100})
+    line, *_ = describe(c, budget(c, tmp_path))
+
+    # 4 steps x 32 prompts x 8; three windows for 10 steps of 512: 3 x 1024 / 5120
+    assert line.startswith("probe        128 prompts x 8 = 1024 rollouts per window of 4 steps, 60.0% on top")
+    assert line.endswith("up to 102k tokens")

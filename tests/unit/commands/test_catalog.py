@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+
+import winnow.training.members  # noqa: F401  registers every family
+from winnow.commands.catalog import REGISTERED_BY, catalog
+from winnow.errors import ConfigError
+from winnow.metrics import METRICS
+from winnow.registry import FAMILIES, members
+
+
+def test_no_family_with_members_is_missing():
+    assert {family for family in FAMILIES if members(family)} <= set(REGISTERED_BY)
+
+
+@pytest.mark.parametrize("family", REGISTERED_BY)
+def test_every_member_is_listed_by_name(family):
+    blocks = list(catalog(family))
+    assert [block.partition("(")[0] for block in blocks] == list(members(family))
+    assert all(len(block.splitlines()) >= 2 and block.splitlines()[-1].strip() for block in blocks)
+
+
+def test_options_defaults_and_aliases_are_shown():
+    (clip,) = [block for block in catalog("losses") if block.startswith("clip(")]
+    assert clip.splitlines()[:2] == ["clip(low = 0.2, high = 0.2, dual = None)", "    also called grpo_clip"]
+    (scripted,) = [block for block in catalog("engine") if block.startswith("scripted(")]
+    assert scripted.startswith("scripted(script)\n")
+
+
+def test_metrics_come_with_their_meaning():
+    assert len(list(catalog("metrics"))) == len(METRICS)
+    assert next(catalog("metric")).startswith("reward/mean\n    mean reward")
+
+
+def test_an_unknown_kind_is_refused_with_a_suggestion():
+    with pytest.raises(ConfigError, match="did you mean 'selectors'"):
+        list(catalog("selectrs"))

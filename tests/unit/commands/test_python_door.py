@@ -1,0 +1,202 @@
+"""The Python door: train, evaluate, resume, open_run, and the names that come with them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import winnow
+from synthetic_run import write_run
+from winnow.cli import app
+from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.report.opened import OpenRun
+from winnow.state.checkpoint import newest
+
+QUIET = {"progress": False}
+
+
+def even(prompt, rollout):
+    """Share of characters with an even code point."""
+    return sum(ord(c) % 2 == 0 for c in rollout.text) / max(1, len(rollout.text))
+
+
+@pytest.fixture
+def small(smallest):
+    def configuration(**changes):
+        return smallest(reward=even, task={"levels": [2]}, verify={"workers": 0}, **changes)
+
+    return configuration
+
+
+def test_watch_adds_to_the_display_and_progress_switches_it_off(small, tmp_path, capsys):
+    events = []
+    winnow.train(**small(steps=1, output=str(tmp_path / "a")), watch=events.append)
+    assert "held-out, after 1 steps" in capsys.readouterr().out
+    kinds = [type(event) for event in events if not isinstance(event, winnow.Notice)]
+    assert kinds == [winnow.Started, winnow.Evaluated, winnow.StepReport, winnow.Evaluated]
+    again = []
+    winnow.train(**small(steps=1, output=str(tmp_path / "b")), watch=again.append, progress=False)
+    assert capsys.readouterr().out == ""
+    assert [type(event) for event in again] == [type(event) for event in events]
+
+
+def test_a_run_goes_on_with_what_its_folder_says(small, tmp_path):
+    whole = winnow.train(**small(steps=3, output=str(tmp_path / "whole")), **QUIET)
+    winnow.train(**small(steps=2, checkpoint={"every": 1}), **QUIET)
+    resumed = winnow.resume(tmp_path / "run", steps=3, reward=even, **QUIET)
+    assert (resumed.steps, resumed.interrupted) == (3, False)
+    weights = [(result.model / "model.safetensors").read_bytes() for result in (whole, resumed)]
+    assert weights[0] == weights[1]
+
+
+def test_a_function_that_a_run_was_given_has_to_be_given_again(small, tmp_path):
+    winnow.train(**small(steps=1), **QUIET)
+    with pytest.raises(ConfigError, match=r"only the name of 'even \(given from Python\)' was saved; give the same"):
+        winnow.resume(tmp_path / "run", steps=2, **QUIET)
+    checkpoint = newest(tmp_path / "run").path
+    with pytest.raises(ConfigError, match=r"reward: only the name of 'even .*give the same function again"):
+        winnow.evaluate(checkpoint)
+
+
+def test_a_resume_refuses_another_configuration_and_no_run(small, tmp_path):
+    winnow.train(**small(steps=1), **QUIET)
+    with pytest.raises(RunFolderError, match="seed was 0 and is now 1"):
+        winnow.resume(tmp_path / "run", steps=2, seed=1, reward=even, **QUIET)
+    with pytest.raises(RunFolderError, match="cannot read"):
+        winnow.resume(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_an_evaluation_of_a_run_s_checkpoint(small, tmp_path):
+    result = winnow.train(**small(steps=1), **QUIET)
+    found = winnow.evaluate(result.model, reward=even, problems=3, rollouts_per_prompt=2, greedy=False, temperature=0.5)
+    asked = found.asked()
+    assert (asked["task"], asked["split"], asked["problems"], asked["rollouts_per_prompt"]) == (
+        "arithmetic",
+        "test",
+        3,
+        2,
+    )
+    assert (asked["temperature"], asked["max_new_tokens"], asked["greedy"], asked["reward"]) == (0.5, 8, False, "even")
+    assert [len(group.rollouts) for group in found.sampled] == [2, 2, 2]
+    rewards = np.concatenate([group.rewards for group in found.sampled])
+    assert found.metrics["eval/reward_mean"] == pytest.approx(rewards.mean())
+    everything = winnow.evaluate(str(result.model), reward=even, rollouts_per_prompt=1, greedy=False)
+    assert (everything.asked()["problems"], everything.config.evaluate.problems) == (16, 16)
+
+
+def test_a_checkpoint_is_evaluated_on_the_problems_of_its_run_or_not_at_all(small, tmp_path, monkeypatch):
+    """A path starts from where the user stands, and another file may be there."""
+    problems = tmp_path / "problems.jsonl"
+    rows = [json.dumps({"question": f"What is {i} + 2?", "answer": f"{i + 2}"}) + "\n" for i in range(64)]
+    problems.write_text("".join(rows))
+    monkeypatch.chdir(tmp_path)
+    config = {**small(steps=1, evaluate={"problems": 2}), "task": {"use": "jsonl", "path": "problems.jsonl"}}
+    made = winnow.train(**config, **QUIET).model
+    asked = {"problems": 2, "rollouts_per_prompt": 1, "reward": even}
+    assert winnow.evaluate(made, **asked).asked()["task_options"] == {"path": "problems.jsonl"}
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(DataError, match=r"task\.path: from here, .*'problems\.jsonl' is not what the run of .* read"):
+        winnow.evaluate(made, **asked)
+    Path("problems.jsonl").write_text("".join(rows[:32]))
+    with pytest.raises(DataError, match=r"task\.path: from here"):
+        winnow.evaluate(made, **asked)
+    winnow.evaluate(made, task={"use": "jsonl", "path": str(problems)}, **asked)
+
+
+def test_an_evaluation_says_that_the_reward_s_form_is_asked_for_nowhere():
+    found = winnow.evaluate("bundled", problems=1, rollouts_per_prompt=1, reward="boxed")
+    (warning,) = found.warnings
+    assert warning.startswith("reward = 'boxed' reads an answer by")
+
+
+def test_a_file_that_is_imported_for_its_functions_starts_no_run(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import winnow\n\n\ndef one(prompt, rollout):\n    return 1.0\n\n\nwinnow.train(reward=one, steps=1)\n"
+    )
+    with pytest.raises(ConfigError, match=r"mine\.py is imported for its functions.*if __name__ == .__main__.:"):
+        winnow.train(reward=f"{tmp_path}/mine.py:one", steps=1, output=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_open_run_is_its_logs_as_arrays(tmp_path):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    metrics = run.metrics()
+    assert metrics["step"].tolist() == list(range(11))
+    assert metrics["reward/mean"].dtype == np.float64
+    assert metrics["reward/mean"].shape == (11,)
+    assert np.isnan(metrics["reward/mean"][10])  # an evaluation after the last step has no such number
+    rows = run.rollouts(step=3)
+    count = len(rows["text"])
+    assert set(rows["step"].tolist()) == {3}
+    assert (rows["index"].dtype, rows["keep"].dtype, rows["outcome/reward"].dtype) == (np.int64, np.bool_, np.float64)
+    assert rows["tokens"].shape == (count,)  # ragged or not, one list per rollout
+    assert len(run.rollouts()["step"]) > count
+    assert run.config == {"seed": 0}
+
+
+def with_manifest(folder: Path) -> Path:
+    (folder / "manifest.json").write_text('{"winnow_run": 1, "config": {"seed": 0}}')
+    for name in ("step-000010", "step-000002", "step-9", "other"):
+        (folder / "checkpoints" / name).mkdir(parents=True)
+    return folder
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
+    run = winnow.open_run(str(with_manifest(write_run(tmp_path / "toy"))))
+    assert [path.name for path in run.checkpoints] == ["step-000002", "step-9", "step-000010"]
+
+
+def test_a_frame_needs_pandas(tmp_path, monkeypatch):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="pip install pandas"):
+        run.frame()
+
+
+def test_a_frame_has_the_arrays_as_columns(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    assert isinstance(run.frame(), pandas.DataFrame)
+    assert list(run.frame("rollouts", step=3)["text"]) == list(run.rollouts(3)["text"])
+
+
+def test_a_folder_that_is_no_run_is_not_opened(tmp_path):
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(RunFolderError, match=r"cannot read .*manifest\.json"):
+            winnow.open_run(folder)
+
+
+def test_the_door_is_light_and_opening_a_run_stays_so(tmp_path):
+    with_manifest(write_run(tmp_path / "toy"))
+    code = """
+import sys, winnow
+assert not {"torch", "transformers", "typer", "rich", "winnow.training.fit"} & set(sys.modules)
+run = winnow.open_run(sys.argv[1])
+run.metrics(), run.rollouts(), run.checkpoints, run.config
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "toy")], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+def test_the_version_is_said_once_and_everywhere():
+    assert CliRunner().invoke(app, ["--version"]).output == f"winnow {winnow.__version__}\n"
+    assert winnow.__version__.split(".")[0].isdigit()
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert "version" in project["project"]["dynamic"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/winnow/__init__.py"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert winnow.OpenRun is OpenRun
+    with pytest.raises(AttributeError, match="no attribute 'evalute'"):
+        winnow.evalute  # noqa: B018

@@ -1,0 +1,278 @@
+"""The native engine's memory: what is set aside, when, and what a bound on it does."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from winnow.engines.base import EngineContext
+from winnow.engines.hf import hf
+from winnow.engines.native.cuda_graphs import padded
+from winnow.engines.native.decoder import Decoder, rounded
+from winnow.engines.native.engine import Native, native
+from winnow.engines.native.kv_cache import Layout, Room
+from winnow.engines.native.scheduler import Line, tiles
+from winnow.engines.requests import slots
+from winnow.errors import EngineError
+from winnow.models.load import load
+from winnow.records import Group, Prompt, Sampling
+
+BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, their width, float32
+
+
+def context(*, at_once: int = 512, stop: tuple[int, ...] = (0,)) -> EngineContext:
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=20)
+    model = Qwen2ForCausalLM(Qwen2Config(**sizes, num_key_value_heads=2))
+    with torch.no_grad():
+        model.lm_head.weight.mul_(12)
+    return EngineContext(
+        model=model, tokenizer=load("bundled").tokenizer, stop_tokens=stop, max_rollouts_at_once=at_once
+    )
+
+
+def prompts(*lengths: int) -> list[Prompt]:
+    return [
+        Prompt(id=f"p{i}", tokens=np.arange(1, n + 1) % 20, text="", answer=None, task="")
+        for i, n in enumerate(lengths)
+    ]
+
+
+def lengths(groups: list[Group]) -> list[int]:
+    return [len(rollout.tokens) for group in groups for rollout in group.rollouts]
+
+
+def check_same(one: list[Group], other: list[Group]) -> None:
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a.rollouts, b.rollouts, strict=True):
+            np.testing.assert_array_equal(x.tokens, y.tokens)
+            np.testing.assert_allclose(x.logprobs, y.logprobs, atol=1e-5)
+
+
+def test_sixteen_groups_of_thirty_two_take_p_plus_32_l_tokens_each() -> None:
+    engine = native(context())
+    assert isinstance(engine, Native)
+    engine.generate(prompts(*[9] * 16), [32] * 16, Sampling(max_new_tokens=6), seed=(0,))
+    assert engine.key_value_bytes == 16 * (9 + 32 * 6) * BYTES_PER_TOKEN
+
+
+class Allocations(TorchDispatchMode):
+    """Counts results that are large and live in memory that none of the arguments has."""
+
+    def __init__(self, large: int) -> None:
+        super().__init__()
+        self.large, self.count = large, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        held = {a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor)}
+        fresh = isinstance(out, Tensor) and out.untyped_storage().data_ptr() not in held
+        self.count += fresh and out.nbytes >= self.large
+        return out
+
+
+@pytest.mark.parametrize(("engine", "expected"), [(native, 0), (hf, 400)], ids=["native", "hf"])
+def test_no_key_or_value_table_is_allocated_anew_in_100_steps(engine: Callable[..., Any], expected: int) -> None:
+    """`hf` shows that the count counts: its cache grows by a copy per layer, for keys and for values, at every step."""
+    sampler, wanted = engine(context(stop=())), prompts(40)
+    sampling = Sampling(max_new_tokens=101)
+    sampler.generate(wanted, [4], sampling, seed=(0,))
+    with Allocations(large=4 * 40 * 2 * 8 * 4) as allocations:  # one layer's keys of four copies of the prompt
+        sampler.generate(wanted, [4], sampling, seed=(0,))
+    assert allocations.count >= expected
+    assert expected or allocations.count == 0
+
+
+def test_the_memory_stays_for_the_next_request() -> None:
+    engine = native(context())
+    engine.generate(prompts(5, 9), [4, 4], Sampling(max_new_tokens=6), seed=(0,))
+    kept = engine._decoder
+    engine.generate(prompts(7), [3], Sampling(max_new_tokens=5), seed=(0,))
+    assert engine._decoder is kept
+    engine.generate(prompts(10), [3], Sampling(max_new_tokens=5), seed=(0,))
+    assert engine._decoder is not kept
+
+
+def test_what_earlier_requests_left_changes_no_bit() -> None:
+    """A resumed run has not seen the evaluations of the run that it goes on."""
+    wanted, counts, sampling = prompts(5, 9), [30, 20], Sampling(max_new_tokens=20)
+    fresh, used = native(context(at_once=24)), native(context(at_once=24))
+    used.generate(prompts(40, 3, 17, 8), [10, 40, 1, 5], Sampling(max_new_tokens=33), seed=(9,))
+    one, other = (engine.generate(wanted, counts, sampling, seed=(0,)) for engine in (fresh, used))
+    for a, b in zip(one, other, strict=True):
+        for x, y in zip(a.rollouts, b.rollouts, strict=True):
+            np.testing.assert_array_equal(x.tokens, y.tokens)
+            np.testing.assert_array_equal(x.logprobs, y.logprobs)
+
+
+def test_a_bound_holds_for_requests_of_different_shapes() -> None:
+    engine = native(context(at_once=600), key_value_mb=1)
+    for request in (prompts(300), prompts(5)):
+        engine.generate(request, [300], Sampling(max_new_tokens=30), seed=(0,))
+        assert engine.key_value_bytes <= 2**20
+
+
+def test_a_prompt_is_read_once_for_all_its_rollouts() -> None:
+    c, fed = context(), Counter[int]()
+    engine = native(c)
+    c.model.model.embed_tokens.register_forward_pre_hook(lambda module, inputs: fed.update([inputs[0].shape[1]]))
+    engine.generate(prompts(9, 9), [32, 32], Sampling(max_new_tokens=4), seed=(0,))
+    assert fed == {9: 1, 1: 3}
+
+
+def test_waiting_rollouts_enter_as_rows_leave() -> None:
+    """Waves would pass once per token of the longest of every wave; a row that is filled again saves the difference."""
+    wanted, sampling = prompts(3, 5, 4), Sampling(max_new_tokens=100)
+    widths: list[int] = []
+    c = context(at_once=8)
+    engine = native(c)
+    c.model.lm_head.register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0].shape[0]))
+    narrow = engine.generate(wanted, [20, 20, 20], sampling, seed=(4,))
+    wide = native(context()).generate(wanted, [20, 20, 20], sampling, seed=(4,))
+    check_same(wide, narrow)
+    found = np.array(lengths(wide))
+    waves = sum(int(found[np.arange(60) // 8 == wave].max()) for wave in range(8))
+    assert found.max() > 2 * found.mean()
+    assert len(widths) < 0.8 * waves
+    assert max(widths) <= 8
+
+
+def test_the_ring_turns_more_than_once() -> None:
+    wanted, sampling = prompts(2, 6), Sampling(max_new_tokens=5)
+    check_same(
+        native(context()).generate(wanted, [25, 25], sampling, seed=(1,)),
+        native(context(at_once=3)).generate(wanted, [25, 25], sampling, seed=(1,)),
+    )
+
+
+def test_a_bound_on_the_memory_lets_fewer_in_and_changes_no_rollout() -> None:
+    wanted, counts, sampling = prompts(40, 30), [300, 300], Sampling(max_new_tokens=20)
+    free, bound = native(context(at_once=600)), native(context(at_once=600), key_value_mb=1)
+    check_same(free.generate(wanted, counts, sampling, seed=(2,)), bound.generate(wanted, counts, sampling, seed=(2,)))
+    assert bound.key_value_bytes <= 2**20 < free.key_value_bytes
+    assert bound.key_value_bytes > 0.95 * 2**20
+
+
+def test_a_bound_too_small_for_one_rollout_is_refused() -> None:
+    with pytest.raises(EngineError, match=r"key_value_mb holds 4096 tokens.*5001"):
+        native(context(), key_value_mb=1).generate(prompts(1), [1], Sampling(max_new_tokens=5000), seed=(0,))
+
+
+@pytest.mark.parametrize("tokens", [25, 60, 200, 10_000])
+def test_a_line_never_needs_more_than_its_memory(tokens: int) -> None:
+    line = Line(slots(prompts(4, 7, 5), [9, 1, 3]), rows=100, columns=10, tokens=tokens)
+    assert line.room.tokens() <= tokens
+    larger = Line(slots(prompts(4, 7, 5), [9, 1, 3]), rows=line.room.rows + 1, columns=10).room
+    assert larger.rows == line.room.rows == 13 or larger.tokens() > tokens
+
+
+def test_one_prompt_with_many_rollouts_makes_no_other_tile_wide() -> None:
+    of = [tile for tile, _ in tiles(slots(prompts(5, 5, 5, 5), [1, 37, 1, 1]))]
+    assert Counter(tile.prompt.id for tile in of) == {"p0": 1, "p1": 37, "p2": 1, "p3": 1}
+    assert max(Counter(map(id, of)).values()) == 10
+    even = [tile for tile, _ in tiles(slots(prompts(5, 5), [8, 8]))]
+    assert sorted(Counter(map(id, even)).values()) == [8, 8]
+    uneven, other = (
+        engine(context()).generate(prompts(5, 5, 5, 5), [1, 37, 1, 1], Sampling(max_new_tokens=8), seed=(0,))
+        for engine in (native, hf)
+    )
+    check_same(uneven, other)
+
+
+class NotRecorded:
+    """Stands in for CUDA graphs: the same fixed shapes, run as they are."""
+
+    def __init__(self) -> None:
+        self.shapes: list[Hashable] = []
+
+    def run(self, shape: Hashable, step: Callable[[], Tensor]) -> Tensor:
+        self.shapes.append(shape)
+        return step()
+
+
+def recorded_engine(*requests: Line) -> tuple[Native, NotRecorded]:
+    """Its memory has room for the requests, in the sizes of recorded steps."""
+    engine, recorded = native(context(at_once=24)), NotRecorded()
+    assert isinstance(engine, Native)
+    room = functools.reduce(Room.joined, [rounded(request.room) for request in requests])
+    engine._decoder = Decoder(engine._model, room, recorded)  # type: ignore[arg-type]
+    return engine, recorded
+
+
+def test_the_fixed_shapes_of_recorded_steps_change_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("winnow.engines.native.decoder.COLUMNS", 16)
+    wanted, counts, sampling = prompts(5, 9, 7), [30, 3, 20], Sampling(max_new_tokens=40)
+    plain = native(context(at_once=24)).generate(wanted, counts, sampling, seed=(3,))
+    engine, recorded = recorded_engine(Line(slots(wanted, counts), rows=24, columns=40))
+    check_same(plain, engine.generate(wanted, counts, sampling, seed=(3,)))
+    steps = len(recorded.shapes)
+    assert steps > 40
+    assert len(set(recorded.shapes)) <= steps / 2
+
+
+def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a request pads to must have begun in it: older masks may show them nothing, which makes them NaN."""
+    monkeypatch.setattr("winnow.engines.native.decoder.COLUMNS", 16)
+    wanted, counts, sampling = prompts(3, 5), [6, 5], Sampling(max_new_tokens=12)
+    larger = prompts(90, 70), [20, 20], Sampling(max_new_tokens=30)
+    line = Line(slots(wanted, counts), rows=24, columns=12)
+    fresh, shapes_of_fresh = recorded_engine(line)
+    used, shapes_of_used = recorded_engine(line, Line(slots(*larger[:2]), rows=24, columns=30))
+    used.generate(*larger, seed=(8,))
+    shapes_of_used.shapes.clear()
+    for step in range(2):
+        one, other = (engine.generate(wanted, counts, sampling, seed=(step,)) for engine in (fresh, used))
+        for a, b in zip(one, other, strict=True):
+            for x, y in zip(a.rollouts, b.rollouts, strict=True):
+                np.testing.assert_array_equal(x.logprobs, y.logprobs)
+                assert np.isfinite(y.logprobs).all()
+    assert shapes_of_used.shapes == shapes_of_fresh.shapes
+
+
+def test_requests_of_nearly_the_same_size_are_recorded_once() -> None:
+    one, other = (Line(slots(prompts(*[5] * n), [8] * n), rows=400, columns=9).room for n in (30, 31))
+    assert replace(rounded(one), rows=0) == replace(rounded(other), rows=0)
+
+
+def test_a_bound_on_memory_counts_what_recorded_steps_set_aside() -> None:
+    """33 tiles would be set aside as 48: 48 x 64 + 33 x 64 tokens are more than 5,000, 32 x 64 + 32 x 64 are not."""
+    room = Line(slots(prompts(*[50] * 40), [1] * 40), rows=40, columns=60, tokens=5000, held=rounded).room
+    assert (room.rows, rounded(room).tokens()) == (32, 4096)
+
+
+def test_a_request_that_failed_leaves_nothing_behind() -> None:
+    engine, wanted = native(context()), prompts(3, 3, 3, 3, 9)
+    weight = engine._policy.model.layers[0].mlp.up_proj.weight
+    healthy = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(torch.nan)
+    with pytest.raises(EngineError, match="not finite"):
+        engine.generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,))
+    with torch.no_grad():
+        weight.copy_(healthy)
+    check_same(
+        engine.generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,)),
+        native(context()).generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,)),
+    )
+
+
+def test_rows_are_padded_by_at_most_a_half_to_few_sizes() -> None:
+    assert [padded(n, 512) for n in (1, 2, 3, 5, 8, 9, 33, 49, 500)] == [1, 2, 3, 6, 8, 12, 48, 64, 512]
+    assert padded(500, 505) == 505
+    assert all(n <= padded(n, 512) <= 1.5 * n for n in range(1, 513))
+    assert len({padded(n, 512) for n in range(1, 513)}) < 20
+
+
+def test_a_layout_knows_what_a_token_takes() -> None:
+    assert Layout.of(context().model).bytes_per_token == BYTES_PER_TOKEN
+    assert Layout.of(context().model).table(3, 5).nbytes == 15 * BYTES_PER_TOKEN

@@ -1,0 +1,83 @@
+"""One uniform, one token: hand-computed choices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from winnow.engines.requests import slots
+from winnow.engines.sampling import choose, uniforms
+from winnow.records import Prompt, Sampling
+
+P = torch.tensor([[0.1, 0.0, 0.4, 0.3, 0.2]], dtype=torch.float64)  # cumulative: .1 .1 .5 .8 1
+
+
+def chosen(u: float, **sampling: float) -> tuple[int, float]:
+    token, logprob = choose(P.log(), torch.tensor([u], dtype=torch.float64), Sampling(max_new_tokens=1, **sampling))
+    return int(token[0]), float(logprob[0])
+
+
+@pytest.mark.parametrize(
+    ("u", "token", "p"), [(0.0, 0, 0.1), (0.0999, 0, 0.1), (0.1001, 2, 0.4), (0.51, 3, 0.3), (0.9999, 4, 0.2)]
+)
+def test_the_uniform_is_inverted_through_the_cumulative_distribution(u: float, token: int, p: float) -> None:
+    assert chosen(u) == (token, pytest.approx(math.log(p)))
+
+
+def test_a_uniform_just_below_one_never_picks_an_impossible_token() -> None:
+    logits = torch.full((1, 50_000), 0.1)
+    logits[0, 40_000:] = -torch.inf
+    u = torch.tensor([np.nextafter(1.0, 0.0)], dtype=torch.float64)
+    assert int(choose(logits, u, Sampling(max_new_tokens=1))[0]) == 39_999
+
+
+@pytest.mark.parametrize("vocabulary", [1, 5, 63, 64, 65, 1000])
+def test_blocks_of_the_vocabulary_choose_as_one_cumulative_sum_does(vocabulary: int) -> None:
+    random = np.random.default_rng(vocabulary)
+    logits = torch.from_numpy(random.normal(0, 4, (500, vocabulary)))
+    logits[:, ::3] = -torch.inf if vocabulary > 1 else 0.0
+    u = torch.from_numpy(random.random(500))
+    u[:3] = torch.tensor([0.0, np.nextafter(1.0, 0.0), 0.5])
+    whole = logits.softmax(-1).cumsum(-1)
+    expected = torch.searchsorted(whole / whole[:, -1:], u[:, None], right=True)[:, 0].clamp_(max=vocabulary - 1)
+    token, logprob = choose(logits, u, Sampling(max_new_tokens=1))
+    assert (token != expected).sum() <= 1  # the second: a uniform of almost 1, which rounding may lift onto the end
+    torch.testing.assert_close(logprob, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0])
+    assert logprob.isfinite().all()
+
+
+def test_temperature_sharpens_and_zero_is_greedy_at_temperature_one() -> None:
+    squares = P[0] ** 2 / (P[0] ** 2).sum()  # .01 0 .16 .09 .04, over .30
+    assert chosen(0.5, temperature=0.5) == (2, pytest.approx(math.log(squares[2])))
+    assert chosen(0.999, temperature=0.0) == (2, pytest.approx(math.log(0.4)))
+
+
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ({"top_k": 2}, {2: 0.4, 3: 0.3}),
+        ({"top_k": 99}, {0: 0.1, 2: 0.4, 3: 0.3, 4: 0.2}),
+        ({"top_p": 0.69}, {2: 0.4, 3: 0.3}),
+        ({"top_p": 0.71}, {2: 0.4, 3: 0.3, 4: 0.2}),
+        ({"top_p": 1e-9}, {2: 0.4}),
+        ({"min_p": 0.6}, {2: 0.4, 3: 0.3}),
+        ({"top_k": 3, "top_p": 0.5, "min_p": 0.5}, {2: 0.4, 3: 0.3}),
+    ],
+)
+def test_cuts_keep_the_likeliest_and_renormalise(cut: dict[str, float], kept: dict[int, float]) -> None:
+    found = dict(chosen(u, **cut) for u in np.linspace(0, 0.9999, 201))
+    total = sum(kept.values())
+    assert found == {token: pytest.approx(math.log(p / total)) for token, p in kept.items()}
+
+
+def test_rows_of_uniforms_follow_the_rollout_and_prefixes_agree() -> None:
+    prompts = [Prompt(id=i, tokens=np.array([1]), text="", answer=None, task="") for i in ("a", "b")]
+    both, longer = (uniforms((1, 2), slots(prompts, [2, 1]), n) for n in (4, 9))
+    only_b = uniforms((1, 2), slots(prompts[1:], [1]), 4)
+    assert both.shape == (3, 4)
+    assert len(np.unique(both)) == 12
+    np.testing.assert_array_equal(both, longer[:, :4])
+    np.testing.assert_array_equal(both[2:], only_b)

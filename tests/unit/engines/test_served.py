@@ -1,0 +1,129 @@
+"""The policy as a plain model: what an engine with weights of its own is told and given."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from winnow.engines.base import EngineContext, Tolerance
+from winnow.engines.vllm.engine import visible
+from winnow.engines.vllm.served import FromPolicy, adapter_weights, describe, served_weights
+from winnow.errors import ConfigError, EngineError
+from winnow.models.adapter import add_lora
+from winnow.testing import tiny
+
+
+class Server:
+    """Remembers what it was given."""
+
+    logprob_tolerance = Tolerance(mean=0.5, tail=0.5)
+
+    def __init__(self) -> None:
+        self.version = -1
+        self.loaded: list[tuple[dict[str, torch.Tensor], int]] = []
+
+    def load(self, weights, version):
+        self.version = version
+        self.loaded.append(({name: w.clone() for name, w in weights.items()}, version))
+
+
+def adapted(model):
+    """With an adapter that changes something."""
+    wrapped = add_lora(model, rank=2, alpha=6.0, targets=("q_proj", "down_proj"), seed=0)
+    with torch.no_grad():
+        for name, p in wrapped.named_parameters():
+            if "lora_B" in name:
+                p.normal_()
+    return wrapped
+
+
+def trained(model):
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def context(model, loaded, **more) -> EngineContext:
+    stop = loaded.stop_tokens
+    return EngineContext(model=model, tokenizer=loaded.tokenizer, stop_tokens=stop, max_rollouts_at_once=8, **more)
+
+
+def test_a_plain_model_is_handed_over_as_it_is():
+    model = tiny("llama").model
+    found = served_weights(model, {})
+    assert found.keys() == dict(model.named_parameters()).keys()
+    assert all(found[name].data_ptr() == p.data_ptr() for name, p in model.named_parameters())
+
+
+def test_given_weights_go_before_the_module_s_own():
+    model = tiny("llama").model
+    other = torch.zeros_like(model.model.norm.weight)
+    found = served_weights(model, {"model.norm.weight": other})
+    assert found["model.norm.weight"].data_ptr() == other.data_ptr()
+
+
+def test_an_adapter_is_merged_into_copies():
+    base = tiny("qwen2").model
+    before = {name: p.detach().clone() for name, p in base.named_parameters()}
+    policy = adapted(base)
+    found = served_weights(policy, trained(policy))
+    assert found.keys() == before.keys()
+    q = policy.get_base_model().model.layers[0].self_attn.q_proj
+    change = 6.0 / 2 * q.lora_B["default"].weight @ q.lora_A["default"].weight
+    name = "model.layers.0.self_attn.q_proj.weight"
+    torch.testing.assert_close(found[name], before[name] + change)
+    moved = {name for name in before if not torch.equal(found[name], before[name])}
+    assert moved == {name for name in before if name.endswith(("q_proj.weight", "down_proj.weight"))}
+    assert torch.equal(q.base_layer.weight, before[name])
+
+
+def test_an_adapter_beside_the_model_goes_alone_after_the_first_time():
+    policy, server = adapted(tiny("qwen2").model), Server()
+    engine = FromPolicy(server, policy, adapter=True)
+    engine.load(trained(policy), version=1)
+    (first, zero), (second, one) = server.loaded
+    assert (zero, one, engine.version) == (0, 1, 1)
+    assert second.keys() == adapter_weights(policy).keys()
+    assert "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight" in second
+    assert first.keys() - second.keys() == dict(tiny("qwen2").model.named_parameters()).keys()
+
+
+def test_foreign_and_missing_weights_are_refused():
+    model = tiny("llama").model
+    engine = FromPolicy(Server(), model, adapter=False)
+    with pytest.raises(EngineError, match=r"no weight 'head\.weight'"):
+        engine.load({**trained(model), "head.weight": torch.zeros(1)}, version=1)
+    with pytest.raises(EngineError, match=r"lack 'model\.embed_tokens\.weight'"):
+        engine.load({}, version=1)
+    assert engine.version == 0
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_what_to_serve_travels(adapter, tmp_path: Path):
+    loaded = tiny("qwen2")
+    names = set(dict(loaded.model.named_parameters()))
+    policy = adapted(loaded.model)
+    served = pickle.loads(pickle.dumps(describe(context(policy, loaded, context_tokens=32), tmp_path, adapter=adapter)))
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
+    assert served.names == names
+    assert (served.dtype, served.context_tokens) == ("float32", 32)
+    if adapter:
+        assert served.adapter["r"] == 2
+        assert served.adapter_names == adapter_weights(policy).keys()
+        json.dumps(served.adapter)
+
+
+def test_an_adapter_that_is_not_trained_cannot_be_served(tmp_path: Path):
+    loaded = tiny("llama")
+    with pytest.raises(ConfigError, match=r"no model\.lora is trained"):
+        describe(context(loaded.model, loaded), tmp_path, adapter=True)
+
+
+def test_devices_are_counted_among_those_that_the_trainer_sees(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible(None, 1) == {}
+    assert visible("cuda:1", 2) == {"CUDA_VISIBLE_DEVICES": "1,2"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    assert visible("cuda:1", 1) == {"CUDA_VISIBLE_DEVICES": "5"}

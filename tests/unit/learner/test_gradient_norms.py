@@ -1,0 +1,193 @@
+"""The reference everywhere: the rollout alone, unpadded, the model's own logits, and autograd on the real parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from test_policy import (
+    SMALL,
+    V,
+    build,
+    flat_gradient,
+    micro,
+    plain_logprobs,
+    policy,
+    row,
+    rows_of_many_lengths,
+    tiny,
+)
+from torch import nn
+from transformers import Gemma3TextConfig, Qwen2Config
+
+from winnow.errors import ConfigError
+from winnow.learner.gradient_norms import Matrix, prompt_gradient_norms
+from winnow.models.adapter import add_lora
+from winnow.records import Group, Outcome, Row
+
+PRECISION = {torch.float64: 1e-10, torch.float32: 1e-5}
+MATRICES: tuple[Matrix, ...] = ("embedding", "output_head")
+
+
+def reference(model: nn.Module, rows: Sequence[Row], of: Matrix, temperature: float) -> list[float]:
+    matrix = (model.get_input_embeddings() if of == "embedding" else model.get_output_embeddings()).weight
+    matrix.requires_grad_(True)
+    norms = []
+    for r in rows:
+        trained = slice(None) if r.rollout.trainable is None else torch.from_numpy(r.rollout.trainable)
+        (gradient,) = torch.autograd.grad(plain_logprobs(model, r, temperature)[trained].sum(), matrix)
+        norms.append(gradient.double().norm().item())
+    return norms
+
+
+def rows() -> list[Row]:
+    """Ten rows, each with tokens that occur in it more than once, in its prompt, its completion or both."""
+    return [*rows_of_many_lengths(), row([2, 5, 2], [5, 2, 2, 5, 1], group=9)]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(("of", "tied"), [("embedding", True), ("embedding", False), ("output_head", False)])
+def test_norms_equal_one_backward_per_rollout(
+    family: str, dtype: torch.dtype, temperature: float, of: Matrix, tied: bool
+) -> None:
+    model = tiny(family, dtype, tie_word_embeddings=tied)
+    got = policy(model, temperature=temperature, tokens_per_micro_batch=10_000).gradient_norms(rows(), of=of)
+    np.testing.assert_allclose(got, reference(model, rows(), of, temperature), rtol=PRECISION[dtype])
+
+
+def test_output_head_of_a_tied_model_is_that_role_alone() -> None:
+    tied, untied = tiny(), tiny(tie_word_embeddings=False)
+    untied.load_state_dict(tied.state_dict())
+    got = policy(tied).gradient_norms(rows(), of="output_head")
+    np.testing.assert_allclose(got, reference(untied, rows(), "output_head", 1.0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("of", MATRICES)
+def test_cuts_and_order_of_the_rows_do_not_matter(of: Matrix) -> None:
+    model = tiny()
+    whole = policy(model, tokens_per_micro_batch=10_000, chunk_tokens=10_000).gradient_norms(rows(), of=of)
+    for cut in ({"tokens_per_micro_batch": 1}, {"chunk_tokens": 25}):
+        got = policy(model, **{"tokens_per_micro_batch": 10_000, **cut}).gradient_norms(rows()[::-1], of=of)
+        np.testing.assert_allclose(got[::-1], whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("temperature", "length"), [(1.0, 1), (0.5, 1), (1.0, 3)])
+def test_output_head_by_hand(temperature: float, length: int) -> None:
+    """Under a head of zeros every token has p = 1/V, so |d|^2 = (1 - 1/V) / temperature^2. When the last norm answers
+    ones, |h|^2 = H = 16. The same token `length` times adds up `length` equal products: a sum, not a mean.
+    """
+    model = tiny(tie_word_embeddings=False)
+    model.get_output_embeddings().weight.data.zero_()
+    model.get_decoder().norm.register_forward_hook(lambda module, inputs, output: torch.ones_like(output))
+    (got,) = policy(model, temperature=temperature).gradient_norms([row([2, 3], [4] * length)], of="output_head")
+    assert got == pytest.approx(length * math.sqrt(16 * (1 - 1 / V)) / temperature, rel=1e-12)
+
+
+@pytest.mark.parametrize("of", MATRICES)
+def test_tokens_that_are_not_trainable_are_left_out(of: Matrix) -> None:
+    model = tiny(tie_word_embeddings=of == "embedding")
+    masked = [row([2, 3], [4, 5, 6, 7], trainable=[True, False, True, False])]
+    got = policy(model).gradient_norms(masked, of=of)
+    np.testing.assert_allclose(got, reference(model, masked, of, 1.0), rtol=1e-10)
+    assert policy(model).gradient_norms([row([2, 3], [4], trainable=[False])], of=of).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("of", MATRICES)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_adapters_freeze_the_matrix_but_not_its_norm(of: Matrix, checkpointing: bool) -> None:
+    adapted = add_lora(tiny(tie_word_embeddings=of == "embedding"), rank=2, alpha=4.0, targets="all-linear", seed=0)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            parameter.data.fill_(0.05)
+    got = policy(adapted, gradient_checkpointing=checkpointing).gradient_norms(rows(), of=of)
+    np.testing.assert_allclose(got, reference(adapted.merge_and_unload(), rows(), of, 1.0), rtol=1e-10)
+
+
+@pytest.mark.parametrize("of", MATRICES)
+def test_the_gradient_under_way_and_the_trained_parameters_stay(of: Matrix) -> None:
+    model = tiny(tie_word_embeddings=False)
+    frozen = model.get_output_embeddings().weight.requires_grad_(False)
+    plain_logprobs(model, rows()[0]).sum().backward()
+    before, trained = flat_gradient(model), [p.requires_grad for p in model.parameters()]
+    with torch.no_grad():  # a caller's own no_grad does not matter
+        policy(model).gradient_norms(rows(), of=of)
+    assert torch.equal(flat_gradient(model), before)
+    assert [p.requires_grad for p in model.parameters()] == trained
+    assert frozen.grad is None
+
+
+def kept_for_backward(model: nn.Module, action: Callable[[], object]) -> int:
+    """Bytes of activations that autograd holds on to."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        action()
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def test_no_activation_is_kept_for_the_sake_of_a_weight() -> None:
+    model = tiny()
+    p = policy(model, tokens_per_micro_batch=10_000, chunk_tokens=10_000)
+    trained = kept_for_backward(model, lambda: p.forward(micro(rows())))
+    assert kept_for_backward(model, lambda: p.gradient_norms(rows(), of="embedding")) < 0.85 * trained
+    assert kept_for_backward(model, lambda: p.gradient_norms(rows(), of="output_head")) == 0
+
+
+def test_bfloat16_weights_give_norms_near_those_of_float64() -> None:
+    model = build(Qwen2Config(**SMALL), torch.bfloat16)
+    got = policy(model).gradient_norms(rows(), of="embedding")
+    np.testing.assert_allclose(got, reference(model.double(), rows(), "embedding", 1.0), rtol=0.05)
+
+
+@pytest.mark.parametrize("of", MATRICES)
+def test_no_rows_no_norms(of: Matrix) -> None:
+    assert policy(tiny()).gradient_norms([], of=of).shape == (0,)
+
+
+def test_an_embedding_that_scales_is_refused_and_its_head_is_not() -> None:
+    config = Gemma3TextConfig(**{**SMALL, "head_dim": 4, "layer_types": ["full_attention"] * 2})
+    scaling = policy(build(config, torch.float64))
+    with pytest.raises(ConfigError, match=r'more than a table .* "output_head"'):
+        scaling.gradient_norms(rows(), of="embedding")
+    assert np.all(scaling.gradient_norms(rows(), of="output_head") > 0)
+
+
+def verified(prompt: Sequence[int], verdicts: Sequence[bool | None]) -> Group:
+    """One rollout per verdict; None is a verifier that failed."""
+    made = [row(prompt, [5 + i, 4, 5 + i], index=i) for i in range(len(verdicts))]
+    outcomes = [
+        Outcome(reward=math.nan, correct=None, kind="failed", cause="raised")
+        if verdict is None
+        else Outcome(reward=float(verdict), correct=verdict, kind="correct" if verdict else "wrong")
+        for verdict in verdicts
+    ]
+    rollouts = tuple(r.rollout for r in made)
+    return Group(prompt=row(prompt, []).prompt, rollouts=rollouts, outcomes=tuple(outcomes))
+
+
+@pytest.mark.parametrize("of", MATRICES)
+def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts(of: Matrix) -> None:
+    model = tiny(tie_word_embeddings=of == "embedding")
+    groups = [
+        verified([2], [True, False, True, None]),
+        verified([3], [False]),
+        verified([4], [None]),
+        verified([9], []),
+    ]
+    groups.append(verified([2, 7], [None, True]))
+    got = prompt_gradient_norms(policy(model), groups, of=of)
+    first, third, last = reference(model, [row([2], [5, 4, 5]), row([2], [7, 4, 7]), row([2, 7], [6, 4, 6])], of, 1.0)
+    np.testing.assert_allclose(got, [(first + third) / 2, 0, math.nan, math.nan, last], rtol=1e-10)
+    assert prompt_gradient_norms(policy(model), [], of=of).shape == (0,)

@@ -1,0 +1,313 @@
+"""Who computes where: the engine that `auto` becomes, the plan in words and numbers, and runs that cannot fit."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from published_models import make
+from winnow.cli import app
+from winnow.config import load as load_config
+from winnow.config import validate
+from winnow.engines.base import EngineContext
+from winnow.engines.native.engine import native
+from winnow.errors import ConfigError
+from winnow.memory.plan import MemoryPlan, Part, assumed, in_bytes, readable
+from winnow.models.load import load
+from winnow.records import Prompt, Sampling
+from winnow.training.devices import plan_devices
+from winnow.training.members import resolve_members, with_engine
+
+GIB = 2**30
+CPU = torch.device("cpu")
+GSM8K = Path(__file__).parents[3] / "configs" / "gsm8k.toml"
+
+
+def planned(*, longest_prompt=20, device=CPU, memory=None, **keys):
+    members = resolve_members(validate(keys), base=Path())
+    return plan_devices(members, device, longest_prompt=longest_prompt, memory=memory)
+
+
+def part(plan, name):
+    (found,) = [part for part in plan.parts if part.name == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cuda_devices", "vllm", "device", "engine"),
+    [
+        (0, False, "auto", "native"),
+        (0, True, "cpu", "native"),
+        (1, True, "auto", "native"),
+        (2, False, "auto", "native"),
+        (2, True, "cpu", "native"),
+        (2, True, "auto", "vllm"),
+        (8, True, "cuda", "vllm"),
+    ],
+)
+def test_auto_takes_vllm_on_a_second_device_and_native_without_one(cuda_devices, vllm, device, engine):
+    chosen = with_engine(validate({"device": device}), cuda_devices=cuda_devices, vllm=vllm).rollout.engine
+    assert chosen.label == engine
+    assert chosen.options.get("device") == ("cuda:1" if engine == "vllm" else None)
+
+
+def test_an_engine_that_is_named_stays():
+    config = validate({"rollout": {"engine": "hf"}})
+    assert with_engine(config, cuda_devices=8, vllm=True) is config
+
+
+def test_auto_has_no_options_of_its_own():
+    config = validate({"rollout": {"engine": {"use": "auto", "dtype": "bfloat16"}}})
+    with pytest.raises(ConfigError, match=r"rollout.engine.dtype: 'auto' has no options; name the engine"):
+        with_engine(config, cuda_devices=0, vllm=False)
+
+
+def test_what_auto_says_to_vllm_is_what_vllm_understands():
+    vllm = importlib.import_module("winnow.engines.vllm.engine")
+    config = with_engine(validate({}), cuda_devices=2, vllm=True)
+    assert set(config.rollout.engine.options) <= set(vllm.vllm.__kwdefaults__)
+
+
+def test_an_engine_is_resolved_before_the_run_is_written_down():
+    assert resolve_members(validate({"device": "cpu"}), base=Path()).config.rollout.engine.label == "native"
+
+
+def test_keys_and_values_are_native_s_own_tables_to_the_byte():
+    """After the requests of a step and of an evaluation, sampled and greedy."""
+    keys = {
+        "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 5, "max_rollouts_at_once": 10},
+        "evaluate": {"problems": 6, "rollouts_per_prompt": 2},
+    }
+    loaded = load("bundled")
+    engine = native(
+        EngineContext(
+            model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=10
+        )
+    )
+    prompts = [Prompt(id=f"p{i}", tokens=np.arange(3, 10 + i), text="", answer=None, task="") for i in range(6)]
+    for some, each, temperature in ((3, 4, 1.0), (6, 2, 1.0), (6, 1, 0.0)):
+        sampling = Sampling(max_new_tokens=5, temperature=temperature)
+        engine.generate(prompts[:some], [each] * some, sampling, seed=(0,))
+    assert part(planned(longest_prompt=12, **keys), "keys and values").bytes == engine.key_value_bytes
+
+
+def test_a_prompt_is_held_once_by_native_and_by_every_rollout_in_hf():
+    """Per token 3 layers x 2 heads x 32 x 2 x 4 bytes; 4 rollouts of 8 tokens on each of 2 prompts of 20."""
+    rollout = {"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 8}
+    evaluate = {"problems": 1, "rollouts_per_prompt": 1}
+    token = 3 * 2 * 32 * 2 * 4
+    shared = planned(rollout={**rollout, "engine": "native"}, evaluate=evaluate)
+    assert part(shared, "keys and values").bytes == token * (2 * 20 + 8 * 8)
+    copied = planned(rollout={**rollout, "engine": "hf"}, evaluate=evaluate)
+    assert part(copied, "keys and values").bytes == token * 8 * (20 + 8)
+    assert part(copied, "engine's copy").bytes == part(copied, "weights").bytes
+
+
+def test_a_copy_in_less_precision_is_counted_in_that_precision():
+    plan = planned(rollout={"engine": {"use": "native", "dtype": "bfloat16"}})
+    assert part(plan, "engine's copy").bytes * 2 == part(plan, "weights").bytes
+    assert "native samples on cpu with a copy of the weights" in plan.jobs
+
+
+def test_the_memory_that_native_is_allowed_bounds_its_tables():
+    plan = planned(rollout={"engine": {"use": "native", "key_value_mb": 3}})
+    assert part(plan, "keys and values").bytes == 3 * 2**20
+
+
+def test_a_reference_is_there_when_a_term_asks_for_it():
+    kl = {"terms": [{"use": "kl", "coefficient": 0.1}]}
+    assert not [p for p in planned().parts if p.name == "reference"]
+    assert part(planned(**kl), "reference").bytes == part(planned(), "weights").bytes
+    adapted = planned(model={"lora": {"rank": 2}}, **kl)
+    assert part(adapted, "reference").bytes == part(adapted, "gradients").bytes
+
+
+def test_a_micro_batch_is_as_large_as_allowed_but_no_larger_than_the_step():
+    small = planned(rollout={"prompts_per_step": 1, "rollouts_per_prompt": 4, "max_new_tokens": 30})
+    double = planned(rollout={"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 30})
+    assert part(double, "activations").bytes == 2 * part(small, "activations").bytes
+    limits = [part(planned(update={"tokens_per_micro_batch": n}), "activations").bytes for n in (1000, 2000)]
+    assert limits[1] == 2 * limits[0]
+
+
+def test_vllm_in_its_own_process_takes_its_share_of_the_second_device():
+    engine = {"use": "vllm", "process": "own", "device": "cuda:1", "key_value_gib": 2.0}
+    plan = planned(rollout={"engine": engine}, device=torch.device("cuda"))
+    assert plan.devices == ["cuda:0", "cuda:1", "cpu"]
+    assert plan.need("cuda:1") == part(plan, "weights").bytes + 2 * GIB
+    assert part(plan, "hand-over").device == "cpu"
+    assert plan.jobs.startswith("policy on cuda:0; vllm samples on cuda:1 in a process of its own")
+
+
+def test_vllm_on_a_cpu_takes_no_share_of_the_machine():
+    plan = planned(rollout={"engine": "vllm"})
+    assert part(plan, "vLLM's keys and values").bytes == 2 * GIB
+    assert plan.devices == ["cpu"]
+
+
+EXAMPLE = MemoryPlan(
+    "policy on cpu",
+    (
+        Part("weights", 2 * GIB, "always", "cpu"),
+        Part("activations", 5 * GIB, "update", "cpu"),
+        Part("gradients", GIB // 8, "update", "cpu"),
+        Part("keys and values", 3 * GIB, "generate", "cpu"),
+    ),
+    {"activations": ("lower A", "set B"), "gradients": ("train C",), "weights": ("use D",)},
+)
+
+
+def test_an_engine_of_the_user_s_own_is_not_ours_whatever_its_name():
+    def vllm(context):
+        raise AssertionError("a plan makes no engine")
+
+    found = planned(rollout={"engine": vllm})
+    assert "vllm samples;" in found.jobs
+    assert not [p for p in found.parts if "vLLM" in p.name]
+    assert part(planned(rollout={"engine": native}), "keys and values") == part(planned(), "keys and values")
+
+
+def test_phases_do_not_coincide():
+    assert EXAMPLE.need("cpu") == 2 * GIB + (5 * GIB + GIB // 8)
+
+
+def test_a_plan_in_words():
+    assert list(EXAMPLE.lines(lambda device: 8 * GIB)) == [
+        "devices      policy on cpu",
+        "memory       cpu: 7.1 GiB at most; 8.0 GiB are free",
+        "             at all times 2.0 GiB: weights 2.0 GiB",
+        "             in an update 5.1 GiB: activations 5.0 GiB, gradients 128 MiB",
+        "             while sampling 3.0 GiB: keys and values 3.0 GiB",
+    ]
+    assert "how much is free there is not known" in list(EXAMPLE.lines(lambda device: None))[1]
+
+
+def test_what_does_not_fit_is_refused_with_its_largest_parts_and_their_remedies():
+    EXAMPLE.check(lambda device: EXAMPLE.need(device))
+    EXAMPLE.check(lambda device: None)
+    with pytest.raises(ConfigError) as refused:
+        EXAMPLE.check(lambda device: EXAMPLE.need(device) - 1)
+    assert str(refused.value) == (
+        "the run does not fit: at its worst moment cpu needs 7.1 GiB, and 7.1 GiB are free. Most of it: activations "
+        "5.0 GiB, weights 2.0 GiB. What helps: lower A; set B; use D"
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (2047, "2.0 KiB"), (150 * 2**20, "150 MiB"), (int(12.34 * GIB), "12.3 GiB")]
+)
+def test_sizes_for_a_person(size, text):
+    assert readable(size) == text
+
+
+HUGE = ["update.tokens_per_micro_batch=2000000000", "rollout.prompts_per_step=64", "rollout.rollouts_per_prompt=500000"]
+
+
+def huge(tmp_path, command):
+    (tmp_path / "run.toml").write_text(f'task = "arithmetic"\ndevice = "cpu"\noutput = "{tmp_path}/run"\n')
+    return CliRunner().invoke(app, [command, str(tmp_path / "run.toml"), *(f"--set={text}" for text in HUGE)])
+
+
+@pytest.mark.parametrize("command", ["check", "train"])
+def test_a_run_that_cannot_fit_is_refused_before_it_starts(tmp_path, command):
+    result = huge(tmp_path, command)
+    assert result.exit_code == 2
+    assert "the run does not fit: at its worst moment cpu needs" in result.stderr
+    assert (
+        "lower update.tokens_per_micro_batch, now 2000000000; set model.gradient_checkpointing = true" in result.stderr
+    )
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_check_shows_where_the_memory_goes_also_where_there_is_too_little(tmp_path):
+    shown = huge(tmp_path, "check").stdout
+    assert "update.tokens_per_micro_batch = 2000000000" in shown
+    assert "in an update " in shown
+    assert huge(tmp_path, "train").stdout == ""
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    """The published settings of Qwen2.5-1.5B, with a small tokenizer and no weights."""
+    make("qwen2.5", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    sizes = {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 28,
+        "vocab_size": 151936,
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **sizes}))
+    return tmp_path
+
+
+def check_gsm8k(model, *arguments):
+    return CliRunner().invoke(app, ["check", str(GSM8K), f"--set=model.path={model}", "--set=device=cuda", *arguments])
+
+
+def test_the_documented_configuration_of_a_real_model_fits_a_card_of_80_gb(qwen):
+    """With prompts as long as they may be, and a sixth of the card left to allocators and kernels."""
+    members = resolve_members(load_config(GSM8K, [f"model.path={qwen}"]), base=GSM8K.parent)
+    plan = plan_devices(members, torch.device("cuda"))
+    assert part(plan, "gradients").bytes == 4 * 1_543_714_304, "the published model's parameters, in float32"
+    assert plan.need("cuda:0") < 66 * GIB
+
+
+@pytest.mark.parametrize(("memory", "code"), [("80GiB", 0), ("70 GB", 0), ("40GiB", 2), ("40960MiB", 2), ("1 GB", 2)])
+def test_check_answers_for_a_card_that_is_not_here(qwen, memory, code):
+    result = check_gsm8k(qwen, "--memory", memory, "--set=task.path=owner/data")
+    assert result.exit_code == code, result.output
+    assert "policy on cuda:0; native samples on cuda:0" in result.stdout
+    assert f"at most; {readable(in_bytes(memory))} are free" in result.stdout
+    assert "in an update " in result.stdout
+    if code:
+        assert "the run does not fit: at its worst moment cuda:0 needs 6" in result.stderr
+        assert "lower rollout.max_rollouts_at_once, now 512" in result.stderr
+
+
+def test_the_share_that_vllm_takes_is_of_the_card_that_is_not_here():
+    plan = planned(rollout={"engine": "vllm"}, device=torch.device("cuda"), memory=80 * GIB)
+    assert part(plan, "vLLM").bytes == 40 * GIB
+
+
+def test_only_the_policy_s_kind_of_device_is_assumed():
+    room = assumed(7, "cuda")
+    assert (room("cuda:0"), room("cuda:1")) == (7, 7)
+    assert room("cpu") != 7
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("80GiB", 80 * GIB), ("80 gb", 80 * 10**9), (" 1.5GiB ", 3 * GIB // 2), ("512MiB", 2**29), ("3MB", 3 * 10**6)],
+)
+def test_sizes_as_a_person_writes_them(text, size):
+    assert in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "80", "GiB", "80G", "80 Gib it", "-1GiB", "1e3GiB", "80KiB", "８0GiB", "1.GiB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ConfigError, match="is no size: write a number and a unit, GiB, GB, MiB or MB, for example"):
+        in_bytes(text)
+
+
+def test_check_says_what_the_run_will_take(tmp_path):
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\ndevice = "cpu"\n')
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml")])
+    assert 'rollout.engine.use = "native"' in result.stdout
+    assert "devices      policy on cpu; native samples on cpu with the policy's own weights" in result.stdout
+    assert "at all times" in result.stdout
+
+
+def test_adapters_that_do_not_fit_the_model_are_refused_by_check(tmp_path):
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\n[model.lora]\ntargets = ["nope"]\n')
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml")])
+    assert result.exit_code == 2
+    assert "model.lora.targets = ['nope'] does not fit this model" in result.stderr

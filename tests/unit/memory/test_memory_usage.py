@@ -1,0 +1,265 @@
+"""What is free and taken on this machine, and what a model is said to take against what it takes."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from winnow.algos.objective import Objective
+from winnow.learner.optimizer import Optimizer
+from winnow.learner.policy import Policy
+from winnow.memory.footprint import CHUNK_TOKENS, activation_bytes, gradient_bytes, logits_bytes, optimizer_bytes
+from winnow.memory.usage import MIB, Gauge, capacity, left_in_groups, room
+from winnow.metrics import check
+from winnow.models.adapter import add_lora
+from winnow.models.load import load
+from winnow.models.meta import outline, weight_bytes
+from winnow.records import Batch, Prompt, Rollout, Row
+
+LORA = {"rank": 4, "alpha": 8.0, "targets": "all-linear", "seed": 0}
+CPU = torch.device("cpu")
+
+
+def sized(tensors):
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def bundled(dtype="float32", *, lora=False):
+    """The bundled policy twice: as it is, and its outline."""
+    real, drawn = load("bundled", dtype=dtype).model, outline("bundled", dtype=dtype)
+    return (add_lora(real, **LORA), add_lora(drawn, **LORA)) if lora else (real, drawn)
+
+
+def rows(count, *, prompt, length, shared=False):
+    """Rollouts of one prompt, or of a prompt each."""
+    tokens = np.arange(3, 3 + prompt)
+    prompts = [Prompt(id=f"p{i}", tokens=tokens, text="", answer=None, task="") for i in range(1 if shared else count)]
+    rollouts = [
+        Rollout(index=i, tokens=np.full(length, 5), logprobs=np.zeros(length), text="", finish="stop", version=0)
+        for i in range(count)
+    ]
+    return tuple(
+        Row(prompt=prompts[r.index % len(prompts)], rollout=r, group=0, advantage=1.0, weight=1.0) for r in rollouts
+    )
+
+
+def policy(model, **options):
+    return Policy(model, temperature=1.0, pad_token=0, tokens_per_micro_batch=10**6, **options)
+
+
+def saved_bytes(of, batch):
+    """What autograd holds after a forward pass, parameters not counted."""
+    parameters = {p.untyped_storage().data_ptr() for p in of.model.parameters()}
+    storages, alive = {}, []
+
+    def pack(tensor):
+        alive.append(tensor)  # so that no storage's address is used twice
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        of.forward(of.micro_batches(batch)[0])
+    return sum(size for address, size in storages.items() if address not in parameters)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_weights_gradients_and_moments_are_exact(dtype, lora):
+    """Against the tensors after a real update of the bundled policy."""
+    real, drawn = bundled(dtype, lora=lora)
+    trained = policy(real)
+    optimizer = Optimizer(
+        trained.parameters,
+        learning_rate=1e-3,
+        betas=(0.9, 0.95),
+        eps=1e-8,
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        schedule="constant",
+        warmup_updates=0,
+        total_updates=1,
+    )
+    batch = Batch(epoch=0, update=0, rows=rows(2, prompt=3, length=4))
+    for mb in trained.micro_batches(batch):
+        out = trained.forward(mb)
+        trained.backward(Objective(lambda out, mb: (-out.logprobs, {}))(out, mb).total)
+    assert gradient_bytes(drawn) == sized(p.grad for p in real.parameters() if p.grad is not None)
+    optimizer.step()
+    moments, _ = optimizer.state()
+    assert optimizer_bytes(drawn) == sized(moments.values())
+    assert weight_bytes(drawn) == sized([*real.parameters(), *real.buffers()])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_activations_are_what_autograd_saves_to_a_twentieth(dtype, lora):
+    real, drawn = bundled(dtype, lora=lora)
+    batch = Batch(epoch=0, update=0, rows=rows(8, prompt=20, length=45))
+    said = activation_bytes(drawn, 8 * (20 + 45 - 1), checkpointing=False)
+    assert said == pytest.approx(saved_bytes(policy(real), batch), rel=0.05)
+
+
+@pytest.mark.parametrize(("prompt", "length"), [(20, 45), (60, 8)])
+def test_a_prompt_that_rows_share_makes_activations_less_than_is_said(prompt, length):
+    real, drawn = bundled()
+    batch = Batch(epoch=0, update=0, rows=rows(8, prompt=prompt, length=length, shared=True))
+    said = activation_bytes(drawn, 8 * (prompt + length), checkpointing=False)
+    assert said / 4 < saved_bytes(policy(real), batch) < said
+
+
+def test_with_checkpointing_layers_save_their_input_and_one_layer_more_is_counted():
+    real, drawn = bundled()
+    batch = Batch(epoch=0, update=0, rows=rows(8, prompt=20, length=45))
+    tokens, layers = 8 * 64, real.config.num_hidden_layers
+    whole, thrifty = (activation_bytes(drawn, tokens, checkpointing=on) for on in (False, True))
+    saved = saved_bytes(policy(real, gradient_checkpointing=True), batch)
+    last = 3 * real.config.hidden_size * 4 * tokens
+    assert thrifty - (whole - last) / layers == pytest.approx(saved, rel=0.2)
+    assert saved < thrifty < whole
+
+
+def test_the_output_layer_takes_its_chunk_and_its_gradient_twice():
+    """[10, 512] float32 three times, five with an entropy; [512, 128] float32 twice, unless an adapter is trained."""
+    _, drawn = bundled()
+    assert logits_bytes(drawn, 10, entropy=False) == 10 * 512 * 4 * 3 + 2 * 512 * 128 * 4
+    _, adapted = bundled(lora=True)
+    assert logits_bytes(adapted, 10, entropy=True) == 10 * 512 * 4 * 5
+
+
+def test_the_policy_s_chunk_is_the_one_that_is_planned_for():
+    assert inspect.signature(Policy).parameters["chunk_tokens"].default == CHUNK_TOKENS
+
+
+def test_an_outline_takes_no_memory():
+    assert {p.device.type for p in outline("bundled", dtype="float32").parameters()} == {"meta"}
+
+
+def test_this_machine_has_some_memory_and_not_all_of_it_is_free():
+    assert 0 < room(CPU) < capacity(CPU)
+
+
+def test_of_a_device_that_is_not_there_nothing_is_known():
+    assert room(torch.device("cuda:77")) is None
+    assert capacity(torch.device("cuda:77")) is None
+
+
+def group(folder, **files):
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def test_a_control_group_leaves_its_limit_less_what_cannot_give_way(tmp_path):
+    second = group(
+        tmp_path / "v2", memory__max="1000\n", memory__current="700\n", memory__stat="anon 500\ninactive_file 150\n"
+    )
+    first = group(
+        tmp_path / "v1",
+        memory__limit_in_bytes="2000\n",
+        memory__usage_in_bytes="2500\n",
+        memory__stat="total_inactive_file 100\n",
+    )
+    unlimited = group(tmp_path / "max", memory__max="max\n", memory__current="7\n", memory__stat="inactive_file 1\n")
+    endless = group(
+        tmp_path / "v1max",
+        memory__limit_in_bytes="9223372036854771712\n",
+        memory__usage_in_bytes="7\n",
+        memory__stat="total_inactive_file 1\n",
+    )
+    assert list(left_in_groups([second, first, unlimited, endless, tmp_path / "gone"])) == [1000 - 700 + 150, 0]
+
+
+def test_a_gauge_sees_what_a_phase_left_behind():
+    gauge = Gauge()
+    gauge.start()
+    gauge.read("generate")
+    held = np.ones(32 * MIB, dtype=np.uint8)
+    gauge.read("update")
+    seen = gauge.metrics()
+    check(seen)
+    grown = seen["memory/update/cpu/resident"] - seen["memory/generate/cpu/resident"]
+    assert grown == pytest.approx(held.nbytes / MIB, abs=8)
+    assert seen["memory/update/cpu/peak_resident"] >= seen["memory/update/cpu/resident"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is read")
+def test_a_gauge_is_cheap(monkeypatch):
+    """One small file a reading, and nothing at the start of a phase: some 50 microseconds."""
+    read, read_bytes = [], Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(str(path)) or read_bytes(path))
+    gauge = Gauge()
+    for _ in range(3):
+        gauge.start()
+        gauge.read("update")
+    assert read == ["/proc/self/status"] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gauge_has_each_phase_s_own_peak():
+    torch.zeros(1, device="cuda")
+    gauge = Gauge()
+    gauge.start()
+    torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda").sum()
+    gauge.read("update")
+    gauge.start()
+    gauge.read("sync")
+    seen = gauge.metrics()
+    check(seen)
+    assert seen["memory/update/cuda0/peak"] >= seen["memory/update/cuda0/allocated"] + 64
+    assert seen["memory/sync/cuda0/peak"] < seen["memory/update/cuda0/peak"]
+    assert seen["memory/sync/cuda0/reserved"] >= 64
+
+
+PEAK = """
+import sys
+import torch
+from winnow.memory.usage import Gauge
+from winnow.learner.policy import Policy
+from winnow.models.load import load
+from winnow.records import Batch
+
+sys.path.insert(0, {folder!r})
+from test_memory_usage import rows
+
+torch.set_num_threads(1)
+
+def peak(policy, count, prompt, length):
+    batch = Batch(epoch=0, update=0, rows=rows(count, prompt=prompt, length=length))
+    policy.backward(policy.forward(policy.micro_batches(batch)[0]).logprobs.sum())
+    gauge = Gauge()
+    gauge.read("update")
+    return gauge.metrics()["memory/update/cpu/peak_resident"]
+
+for checkpointing in (True, False):  # the larger one later: the peak is that of the process
+    policy = Policy(load("bundled").model, temperature=1.0, pad_token=0, tokens_per_micro_batch=10**6,
+                    gradient_checkpointing=checkpointing)
+    before = peak(policy, 1, 4, 4) if checkpointing else before
+    print(peak(policy, 8, 449, 64) - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the C library to give memory back at once")
+def test_a_process_grows_by_what_is_said_of_an_update():
+    """Where memory that is freed goes back to the system; by default the C library keeps some."""
+    at_once = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+    code = [sys.executable, "-c", PEAK.format(folder=str(Path(__file__).parent))]
+    done = subprocess.run(code, capture_output=True, text=True, env={**os.environ, **at_once})
+    assert done.returncode == 0, done.stderr
+    _, drawn = bundled()
+    thrifty, whole = (
+        activation_bytes(drawn, 8 * 512, checkpointing=on) + logits_bytes(drawn, 8 * 64, entropy=False)
+        for on in (True, False)
+    )
+    grown = [float(line) for line in done.stdout.split()]
+    assert grown == [pytest.approx(thrifty / MIB, abs=16), pytest.approx(whole / MIB, abs=16)]
+    assert whole / MIB > 100 > thrifty / MIB + 40

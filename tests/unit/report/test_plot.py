@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from synthetic_run import evaluation, metrics, write_run
+from winnow.config import dump, validate
+from winnow.errors import DataError
+from winnow.report.heading import heading
+from winnow.report.plot import draw, plot
+from winnow.report.summary import hints, summary
+from winnow.report.training_history import training_history
+from winnow.state.logbook import read_metrics
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    return read_metrics(write_run(tmp_path_factory.mktemp("runs") / "toy"))
+
+
+def said(*steps):
+    return " ".join(hints(steps))
+
+
+def test_the_picture_is_a_png_with_four_panels(rows, tmp_path):
+    plot(rows, tmp_path / "plot.png", title="toy [run]")
+    assert (tmp_path / "plot.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (tmp_path / "plot.png").stat().st_size > 20_000
+
+
+def curves(axes):
+    """[(label, x, y), ...] of one of the picture's axes; the second scale of a panel is axes of its own at the end."""
+    lines = [*axes.get_lines(), *(bars[0] for bars in axes.containers)]
+    named = [(line.get_label(), tuple(line.get_xdata()), tuple(line.get_ydata())) for line in lines]
+    return [curve for curve in named if not curve[0].startswith("_")]
+
+
+def test_no_panel_repeats_the_curve_of_training(rows):
+    accuracy, *others = draw(rows, title="toy").axes
+    (training,) = (y for label, _, y in curves(accuracy) if label == "training")
+    assert training == pytest.approx([0.1 * (i + 1) for i in range(10)])
+    assert not [y for axes in others for _, _, y in curves(axes) if y == training]
+
+
+def test_every_axis_has_a_name_and_a_unit(rows):
+    labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in draw(rows, title="toy").axes]
+    assert labels == [
+        ("training step", "correct (%)"),
+        ("training step", "tokens"),
+        ("training step", "share of groups, of rollouts (%)"),
+        ("tokens generated so far", "correct, held out (%)"),
+        ("", "cut off at max_new_tokens (%)"),
+    ]
+
+
+def test_the_budget_is_the_tokens_sampled_before_an_evaluation(rows):
+    (greedy,) = (c for c in curves(draw(rows, title="toy").axes[3]) if c[0] == "held out, greedy")
+    assert greedy == ("held out, greedy", (0.0, 5000.0, 10_000.0), (0.04, 0.7, 0.66))
+
+
+def test_probes_count_in_the_budget():
+    rows = [
+        {"step": 0, **metrics(0), "budget/probe_tokens": 500.0, **evaluation(0.1, 0.1)},
+        {"step": 1, **metrics(1), **evaluation(0.2, 0.2)},
+    ]
+    figure = draw(rows, title="toy")
+    assert [x for label, x, _ in curves(figure.axes[3]) if label == "held out, greedy"] == [(0.0, 1500.0)]
+    assert figure.axes[3].get_xlabel() == "tokens generated so far, probes included"
+
+
+def test_the_signal_is_in_shares():
+    rows = [{"step": i, **metrics(i, **{"select/kept": 4, "select/trained": 2, "group/flat": i})} for i in range(3)]
+    assert [(label, y) for label, _, y in curves(draw(rows, title="toy").axes[2])] == [
+        ("flat groups", (0.0, 0.25, 0.5)),
+        ("rollouts kept", (0.25, 0.25, 0.25)),
+        ("rollouts trained on", (0.125, 0.125, 0.125)),
+    ]
+
+
+def test_a_reward_that_is_not_the_accuracy_is_drawn_beside_it(rows):
+    shaped = [{"step": i, **metrics(i, **{"reward/mean": -2.0 + i})} for i in range(3)]
+    figure = draw(shaped, title="toy")
+    (beside,) = (axes for axes in figure.axes if axes.get_ylabel() == "mean reward")
+    assert tuple(beside.get_lines()[0].get_ydata()) == (-2.0, -1.0, 0.0)
+    assert "mean reward" not in [axes.get_ylabel() for axes in draw(rows, title="toy").axes]
+
+
+def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
+    plot([{"step": 0, **metrics(0)}], tmp_path / "plot.png", title="one")
+    assert (tmp_path / "plot.png").exists()
+
+
+def test_without_an_evaluation_the_budget_shows_training():
+    rows = [{"step": i, **metrics(i)} for i in range(3)]
+    assert curves(draw(rows, title="toy").axes[3]) == [
+        ("training (no evaluation yet)", (0.0, 1000.0, 2000.0), pytest.approx((0.1, 0.2, 0.3)))
+    ]
+
+
+@pytest.mark.parametrize("name", ["a $x^{$ run", "$\\frac$", "pay $5 for $10", "两 run", "a\nb\x1b[2J\u202e"])
+def test_a_name_is_drawn_as_it_is(rows, tmp_path, name):
+    plot(rows, tmp_path / "plot.png", title=name, subtitle="bundled, $")
+    assert (tmp_path / "plot.png").stat().st_size > 20_000
+    (title,) = draw(rows, title=name, subtitle="bundled, $").texts
+    assert not title.get_parse_math()
+    (shown, below) = title.get_text().split("\n")
+    assert shown == name.replace("\n", "\\n").replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
+    assert below == "bundled, $"
+
+
+def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
+    config = smallest(
+        model={"lora": {"rank": 4}, "path": "/models/of/mine/Qwen"},
+        terms=[{"use": "kl", "coefficient": 0.1}],
+        allocate="gvm",
+        select=["max_variance", {"use": "threshold", "low": 0.5}],
+    )
+    manifest = {"config": dump(validate(config))}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert heading(tmp_path) == (
+        "mine/Qwen, LoRA 4, clip + kl on grpo, 4 -> 4 rollouts of 4 prompts per step, gvm allocation"
+    )
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "", "[]", "[" * 3000, '{"config": 3}', '{"config": {"model": "x", "select": 4, "terms": [1]}}',
+        '{"config": {"select": [{"use": [], "keep_per_prompt": {}}], "rollout": {"rollouts_per_prompt": [], '
+        '"prompts_per_step": "x"}, "loss": {"use": 5}}}',
+    ],
+    ids=range(6),
+)  # fmt: skip
+def test_a_manifest_that_says_nothing_is_no_heading(tmp_path, manifest):
+    assert heading(tmp_path) == ""
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert heading(tmp_path) == ""
+
+
+def test_nothing_to_plot_and_nowhere_to_plot_are_errors(rows, tmp_path):
+    with pytest.raises(DataError, match="nothing to plot"):
+        plot([{"step": 0, "eval/seconds": 1.0}], tmp_path / "plot.png", title="")
+    with pytest.raises(DataError, match="cannot write"):
+        plot(rows, tmp_path / "no" / "plot.png", title="")
+
+
+def test_the_summary_says_what_improved_and_what_it_cost(rows):
+    assert summary(rows).splitlines() == [
+        "reward    0.100 -> 1.000 (+0.900), first and last step",
+        "accuracy  10.0% -> 100.0% (+90.0%), first and last step",
+        "held-out  sampled 5.0% -> 58.0%, best after 5 steps: sampled 61.0% ± 2.0%",
+        "held-out  greedy 4.0% -> 66.0%, best after 5 steps: greedy 70.0%",
+        "budget    10 steps, 10 updates, 160 rollouts, 10k tokens, of which 2.5k trained on (25.0%)",
+        "time      0:40 training (generate 75%, update 25%), 0:18 evaluating",
+    ]
+
+
+def test_long_runs_are_compared_over_a_tenth_of_their_steps():
+    rows = [{"step": i, **metrics(0, **{"reward/mean": 1.0 if i == 0 else 0.0})} for i in range(40)]
+    assert "reward    0.250 -> 0.000 (-0.250), first and last 4 steps" in summary(rows)
+
+
+def test_a_run_without_a_step_cannot_be_summed_up():
+    with pytest.raises(DataError, match="not finished a step"):
+        summary([{"step": 0, "eval/seconds": 1.0}])
+
+
+def test_a_healthy_run_gets_no_hint():
+    assert said(metrics(0), metrics(1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"group/flat": 4, "group/all_wrong": 3, "group/all_correct": 1}, "too hard"),
+        ({"group/flat": 4, "group/all_wrong": 0, "group/all_correct": 4}, "solved, or too easy"),
+        ({"group/flat": 4, "reward/min": 0.0, "reward/max": 0.0}, "range has collapsed"),
+        ({"rollout/truncated": 0.9}, "raise rollout.max_new_tokens"),
+        ({"outcome/unparsable": 15}, "93.8% of the rollouts have no readable answer"),
+        ({"outcome/failed": 2}, "4 verdicts failed"),
+        ({"policy/entropy": 0.001}, "entropy is below"),
+        ({"policy/skipped_updates": 1}, "2 updates were skipped"),
+    ],
+)
+def test_hints_name_what_went_wrong(changes, hint):
+    assert hint in said(metrics(0, **changes), metrics(1, **changes))
+
+
+def test_the_reward_range_of_a_step_with_a_spread_has_not_collapsed():
+    assert "collapsed" not in said(metrics(0, **{"group/flat": 4}))
+
+
+def test_history_has_the_older_schema():
+    rows = [
+        {"step": 0, **metrics(0), "policy/clip_fraction": 0.25, "reward/part/format": 0.5},
+        {"step": 1, **metrics(1), "policy/loss": math.nan, "eval/accuracy_sampled": 0.3},
+        {"step": 2, "eval/accuracy_sampled": 0.4},
+    ]
+    first, second = training_history(rows)
+
+    assert first == {
+        "grpo_step": 1, "reward_mean": 0.1, "reward_std": 0.4, "reward_max": 1.0, "reward_min": 0.0,
+        "answer_reward_mean": 0.1, "format_reward_mean": 0.5, "advantage_mean": 0.0, "advantage_std": 0.9,
+        "loss": 0.0, "grad_norm": 0.3, "clip_fraction": 0.25, "val_reward": 0.3,
+    }  # fmt: skip
+    assert second["grpo_step"] == 2
+    assert second["loss"] is None
+    assert second["format_reward_mean"] is None
+    assert "clip_fraction" not in second
+    assert second["val_reward"] == 0.4
+    json.dumps([first, second], allow_nan=False)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from synthetic_run import FAILED, group, write_run
+from winnow.errors import DataError
+from winnow.report.show import Choice, show
+from winnow.state.logbook import Logbook
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "toy", steps=3)
+
+
+def test_the_last_step_is_shown_group_by_group(run):
+    easy, hard = show(run, Choice())
+
+    assert easy.startswith("step 2  toy-easy  trained on 2 of 3 rollouts  mean reward 0.667")
+    assert "  | What is 47 + 85?\n  gold: 132" in easy
+    assert "#0 correct  reward 1.000  advantage +0.500  weight 0.125  3 tokens, ended  kept" in easy
+    assert "#2 wrong  reward 0.000  advantage +0.000  3 tokens, ended  not selected" in easy
+    assert "#1 unparsable  reward 0.000  advantage +0.500  weight 0.125  3 tokens, cut off  kept" in hard
+    assert "#2 failed (timeout)  advantage +0.000  3 tokens, ended  failed: timeout" in hard
+    assert "took 5 s" in hard
+
+
+def test_model_text_is_escaped_and_shortened(run):
+    _, hard = show(run, Choice())
+
+    assert "\x1b" not in hard
+    assert r"6 \x1b[31mred" in hard
+    assert r"[bold]markup[/bold] \u202e\ud800" in hard
+    assert "[... 4,400 characters ...]" in hard
+
+
+def test_full_texts_on_request(run):
+    (hard,) = show(run, Choice(prompt="toy-hard", step=0, full=True))
+    assert "x" * 5000 in hard
+
+
+@pytest.mark.parametrize(("choice", "name"), [(Choice(worst=1), "toy-hard"), (Choice(best=1), "toy-easy")])
+def test_worst_and_best_rank_prompts_by_mean_reward(run, choice, name):
+    (block,) = show(run, choice)
+    assert name in block
+
+
+def test_worst_takes_as_many_as_there_are_and_lists_the_worst_first(run):
+    first, second = show(run, Choice(worst=5))
+    assert "toy-hard" in first
+    assert "toy-easy" in second
+
+
+def test_only_dropped_rollouts(run):
+    easy, hard = show(run, Choice(dropped=True))
+    assert "#0" not in easy
+    assert "#2" in easy
+    assert [f"#{i}" in hard for i in range(4)] == [False, False, True, True]
+
+
+def test_failures_are_looked_for_in_every_step(run):
+    blocks = list(show(run, Choice(failed=True)))
+    assert [block[:6] for block in blocks] == ["step 0", "step 1", "step 2"]
+    assert all("#2 failed" in block and "#1" not in block for block in blocks)
+
+
+def test_a_prompt_is_followed_through_the_run_by_the_beginning_of_its_id(run):
+    assert [block[:16] for block in show(run, Choice(prompt="toy-e"))] == [
+        "step 0  toy-easy",
+        "step 1  toy-easy",
+        "step 2  toy-easy",
+    ]
+
+
+def test_the_rollouts_file_itself_can_be_named(run):
+    assert len(list(show(run / "rollouts.jsonl", Choice()))) == 2
+
+
+def test_a_group_without_a_verdict_is_neither_best_nor_worst(tmp_path):
+    Logbook(tmp_path, seed=0).write(0, {"budget/rollouts": 2}, [group("lost", (FAILED, FAILED))], [])
+    (block,) = show(tmp_path, Choice())
+    assert "mean reward none" in block
+    with pytest.raises(DataError, match="no such rollouts"):
+        list(show(tmp_path, Choice(worst=1)))
+
+
+def test_what_is_not_there_is_an_error(run, tmp_path):
+    with pytest.raises(DataError, match="no such rollouts in step 9"):
+        list(show(run, Choice(step=9)))
+    with pytest.raises(DataError, match=r"cannot read .*nowhere: there is no such"):
+        list(show(tmp_path / "nowhere", Choice()))
+    Logbook(tmp_path, seed=0).write_between(0, {"eval/seconds": 1.0})
+    with pytest.raises(DataError, match="not finished a step"):
+        list(show(tmp_path, Choice()))

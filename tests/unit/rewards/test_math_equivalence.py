@@ -1,0 +1,173 @@
+"""The `math` grader. The wrong positives below were each accepted by a released verifier."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from winnow.rewards.extract import last_boxed
+from winnow.rewards.graders import GRADERS
+from winnow.rewards.math_equivalence import algebra, exact
+from winnow.rewards.math_equivalence.grader import equal
+from winnow.rewards.math_equivalence.latex import tidy
+from winnow.rewards.math_equivalence.tolerance import close
+
+needs_algebra = pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
+DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
+
+EQUAL = [
+    ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"),
+    ("pi/2", r"\frac{\pi}{2}"), ("-2*pi", r"-2\pi"), (r"2^{100}", str(2**100)), (r"\sqrt{4}", "2"),
+    ("42 cm", "42"), (r"42\text{ cm}", r"42\text{ centimeters}"), (r"\$36", "36"), (r"10\%", r"10\%"),
+    ("1,2", "2,1"), (r"\{1,2\}", r"\{2,1\}"), ("x=1 or x=2", "1, 2"), ("(1/2,3)", r"(0.5,3)"),
+    (r"1+\sqrt{19}, 1-\sqrt{19}", r"1 \pm \sqrt{19}"), (r"\{-2, 1\pm\sqrt{5}\}", r"\{1\pm\sqrt{5},-2\}"),
+    ("x=5", "5"), ("5", "x=5"), ("y=2x+3", "y = 3+2x"), ("2x-y=-3", "y=2x+3"), ("f(x)=2x", "2x"), ("y=2x", "f(x)=2x"),
+    (r"x \in [-2,7]", "[-2,7]"), (r"(0,9)\cup(9,36)", r"(9,36) \cup (0,9)"), (r"(-\infty, 0]", r"(-\infty,0]"),
+    (r"\begin{pmatrix} -1/3 \\ 2/3 \end{pmatrix}", r"\begin{pmatrix} -\frac13 \\ \frac{4}{6} \end{pmatrix}"),
+    ("5x-7y+11z+4=0", "10x-14y+22z+8=0"), (r"11\sqrt{5}+11", r"11(1+\sqrt5)"), ("6-5i", "-5i+6"),
+    ("C", r"\text{(C)}"), (r"4210_{5}", "4210_5"), ("R=1, I=(-6,-4)", "R=1, I=(-6,-4)"),
+    (r"\log_3 27=3", r"\log_3 27=3"), ("a+b+c", "c+b+a"),
+]  # fmt: skip
+
+EQUAL_BY_ALGEBRA = [
+    (r"\cot x", r"\frac{\cos x}{\sin x}"), (r"\log_3 27", "3"), ("5!", "120"), (r"\binom{5}{2}", "10"),
+    (r"\sin\frac{\pi}{6}", r"\frac12"), (r"\ln(e^2)", "2"),
+]  # fmt: skip
+
+DIFFERENT = [
+    # bases
+    ("4210_7", "4210_8"), ("4210", "4210_8"), ("52_{8}", "52_{10}"),
+    # arguments without braces, trailing text
+    (r"\frac \pi4 + 2 - \sqrt2", r"\frac \pi4 + 2 - \sqrt3"), (r"\frac75+\frac15 i.", r"\frac{70}5+\frac15 i."),
+    # equations without real solutions
+    ("x^2-12x+39=0", "x^2-12x+39=1"), ("9x^2-12x+29=0", "90x^2-12x+29=0"), ("x^2=-1", "x^2=-2"),
+    # very small, very large
+    ("1/2004!", "1/2005!"), ("1/2004!", "1/2006!"), ("1-5051/2^{100}", "1-5051/2^{101}"), ("2^{-99}", "2^{-98}"),
+    (rf"\sqrt{{{10**80 + 1}}}", rf"\sqrt{{{10**80 + 3}}}"),
+    # several parts
+    ("R=1, I=(-6,-4)", "R=1, I=(-6,-5)"), (r"x=0, x=\pm 2\sqrt2", r"x=0, x=\pm 2\sqrt3"), ("1,2,42", "42"),
+    ("30 mph, 40 mph", "30 mph, 41 mph"), (r"\{x|-2\le x<1\}", r"\{x|-20\le x<1\}"), ("1,1,2", "1,2,2"),
+    # relations that evaluate themselves
+    (r"\log_3 27=3", r"\log_3 27=4"), ("43=42", "42"), ("1+1=42", "42"), ("42=42", "43=43"), ("3<4", "4>2"),
+    ("x>3", "x>4"), ("x>3", "x<3"), ("x=5", "y=5"),
+    # units, percent, prose, unknowns
+    ("4200\\%", "42"), ("42 m", "42"), ("42x", "42"), ("5 cm", "5 mm"), ("5 cm^2", "5 cm"), ("I have 42 apples", "42"),
+    (r"\text{east}", r"\text{west}"), ("42 apples", "42"),
+    # brackets and order
+    ("(1,2)", "[1,2]"), ("(1,2)", "(1,2]"), ("(1,2)", "(2,1)"), (r"\{1,2\}", "(1,2)"), ("(1,2)", "1,2"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}"),
+    # braces, scale, sign, rounding
+    (r"\sqrt{2}1", r"\sqrt{21}"), ("5", "500"), ("5", "-5"), (r"1-1/e", r"1+1/e"), ("1/3", "0.333333"),
+    # nothing
+    ("", "42"), ("42", ""), ("", ""), ("cm", "42"), ("{", "42"), (r"\frac{1}{", "1"),
+]  # fmt: skip
+
+
+def nobody(answer: str, gold: str) -> bool:
+    pytest.fail(f"computer algebra was asked about {answer!r} and {gold!r}")
+
+
+@pytest.mark.parametrize(("answer", "gold"), EQUAL)
+def test_equal_in_both_directions_without_computer_algebra(answer: str, gold: str) -> None:
+    assert exact.compare(tidy(answer), tidy(gold), nobody) is True
+    assert exact.compare(tidy(gold), tidy(answer), nobody) is True
+
+
+@needs_algebra
+@pytest.mark.parametrize(("answer", "gold"), EQUAL_BY_ALGEBRA)
+def test_equal_by_computer_algebra(answer: str, gold: str) -> None:
+    assert equal(answer, gold)
+    assert equal(gold, answer)
+
+
+@needs_algebra
+@pytest.mark.parametrize(("answer", "gold"), DIFFERENT)
+def test_different_in_both_directions(answer: str, gold: str) -> None:
+    assert not equal(answer, gold)
+    assert not equal(gold, answer)
+
+
+def test_a_percent_sign_may_be_left_out_but_not_added() -> None:
+    assert equal("10", r"10\%")
+    assert not equal(r"10\%", "10")
+
+
+@pytest.mark.parametrize(
+    "bomb", ["9^{9^{9^{9}}}", "9^9^9^9", "10^{10000000}", "1000000000!", "9!!!!!!!!!!", r"\sum_{n=1}^{10^9} n"]
+)
+@pytest.mark.timeout(120)  # what evaluates one of them does not end
+def test_answers_built_to_be_slow_are_wrong_at_once(bomb: str) -> None:
+    assert not equal(bomb, "5")
+
+
+def _rows() -> list[dict[str, str]]:
+    path = DATA / "math500.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no {path}: set WINNOW_TEST_DATA to a folder with math500.jsonl")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_worked_solution_of_math500_ends_in_its_gold() -> None:
+    misses = [
+        (box, row["answer"])
+        for row in _rows()
+        if (box := last_boxed(row["solution"])) is not None and not equal(box, row["answer"])
+    ]
+    assert misses == []
+
+
+def test_changed_golds_of_math500_are_refused() -> None:
+    """The last number plus one, and the opposite sign of a plain number: never equal, by construction."""
+    accepted = []
+    for gold in sorted({row["answer"] for row in _rows() if "!" not in row["answer"]}):
+        *_, last = [None, *re.finditer(r"\d+", gold)]
+        if last is not None:
+            changed = gold[: last.start()] + str(int(last[0]) + 1) + gold[last.end() :]
+            accepted += [(changed, gold)] if equal(changed, gold) else []
+    assert accepted == []
+
+
+def test_fractions_of_math500_in_other_spellings_are_accepted() -> None:
+    fractions = {
+        gold: Fraction(int(match[1]), int(match[2]))
+        for gold in {row["answer"] for row in _rows()}
+        if (match := re.fullmatch(r"\\d?frac\{(\d+)\}\{(\d+)\}", gold))
+    }
+    assert len(fractions) > 30
+    for gold, value in fractions.items():
+        n, d = value.numerator, value.denominator
+        for spelled in (f"{n}/{d}", rf"\tfrac{{{2 * n}}}{{{2 * d}}}", rf"x = {n} / {d}", rf"-\frac{{-{n}}}{{{d}}}"):
+            assert equal(spelled, gold), (spelled, gold)
+    assert not any(equal(a, b) for a, b in itertools.combinations(fractions, 2) if fractions[a] != fractions[b])
+
+
+DEEP = {
+    "round": "(" * 900 + "1" + ")" * 900,
+    "round, open": "(" * 900,
+    "square": "[" * 900 + "1" + "]" * 900,
+    "braces": "{" * 900 + "1" + "}" * 900,
+    "fractions": r"\frac{" * 400 + "1" + "}{2}" * 400,
+    "roots": r"\sqrt{" * 500 + "1" + "}" * 500,
+    "boxes": r"\boxed{" * 500 + "1" + "}" * 500,
+    "named sets": r"\lbrace " * 220 + "1" + r"\rbrace " * 220,  # brackets only once they are tidied
+    "wide": "\uff08" * 900 + "1" + "\uff09" * 900,
+    "wide, without end": "\uff08" * 4000,
+    "wide square": "\uff3b" * 900 + "1" + "\uff3d" * 900,
+    "raised": "\u207d" * 900 + "1" + "\u207e" * 900,
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("gold", ["42", "[0,1]", r"\{1,2\}", "y=x+1", None])
+@pytest.mark.parametrize("grader", GRADERS)
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_answers_nested_deeply_are_wrong(text: str, grader: str, gold: str | None) -> None:
+    """As golds too, for nobody can say whether two such texts are equal."""
+    assert GRADERS[grader](text, text if gold is None else gold) is False
+    assert close(text, text if gold is None else gold, Fraction(1, 10)) is False

@@ -1,0 +1,98 @@
+"""What a checkpoint takes is known before the first one, what is in it does not depend on chance, nor grow for ever."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import winnow
+from winnow.config import validate
+from winnow.errors import RunFolderError
+from winnow.models.adapter import add_lora
+from winnow.models.load import load
+from winnow.state.checkpoint import write_model_folder
+from winnow.training.devices import plan_devices
+from winnow.training.fit import Started
+from winnow.training.members import resolve_members
+
+LORA = {"lora": {"rank": 2, "alpha": 4.0}}
+KL = [{"use": "kl", "coefficient": 0.01}]
+PROBE = {"every": 1, "rollouts_per_prompt": 2, "gradient_norm": "none", "outer_reset": "both"}
+
+
+def changes(name):
+    return {
+        "full": {},
+        "tied bfloat16": {"model": {"dtype": "bfloat16"}, "arch": "llama"},
+        "adapter": {"model": LORA},
+        "adapter in bfloat16": {"model": {**LORA, "dtype": "bfloat16"}},
+        "reference that moves": {"terms": KL, "allocate": "gvm", "probe": PROBE},
+        "adapter's reference that moves": {"model": LORA, "terms": KL, "allocate": "gvm", "probe": PROBE},
+        "reference that stays": {"terms": KL},
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "full",
+        "tied bfloat16",
+        "adapter",
+        "adapter in bfloat16",
+        "reference that moves",
+        "adapter's reference that moves",
+        "reference that stays",
+    ],
+)
+def test_the_planned_size_of_a_checkpoint_is_that_of_its_tensors(smallest, name):
+    config = smallest(**changes(name))
+    planned = plan_devices(resolve_members(validate(config), base=Path()), torch.device("cpu")).checkpoint
+    model = winnow.train(**config).model
+    files = list(model.rglob("*.safetensors"))
+    headers = sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in files)
+    assert planned == sum(path.stat().st_size for path in files) - headers
+
+
+def test_a_disk_with_less_room_than_the_first_checkpoint_takes_is_refused_before_training(
+    smallest, tmp_path, monkeypatch
+):
+    """And the folder is still new: with more room, the same command runs."""
+    heard = []
+    with monkeypatch.context() as small:
+        small.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6 - 1000, 1000))
+        with pytest.raises(RunFolderError, match=r"a checkpoint of this run takes \d+ MB, and 0 MB are free in .*run"):
+            winnow.train(**smallest(), watch=heard.append)
+    assert not any(isinstance(event, Started) for event in heard)
+    winnow.train(**smallest())
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "up_proj", "v_proj", "down_proj", "k_proj", "o_proj")])
+def test_an_adapter_s_settings_list_its_targets_in_one_order(tmp_path, targets):
+    """Not in that of a set, which PYTHONHASHSEED decides."""
+    loaded = load("bundled", dtype="float32")
+    adapted = add_lora(loaded.model, rank=2, alpha=4.0, targets=targets, seed=0)
+    write_model_folder(adapted, loaded.tokenizer, tmp_path)
+    listed = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    assert listed == sorted(listed)
+    assert len(listed) == (7 if targets == "all-linear" else 6)
+
+
+@pytest.mark.parametrize(
+    ("keys", "remembered"),
+    [
+        ({}, 0),
+        ({"weighting": "unbiased"}, 16),
+        ({"allocate": "gvm_online"}, 16),
+        ({"allocate": "gvm", "weighting": "unbiased", "probe": {"every": 1, "gradient_norm": "none"}}, 0),
+    ],
+)
+def test_what_every_prompt_has_shown_is_kept_only_where_something_reads_it(smallest, keys, remembered):
+    """16 problems, four steps of four: each was met once."""
+    model = winnow.train(**smallest(steps=4, **keys)).model
+    history = json.loads((model / "trainer.json").read_text())["state"]["history"]
+    assert len(history["seen"]) == remembered
+    assert len(history["plan"]) == 4

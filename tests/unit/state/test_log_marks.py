@@ -1,0 +1,239 @@
+"""A checkpoint relies on the rows before it: they are on the disk before it is, and a resume looks whether they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import winnow
+from winnow.errors import DataError, RunFolderError
+from winnow.state import checkpoint, logbook
+from winnow.state.log_marks import TAIL_BYTES, lost, synced_mark
+from winnow.state.logbook import Logbook, read_metrics
+
+SAVED = Path("run/checkpoints/step-000003")
+
+
+def three_steps(folder, *, first=0):
+    """metrics.jsonl of three steps, and where it ended."""
+    log = Logbook(folder, seed=0)
+    for step in range(first, first + 3):
+        log.write(step, {"reward/mean": step / 3}, [], [])
+    return log.sync(first + 3)
+
+
+def test_both_logs_are_on_the_disk_before_the_checkpoint_has_its_name(smallest, tmp_path, monkeypatch):
+    """What is synced and renamed, in order, in a run of one step."""
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor):
+        events.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        fsync(descriptor)
+
+    def renamed(source, target, **more):
+        events.append(("rename", Path(target).name))
+        replace(source, target, **more)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    result = winnow.train(**smallest(steps=1))
+
+    published = events.index(("rename", "step-000001"))
+    for name in ("rollouts.jsonl", "metrics.jsonl"):
+        assert ("sync", name) in events[:published]
+    assert ("sync", "run") in events[:published]  # their names, and the name of the folder of checkpoints
+    assert ("sync", "checkpoints") in events[published:]
+
+    found = checkpoint.newest(result.folder)
+    rows = (result.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert found.logs["metrics.jsonl"].bytes == sum(map(len, rows[:-1]))  # the last evaluation comes after
+    assert found.logs["rollouts.jsonl"].bytes == (result.folder / "rollouts.jsonl").stat().st_size
+
+
+def test_a_mark_is_a_length_and_what_stands_before_it(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"a" * TAIL_BYTES + b"b")
+    mark = synced_mark(path)
+    assert mark.bytes == TAIL_BYTES + 1
+    assert lost(path, mark) is None
+    path.write_bytes(path.read_bytes() + b"later")
+    assert lost(path, mark) is None
+    path.write_bytes(b"a" * TAIL_BYTES + b"c")
+    assert lost(path, mark) == "its rows there are others"
+    path.write_bytes(b"a" * TAIL_BYTES)
+    assert lost(path, mark) == "there are 65536 bytes, and there were 65537"
+    path.unlink()
+    assert lost(path, mark) == "there is no such file, and there were 65537 bytes"
+
+
+DAMAGES = {
+    "no file": (lambda path: path.unlink(), "there is no such file, and there were .* it holds no whole row"),
+    "empty": (lambda path: path.write_bytes(b""), "there are 0 bytes, and there were .* it holds no whole row"),
+    "a row short": (
+        lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])),
+        "there are .* its last whole row is of step 1",
+    ),
+    "a row cut": (lambda path: os.truncate(path, path.stat().st_size - 5), "its last whole row is of step 1"),
+    "a row cut inside": (
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"reward/mean":0.333', b"")),
+        "there are .* its last whole row is of step 2",
+    ),
+    "a hole": (lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)), "its rows there are others"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_log_without_the_rows_that_a_checkpoint_relies_on_is_refused_and_not_touched(tmp_path, damage):
+    do, words = DAMAGES[damage]
+    marks = three_steps(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    do(path)
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(RunFolderError, match=rf"metrics\.jsonl lacks rows .*step-000003 was saved: .*{words}") as error:
+        Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
+    assert "delete the checkpoint, to go on from the one before it" in str(error.value)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+def test_the_log_of_another_run_is_not_taken_for_this_one(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "this").mkdir()
+    marks = three_steps(tmp_path / "this")
+    three_steps(tmp_path / "other", first=3)
+    (tmp_path / "other" / "metrics.jsonl").replace(tmp_path / "this" / "metrics.jsonl")
+    with pytest.raises(RunFolderError, match="its rows there are others"):
+        Logbook(tmp_path / "this", seed=0, marks=marks).check(SAVED)
+
+
+def test_a_longer_log_is_cut_as_ever_and_an_evaluation_after_the_last_step_is_in_nobody_s_way(tmp_path):
+    marks = three_steps(tmp_path)
+    Logbook(tmp_path, seed=0).write_between(3, {"eval/accuracy_greedy": 0.5})
+    log = Logbook(tmp_path, seed=0, marks=marks)
+    log.check(SAVED)
+    log.truncate_from(4)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0, 1, 2, 3]
+    log.truncate_from(3)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("torn", [bytes(40), bytes(20) + b"\n" + bytes(20), b'{"step":3,"rew\n{"step":3}\n'])
+def test_what_a_power_cut_left_behind_the_mark_is_cut_off(tmp_path, torn):
+    marks = three_steps(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    log = Logbook(tmp_path, seed=0, marks=marks)
+    log.check(SAVED)
+    log.truncate_from(3)
+    assert path.read_bytes() == whole
+
+
+def test_damage_before_the_mark_is_still_an_error(tmp_path):
+    """Older than the bytes that a mark compares."""
+    log = Logbook(tmp_path, seed=0)
+    row = {"reward/mean": 1 / 3}
+    for step in range(2 * TAIL_BYTES // 40):
+        log.write(step, row, [], [])
+    marks = log.sync(2 * TAIL_BYTES // 40)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"garbled" + path.read_bytes()[7:])
+    log = Logbook(tmp_path, seed=0, marks=marks)
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 1: not JSON"):
+        log.truncate_from(3000)
+
+
+def interrupted(config, at):
+    """A run of which something remains to be done."""
+
+    class Enough(Exception):
+        pass
+
+    def stop(event):
+        if getattr(event, "step", None) == at and hasattr(event, "metrics") and "budget/updates" in event.metrics:
+            raise Enough
+
+    with pytest.raises(Enough):
+        winnow.train(**config, watch=stop)
+
+
+def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_path):
+    """Put back, an older checkpoint, or knowingly without them."""
+    config = smallest(steps=4, checkpoint={"every": 1}, evaluate={"problems": 1, "rollouts_per_prompt": 1})
+    interrupted(config, 2)
+    log = tmp_path / "run" / "rollouts.jsonl"
+    rows = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(rows[:20]))  # of step 0 all 16, of step 1 four
+
+    with pytest.raises(RunFolderError, match=r"rollouts\.jsonl lacks rows .*its last whole row is of step 1"):
+        winnow.train(**config, resume=True)
+
+    *_, newest = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    done = int(newest.name.removeprefix("step-"))
+    newest.rename(tmp_path / "elsewhere")
+    log.write_bytes(b"".join(rows[: 16 * (done - 1)]))
+    winnow.train(**{**config, "steps": done}, resume=True)  # from the older one, whose rows are there
+    assert len(log.read_bytes().splitlines()) == 16 * done
+
+    log.write_bytes(b"")
+    edited = json.loads((newest / "manifest.json").read_text())
+    assert set(edited["logs"]) == {"metrics.jsonl", "rollouts.jsonl"}
+    del edited["logs"]
+    (newest / "manifest.json").write_text(json.dumps(edited))
+    assert winnow.train(**config, resume=True).steps == 4
+    assert len(log.read_bytes().splitlines()) == 16 * (4 - done)
+
+
+def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path):
+    """It was passed over when the disk did not give it back; clocks differ, and so do the rows that it relies on."""
+
+    def save(logs):
+        checkpoint.save(
+            tmp_path, 3, write_model=lambda path: (path / "weights").write_text("1"),
+            tensors={}, state={}, keep_last=1, logs=logs,
+        )  # fmt: skip
+
+    first = three_steps(tmp_path)
+    save(first)
+    before = (tmp_path / "checkpoints" / "step-000003").stat().st_ino
+    save(first)
+    assert (tmp_path / "checkpoints" / "step-000003").stat().st_ino == before
+
+    log = Logbook(tmp_path, seed=0)
+    log.truncate_from(2)
+    log.write(2, {"reward/mean": 0.6666, "seconds/step": 1.5}, [], [])
+    save(log.sync(3))
+    assert checkpoint.newest(tmp_path).logs == log.sync(3)
+
+
+def test_a_checkpoint_relies_on_no_row_that_a_signal_came_right_after(tmp_path, monkeypatch):
+    """Between the row's bytes and whatever follows them: a resume cuts the row off, and must not miss it then."""
+    rows = three_steps(tmp_path)
+    log = Logbook(tmp_path, seed=0)
+    write_all = logbook.write_all
+
+    def interrupted(descriptor, data):
+        write_all(descriptor, data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logbook, "write_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.write_between(3, {"seconds/probe": 0.5})
+    assert log.sync(3) == rows
+
+
+def test_a_checkpoint_relies_on_no_row_of_the_step_that_comes_next(tmp_path):
+    """A probe, an evaluation, or a step that broke off: a resume forgets them, and must not miss them then."""
+    rows = three_steps(tmp_path)
+    log = Logbook(tmp_path, seed=0)
+    log.write_between(3, {"eval/accuracy_greedy": 0.5})
+    log.write_between(3, {"seconds/probe": 0.5})
+    assert log.sync(3) == rows
+    log.write(3, {"reward/mean": 1.0}, [], [])
+    assert log.sync(3) == rows
+    assert log.sync(4)["metrics.jsonl"].bytes == (tmp_path / "metrics.jsonl").stat().st_size
+    log.truncate_from(3)
+    assert log.sync(3) == rows

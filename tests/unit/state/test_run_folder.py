@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from winnow.errors import RunFolderError
+from winnow.state.run_folder import RunFolder
+
+
+def start(path, *, resume=False, **changes):
+    """As a run starts: take the folder, then say in it what the run is."""
+    folder = RunFolder.open(path, resume=resume)
+    config = {"optimizer": {"learning_rate": 1e-4}, **changes}
+    folder.record({"config": config, "versions": {"torch": "2.13.0"}})
+    return folder
+
+
+def listing(path):
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def test_a_new_folder_gets_a_manifest(tmp_path):
+    with start(tmp_path / "deep" / "run") as folder:
+        assert folder.before == {}
+
+    written = json.loads((tmp_path / "deep" / "run" / "manifest.json").read_text())
+    assert written["config"]["optimizer"]["learning_rate"] == 1e-4
+    assert written["versions"] == {"torch": "2.13.0"}
+
+
+def test_a_used_folder_is_refused_with_its_contents_and_both_ways_out(tmp_path):
+    start(tmp_path).close()
+    (tmp_path / "metrics.jsonl").write_text('{"step":0}\n')
+    (tmp_path / "checkpoints" / "step-000010").mkdir(parents=True)
+
+    with pytest.raises(RunFolderError) as error:
+        start(tmp_path)
+
+    for word in ("manifest.json, metrics.jsonl", "step-000010", "resume it", "the key output"):
+        assert word in str(error.value)
+
+
+DONE = '{"step":0,"budget/rollouts":8}\n'
+EVALUATED = '{"step":0,"eval/seconds":1.0}\n'
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["metrics.jsonl"], ["metrics.jsonl", "rollouts.jsonl", "checkpoints", "notes.txt"]]
+)
+def test_a_launch_that_ended_before_its_first_step_was_done_leaves_the_folder_new(tmp_path, more):
+    start(tmp_path).close()
+    leave = {
+        "metrics.jsonl": lambda path: path.write_text(EVALUATED + '{"step":0,"budget/rol'),
+        "rollouts.jsonl": lambda path: path.write_text('{"step":0,"prompt_id":"a"}\n'),
+        "checkpoints": lambda path: (path / ".unfinished-step-000001").mkdir(parents=True),
+        "notes.txt": lambda path: path.write_text("mine"),
+    }
+    for name in more:
+        leave[name](tmp_path / name)
+    start(tmp_path, seed=1).close()
+    written = json.loads((tmp_path / "manifest.json").read_text())
+    assert (written["config"]["seed"], written["changes"]) == (1, [])
+    assert "notes.txt" not in more or (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("metrics.jsonl", EVALUATED + DONE), ("rollouts.jsonl", '{"step":0,"index":0}\n{"step":1,"index":0}\n')],
+)
+def test_a_launch_that_did_its_first_step_has_begun(tmp_path, name, text):
+    start(tmp_path).close()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RunFolderError, match=rf"already holds a run .*{name}; no checkpoint.*resume it"):
+        start(tmp_path)
+    start(tmp_path, resume=True).close()
+
+
+def test_a_pipe_in_place_of_a_log_is_not_read(tmp_path):
+    start(tmp_path).close()
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        start(tmp_path)
+
+
+def test_a_refused_launch_leaves_the_folder_unlocked(tmp_path):
+    start(tmp_path).close()
+    (tmp_path / "metrics.jsonl").write_text(DONE)
+    with pytest.raises(RunFolderError):
+        start(tmp_path)
+    start(tmp_path, resume=True).close()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "manifest.json"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_foreign_folder_is_never_touched(tmp_path, name, resume):
+    (tmp_path / name).write_text('{"name": "somebody else\'s"}')
+    before = listing(tmp_path)
+
+    with pytest.raises(RunFolderError, match=f"not a winnow run.*{name}"):
+        start(tmp_path, resume=resume)
+
+    assert listing(tmp_path) == before
+
+
+def test_a_file_is_not_a_folder(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(RunFolderError, match="is a file"):
+        start(tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"cannot use the run folder .*Not a directory"):
+        start(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_resuming_nothing_is_refused(tmp_path, exists):
+    path = tmp_path if exists else tmp_path / "missing"
+    with pytest.raises(RunFolderError, match="no run to resume"):
+        start(path, resume=True)
+    assert path.exists() == exists
+
+
+def test_a_launch_killed_before_its_manifest_leaves_a_usable_folder(tmp_path):
+    (tmp_path / ".lock").write_text("process 1 on gone\n")
+    (tmp_path / ".manifest.json.draft").write_text('{"conf')
+    start(tmp_path).close()
+
+
+def test_a_second_launch_is_refused_and_told_who_holds_the_folder(tmp_path):
+    with start(tmp_path):
+        for resume in (False, True):
+            with pytest.raises(RunFolderError, match=f"in use by process {os.getpid()} on "):
+                start(tmp_path, resume=resume)
+    start(tmp_path, resume=True).close()
+
+
+LAUNCH = """
+import sys, pathlib
+from winnow.errors import RunFolderError
+from winnow.state.run_folder import RunFolder
+sys.stdin.read(1)
+try:
+    RunFolder.open(pathlib.Path(sys.argv[1]), resume=False).record({"config": {}})
+except RunFolderError:
+    sys.exit(3)
+print("running", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_of_two_simultaneous_launches_exactly_one_runs_and_death_frees_the_folder(tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-c", LAUNCH, str(run)]
+    launches = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    for launch in launches:
+        launch.stdin.write(b"go")
+        launch.stdin.flush()
+    heard = [launch.stdout.readline() for launch in launches]
+    assert sorted(heard) == [b"", b"running\n"]
+
+    winner = launches[heard.index(b"running\n")]
+    winner.kill()
+    codes = []
+    for launch in launches:
+        launch.stdin.close()
+        codes.append(launch.wait(timeout=120))
+        launch.stdout.close()
+    assert sorted(codes) == [-signal.SIGKILL, 3]
+
+    RunFolder.open(run, resume=True).close()
+
+
+def test_a_forked_worker_does_not_keep_the_folder_of_a_dead_trainer(tmp_path):
+    folder = start(tmp_path)
+    (until_closed, closing), (ready, say_ready) = os.pipe(), os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.close(closing)
+        os.write(say_ready, b"!")
+        os.read(until_closed, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    folder.close()  # as the kernel would at the trainer's death
+
+    start(tmp_path, resume=True).close()
+
+    for descriptor in (until_closed, closing, ready, say_ready):
+        os.close(descriptor)
+    os.waitpid(worker, 0)
+
+
+def test_the_door_and_the_readers_import_no_torch():
+    modules = "winnow.state.run_folder, winnow.state.manifest, winnow.state.prompt_history, winnow.state.logbook"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from winnow.errors import ConfigError, DataError
+from winnow.records import Problem
+from winnow.registry import members
+from winnow.tasks.gsm8k import gsm8k
+from winnow.tasks.jsonl import jsonl
+from winnow.tasks.math import math, math500
+from winnow.tasks.reasoning_gym import reasoning_gym
+from winnow.tasks.source import read_jsonl
+from winnow.tasks.splits import SPLITS, split_of, train_or_validation
+
+REPOSITORY = Path(__file__).parents[3]
+DATA = Path(os.environ.get("WINNOW_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+real_data = pytest.mark.skipif(not DATA.is_dir(), reason="no real problems: set WINNOW_TEST_DATA to their folder")
+
+
+def write(file: Path, rows: Iterable[dict[str, Any]]) -> str:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
+
+
+def ids(problems: list[Problem]) -> set[str]:
+    return {problem.id for problem in problems}
+
+
+def questions(problems: list[Problem]) -> list[str]:
+    return [problem.question for problem in problems]
+
+
+def word(split: str, *, of: Callable[[str], str] = split_of) -> str:
+    """A question that the hash puts into a split."""
+    return next(text for text in map(str, range(1000)) if of(text) == split)
+
+
+def test_importing_the_room_registers_the_tasks() -> None:
+    assert {"arithmetic", "gsm8k", "jsonl", "math", "math500", "reasoning_gym"} <= set(members("task"))
+
+
+# splits
+
+
+def test_splits_follow_the_text_in_the_promised_shares() -> None:
+    drawn = [split_of(str(i)) for i in range(20_000)]
+    assert [drawn.count(split) / 20_000 for split in SPLITS] == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
+    held_out = [train_or_validation(str(i)) for i in range(20_000)]
+    assert [held_out.count(split) / 20_000 for split in SPLITS] == pytest.approx([0.9, 0.1, 0.0], abs=0.01)
+
+
+def test_splits_never_move() -> None:
+    assert [i for i in range(40) if split_of(str(i)) == "validation"] == [13, 24, 28, 31, 38]
+    assert [i for i in range(40) if split_of(str(i)) == "test"] == [4, 20, 37]
+    assert [i for i in range(40) if train_or_validation(str(i)) == "validation"] == [19, 20, 33]
+
+
+@pytest.mark.parametrize("task", [gsm8k, jsonl, math, math500])
+def test_an_unknown_split(task: Callable[..., Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no split 'valid'; did you mean 'validation'"):
+        task("valid", path=str(tmp_path))
+
+
+# gsm8k
+
+
+def test_gsm8k_takes_the_gold_and_its_validation_from_train(tmp_path: Path) -> None:
+    learn, check = word("train", of=train_or_validation), word("validation", of=train_or_validation)
+    write(
+        tmp_path / "gsm8k_train.jsonl",
+        [
+            {"question": learn, "answer": "4 * 270 = <<4*270=1080>>1,080\n#### 1,080"},
+            {"question": check, "answer": "2 - 5\n#### -3"},
+        ],
+    )
+    write(tmp_path / "gsm8k_test.jsonl", [{"question": "q", "answer": "#### 2,520,000"}])
+    made = {split: gsm8k(split, path=str(tmp_path)) for split in SPLITS}
+    assert {split: [(p.question, p.answer) for p in problems] for split, problems in made.items()} == {
+        "train": [(learn, "1080")],
+        "validation": [(check, "-3")],
+        "test": [("q", "2520000")],
+    }
+    assert made["train"][0].meta == {"solution": "4 * 270 = <<4*270=1080>>1,080\n#### 1,080"}
+    assert made["train"][0].task == "gsm8k"
+
+
+def test_gsm8k_from_a_single_file_follows_its_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "small_test.jsonl", [{"question": "q", "answer": "#### 2"}])
+    assert questions(gsm8k("test", path=path)) == ["q"]
+    with pytest.raises(DataError, match=r"must end in train\.jsonl"):
+        gsm8k("validation", path=path)
+
+
+def test_gsm8k_names_the_line_without_a_gold(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.jsonl", [{"question": "q", "answer": "#### 2"}, {"question": "r", "answer": "2"}])
+    with pytest.raises(DataError, match=r"test\.jsonl:2: the field 'answer' has no gold"):
+        gsm8k("test", path=path)
+
+
+def test_a_path_that_leads_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file or folder nowhere, and it is no hub id"):
+        gsm8k("test", path="nowhere")
+    with pytest.raises(DataError, match=r"no file or folder some/test\.jsonl"):
+        gsm8k("test", path="some/test.jsonl")
+    with pytest.raises(DataError, match=r"holds no gsm8k_test\.jsonl or test\.jsonl"):
+        gsm8k("test", path=str(tmp_path))
+
+
+def test_a_split_without_problems_is_an_error(tmp_path: Path) -> None:
+    question = word("train", of=train_or_validation)
+    path = write(tmp_path / "train.jsonl", [{"question": question, "answer": "#### 2"}])
+    with pytest.raises(DataError, match="there are no validation problems in"):
+        gsm8k("validation", path=path)
+
+
+@real_data
+def test_real_gsm8k() -> None:
+    made = {split: gsm8k(split, path=str(DATA)) for split in SPLITS}
+    assert len(made["train"]) + len(made["validation"]) == 7473
+    assert 650 < len(made["validation"]) < 850
+    assert len(made["test"]) == 1319
+    assert len(set().union(*map(ids, made.values()))) == 7473 + 1319
+    golds = [p.answer for problems in made.values() for p in problems]
+    assert all(gold.lstrip("-").isdigit() for gold in golds)
+    assert "109200000" in golds
+    assert made["test"] == gsm8k("test", path=str(DATA / "gsm8k_test.jsonl"))
+
+
+# the hub
+
+
+def test_a_hub_id_reads_the_published_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(path: str, name: str | None, *, split: str) -> list[dict[str, str]]:
+        return [{"question": f"{path} {name} {split}", "answer": "#### 1"}, {"question": "r", "answer": "none"}][:rows]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    rows = 1
+    assert questions(gsm8k("test")) == ["openai/gsm8k main test"]
+    rows = 2
+    with pytest.raises(DataError, match="openai/gsm8k test:2: "):
+        gsm8k("test")
+
+
+def test_the_hub_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DataError, match=r"pip install 'winnow-rl\[hub\]'"):
+        gsm8k("train")
+
+
+def test_the_hub_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(path: str, name: str | None, *, split: str) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(
+        DataError, match=r"HuggingFaceH4/MATH-500 \(test\) could not be read: no route; without a network"
+    ):
+        math500("test")
+
+
+# math
+
+
+def test_math_takes_the_last_box_with_its_braces_balanced(tmp_path: Path) -> None:
+    write(
+        tmp_path / "math_test.jsonl",
+        [
+            {
+                "problem": "a",
+                "solution": r"\boxed{1}, no: \boxed{\frac{1}{\sqrt{2}}}",
+                "level": 3,
+                "subject": "Algebra",
+            },
+            {"problem": "b", "solution": r"\boxed{\left\{ x : x^{2} \right\}}"},
+            {"problem": "c", "solution": r"so \boxed 7", "answer": "7"},
+        ],
+    )
+    made = math("test", path=str(tmp_path))
+    assert [p.answer for p in made] == [r"\frac{1}{\sqrt{2}}", r"\left\{ x : x^{2} \right\}", "7"]
+    assert made[0].meta["level"] == 3
+    assert made[0].meta["subject"] == "Algebra"
+    assert "problem" not in made[0].meta
+
+
+def test_math_names_the_line_without_a_box(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.jsonl", [{"problem": "a", "solution": r"\boxed{1"}])
+    with pytest.raises(DataError, match=r"test\.jsonl:1: the solution has no \\boxed"):
+        math("test", path=path)
+
+
+def test_math500_is_for_evaluation(tmp_path: Path) -> None:
+    path = write(tmp_path / "any.jsonl", [{"problem": "a", "answer": "x^{2}", "solution": "s", "level": 1}])
+    made = math500("test", path=path)
+    assert [(p.answer, p.meta) for p in made] == [("x^{2}", {"answer": "x^{2}", "solution": "s", "level": 1})]
+    with pytest.raises(ConfigError, match="math500 has no train problems"):
+        math500("train", path=path)
+
+
+@real_data
+def test_real_solutions_box_their_answers(tmp_path: Path) -> None:
+    made = math500("test", path=str(DATA))
+    (tmp_path / "math_test.jsonl").write_bytes((DATA / "math500.jsonl").read_bytes())
+    assert len(ids(made)) == 500
+    assert [p.answer for p in math("test", path=str(tmp_path))] == [p.answer for p in made]
+
+
+# jsonl
+
+
+def test_jsonl_maps_fields_and_keeps_the_rest(tmp_path: Path) -> None:
+    rows = [{"q": "x", "gold": ["1", "1.0"], "key": 7, "unit": "m"}, {"q": "y", "gold": 0, "key": 8}]
+    made = jsonl("test", test=write(tmp_path / "t.jsonl", rows), question="q", answer="gold", id="key")
+    assert made == [
+        Problem(id="7", question="x", answer=["1", "1.0"], task="jsonl", meta={"unit": "m"}),
+        Problem(id="8", question="y", answer=0, task="jsonl"),
+    ]
+
+
+def test_jsonl_deals_one_file_by_the_question(tmp_path: Path) -> None:
+    path = write(tmp_path / "all.jsonl", [{"question": str(i), "answer": "a"} for i in range(300)])
+    made = {split: questions(jsonl(split, path=path)) for split in SPLITS}
+    assert sorted(text for texts in made.values() for text in texts) == sorted(map(str, range(300)))
+    assert all(split_of(text) == split for split, texts in made.items() for text in texts)
+
+
+def test_ids_follow_the_question_not_the_place(tmp_path: Path) -> None:
+    rows = [{"question": text, "answer": "a"} for text in ("x", "y", "x")]
+    made = jsonl("train", train=write(tmp_path / "a.jsonl", rows))
+    turned = jsonl("train", train=write(tmp_path / "b.jsonl", rows[:0:-1]))
+    assert made[2].id == f"{made[0].id}-2"
+    assert ids(turned) == {made[0].id, made[1].id}
+
+
+def test_jsonl_can_take_the_gold_from_a_box(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", [{"question": "x", "answer": r"hence \boxed{a^{b}}"}])
+    assert jsonl("test", test=path, boxed=True)[0].answer == "a^{b}"
+    path = write(tmp_path / "u.jsonl", [{"question": "x", "answer": r"hence \boxed{a"}])
+    with pytest.raises(DataError, match=r"u\.jsonl:1: the field 'answer' has no \\boxed"):
+        jsonl("test", test=path, boxed=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"question": "x", "answer"', "is not JSON"),
+        (b'{"question": "\xff", "answer": "a"}', "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"question": "x", "answer": ' + b"[" * 900 + b"]" * 900 + b"}", "more than 100 lists"),
+        (b'{"question": "x", "answer": "a", "m": ' + b'{"a":' * 100 + b"1" + b"}" * 100 + b"}", "more than 100 lists"),
+        (b'["x", "a"]', "must be a JSON object, found list"),
+        (b'{"question": "x"}', "the field 'answer' is missing; known: question"),
+        (b'{"question": "x", "answer": null}', "the field 'answer' is empty"),
+        (b'{"question": "x", "answer": " "}', "the field 'answer' is empty"),
+        (b'{"question": "x", "answer": []}', "the field 'answer' is empty"),
+        (b'{"qestion": "x", "answer": "a"}', "the field 'question' is missing; did you mean 'qestion'"),
+        (b'{"question": 3, "answer": "a"}', "the field 'question' must be text, found int"),
+        (b'{"question": "\\ud800", "answer": "a"}', "the field 'question' holds half a surrogate pair"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(b'{"question": "good", "answer": "a"}\r\n\n' + line + b"\n")
+    with pytest.raises(DataError, match=rf"bad\.jsonl:3: .*{message}"):
+        jsonl("train", train=str(file))
+
+
+def test_lines_end_at_line_breaks_of_the_file_alone(tmp_path: Path) -> None:
+    file = tmp_path / "u.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + '{"question": "a\u2028b \u0085😀"}\r\n\n{"question": "c"}'.encode())
+    read = [(record.fields["question"], record.where) for record in read_jsonl(file)]
+    assert read == [("a\u2028b \u0085😀", f"{file}:1"), ("c", f"{file}:3")]
+
+
+def test_jsonl_refuses_a_question_in_two_splits(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.jsonl", [{"question": "x", "answer": "1"}, {"question": "y", "answer": "1"}])
+    test = write(tmp_path / "b.jsonl", [{"question": "z", "answer": "1"}, {"question": "y", "answer": "1"}])
+    for split in ("train", "test"):
+        with pytest.raises(DataError, match=r"[ab]\.jsonl:2: this question is also at .*[ab]\.jsonl:2"):
+            jsonl(split, train=train, test=test)
+
+
+def test_jsonl_refuses_a_repeated_id(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"question": q, "answer": "1", "key": 7} for q in "xy"])
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the id '7' is also at .*a\.jsonl:1"):
+        jsonl("train", train=path, id="key")
+
+
+def test_jsonl_wants_one_way_of_naming_files(tmp_path: Path) -> None:
+    for options in ({}, {"path": "a.jsonl", "test": "b.jsonl"}):
+        with pytest.raises(ConfigError, match=r"either path .* or a file per split"):
+            jsonl("test", **options)
+    with pytest.raises(ConfigError, match=r"task\.validation is missing"):
+        jsonl("validation", train="a.jsonl")
+    with pytest.raises(DataError, match=r"there is no file a\.jsonl"):
+        jsonl("train", train="a.jsonl")
+    empty = write(tmp_path / "empty.jsonl", [])
+    with pytest.raises(DataError, match=r"no train problems in .*empty\.jsonl"):
+        jsonl("train", path=empty)
+
+
+@real_data
+@pytest.mark.parametrize(
+    ("name", "count", "options"),
+    [
+        ("aime24", 30, {"id": "id"}),
+        ("amc23", 40, {"id": "id"}),
+        ("minerva_math", 272, {"boxed": True}),
+        ("olympiad_bench", 675, {"id": "id"}),
+    ],
+)
+def test_real_evaluation_sets(name: str, count: int, options: dict[str, Any]) -> None:
+    made = jsonl("test", test=str(DATA / f"{name}.jsonl"), question="problem", **options)
+    assert len(ids(made)) == count
+
+
+# reasoning-gym
+
+
+@pytest.fixture(scope="module")
+def gym() -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra winnow-rl[gym]")
+
+
+@pytest.mark.usefixtures("gym")
+def test_reasoning_gym_splits_share_nothing_though_seeds_do() -> None:
+    made = {split: reasoning_gym(split, dataset="leg_counting", size=20, seed=42) for split in SPLITS}
+    near = {split: reasoning_gym(split, dataset="leg_counting", size=20, seed=43) for split in SPLITS}
+    assert all(len(ids(problems)) == 20 for problems in made.values())
+    assert len(set(questions(made["train"])) & set(questions(near["train"]))) > 10  # why the seed cannot be the split
+    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        assert not set(questions(made[one])) & set(questions(near[other]))
+    assert made["train"] == reasoning_gym("train", dataset="leg_counting", size=20, seed=42)
+
+
+@pytest.mark.usefixtures("gym")
+def test_reasoning_gym_keeps_what_its_scorer_needs() -> None:
+    import reasoning_gym as library
+
+    problem = reasoning_gym("test", dataset="countdown", size=1, options={"min_numbers": 3, "max_numbers": 3})[0]
+    meta = json.loads(json.dumps(problem.meta))
+    scorer = library.create_dataset(meta["dataset"], **meta["options"])
+    assert len(meta["entry"]["metadata"]["numbers"]) == 3
+    assert scorer.score_answer(problem.answer, meta["entry"]) == 1.0
+    assert scorer.score_answer("0", meta["entry"]) < 1.0
+
+
+@pytest.mark.usefixtures("gym")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "leg_countin"}, "no 'leg_countin'; did you mean 'leg_counting'"),
+        ({"dataset": "leg_counting", "options": {"legs": 2}}, "leg_counting refused .*legs"),
+        ({"dataset": "leg_counting", "options": {"min_animals": 9, "max_animals": 2}}, "refused .*max_animals must be"),
+        (
+            {"dataset": "coin_flip", "options": {"min_trials": 3, "max_trials": 3}, "size": 300},
+            "made .* different train",
+        ),
+        ({"dataset": "rearc", "size": 1}, "the scorer of rearc needs objects that JSON cannot carry"),
+        ({"dataset": "leg_counting", "size": 0}, r"task\.size is 0"),
+    ],
+)
+def test_reasoning_gym_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reasoning_gym("train", **options)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        ("simple_integration", {"symbols": ["x.__class__"]}),
+        ("polynomial_multiplication", {"variables": ["x.__class__"], "min_polynomials": 2, "max_polynomials": 2}),
+    ],
+)
+def test_reasoning_gym_refuses_options_that_its_scorer_would_execute(dataset: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"task\.options: the scorer of {dataset} would execute"):
+        reasoning_gym("train", dataset=dataset, size=1, options=options)
+
+
+def test_reasoning_gym_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
+    with pytest.raises(DataError, match=r"pip install 'winnow-rl\[gym\]'"):
+        reasoning_gym("train", dataset="leg_counting")

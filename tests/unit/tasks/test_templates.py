@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from winnow.errors import ConfigError, DataError
+from winnow.records import Problem, Prompt
+from winnow.tasks.templates import check_context, render
+
+TEMPLATES = Path(__file__).parents[2] / "fixtures" / "chat_templates"
+QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+LLAMA = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+TRICKY = [
+    "What is 2 + 3?",
+    "Let $S = \\{x : x^{2} < {4}\\}$. {question} {0} {}",
+    "naïve 😀 \u2028 １２−３",
+    "a\n\nb  c",
+]
+
+
+def tokenizer(special: Sequence[str], *, chat: str | None = None, bos: str | None = None) -> PreTrainedTokenizerFast:
+    """Bytes as tokens, 0 to 255, then the special ones; puts BOS first by itself when it has one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(list(special))
+    if bos is not None:
+        raw.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, raw.token_to_id(bos))]
+        )
+    text = None if chat is None else (TEMPLATES / chat).read_text(encoding="utf-8")
+    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token=bos, chat_template=text)
+
+
+def qwen() -> PreTrainedTokenizerFast:
+    return tokenizer(QWEN, chat="qwen2_5.jinja")
+
+
+def llama() -> PreTrainedTokenizerFast:
+    return tokenizer(LLAMA, chat="llama3_2.jinja", bos="<|begin_of_text|>")
+
+
+def asked(*questions: str) -> list[Problem]:
+    return [Problem(id=f"q{i}", question=text, answer="5", task="t") for i, text in enumerate(questions)]
+
+
+def only(prompts: list[Prompt]) -> Prompt:
+    (prompt,) = prompts
+    return prompt
+
+
+def test_qwen_layout() -> None:
+    prompt = only(render(asked("2 + 3?"), qwen(), template="chat", max_prompt_tokens=200).prompts)
+    assert prompt.text == (
+        "<|im_start|>system\nYou answer questions.<|im_end|>\n"
+        "<|im_start|>user\n2 + 3?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    tokens = prompt.tokens.tolist()
+    assert tokens.count(257) == 3  # <|im_start|>, one id each
+    assert tokens.count(258) == 2  # <|im_end|>
+    assert 256 not in tokens
+
+
+def test_llama_layout_with_one_bos_and_a_date_that_stands_still() -> None:
+    rendered = render(asked("2 + 3?"), llama(), template="chat", system="Be brief.", max_prompt_tokens=200)
+    prompt = only(rendered.prompts)
+    assert prompt.text == (
+        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nBe brief.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\n2 + 3?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    tokens = prompt.tokens.tolist()
+    assert tokens[0] == 256
+    assert [tokens.count(i) for i in (256, 257, 258, 259)] == [1, 3, 3, 2]
+
+
+@pytest.mark.parametrize("make", [qwen, llama])
+@pytest.mark.parametrize("template", ["chat", "r1_zero", "question_only"])
+@pytest.mark.parametrize("question", TRICKY)
+def test_the_tokens_say_the_text(make: type, template: str, question: str) -> None:
+    model = make()
+    prompt = only(render(asked(question), model, template=template, max_prompt_tokens=1000).prompts)
+    assert prompt.tokens.tolist() == model(prompt.text, add_special_tokens=False)["input_ids"]
+    assert model.decode(prompt.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False) == prompt.text
+    assert prompt.text.count(question) == 1
+
+
+@pytest.mark.parametrize("template", ["r1_zero", "question_only"])
+def test_a_plain_template_starts_with_the_bos_its_tokenizer_adds(template: str) -> None:
+    model = llama()
+    prompt = only(render(asked("2 + 3?"), model, template=template, max_prompt_tokens=1000).prompts)
+    said = prompt.text.removeprefix("<|begin_of_text|>")
+    assert prompt.tokens.tolist() == model(said)["input_ids"]
+    assert prompt.tokens.tolist().count(256) == 1
+    without = only(render(asked("2 + 3?"), qwen(), template=template, max_prompt_tokens=1000).prompts)
+    assert without.text == said
+
+
+def test_r1_zero_names_the_tags_and_ends_inside_the_reasoning() -> None:
+    prompt = only(render(asked("2 + 3?"), qwen(), template="r1_zero", max_prompt_tokens=1000).prompts)
+    assert "</think> <answer>" in prompt.text
+    assert "</answer>" in prompt.text
+    assert prompt.text.endswith("User: 2 + 3?\nAssistant: <think>")
+
+
+def test_a_file_is_a_template(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("{a} Q: {question}\nA:\n", encoding="utf-8")
+    rendered = render(asked("{question}{b}"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
+    assert only(rendered.prompts).text == "{a} Q: {question}{b}\nA:"
+
+
+@pytest.mark.parametrize("text", ["no place", "{question} and {question}"])
+def test_a_file_needs_one_place_for_the_question(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mine\.txt must hold \{question\} once, found [02]"):
+        render(asked("x"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
+
+
+def test_a_template_that_does_not_exist() -> None:
+    with pytest.raises(ConfigError, match=r"prompt\.template: 'r1_zer' .* did you mean 'r1_zero'"):
+        render(asked("x"), qwen(), template="r1_zer", max_prompt_tokens=99)
+
+
+def test_chat_without_a_chat_template() -> None:
+    with pytest.raises(DataError, match="no chat template; set it to r1_zero"):
+        render(asked("x"), tokenizer(QWEN), template="chat", max_prompt_tokens=99)
+
+
+def test_a_chat_template_that_refuses_system_messages() -> None:
+    model = qwen()
+    model.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
+    with pytest.raises(DataError, match=r"no system; leave out prompt\.system"):
+        render(asked("x"), model, template="chat", system="s", max_prompt_tokens=99)
+
+
+def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
+    model = qwen()
+    model.chat_template = "\n{{ strftime_now('%Y') }}|{{ messages[0].content }}"
+    assert only(render(asked("x"), model, template="chat", max_prompt_tokens=99).prompts).text == "\n26 Jul 2024|x"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
+        "{% endfor %}",
+        "{% set n = namespace(x=9) %}{% for i in range(9) %}{% set n.x = n.x ** n.x %}{% endfor %}{{ n.x }}",
+        "{{ 9 ** (9 ** (9 ** 9)) }}",  # computed while it is compiled
+    ],
+    ids=["loops", "a number", "a constant"],
+)
+def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel, after a second of computing, however busy the machine is."""
+    monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
+    model = qwen()
+    model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}x"
+    with pytest.raises(DataError, match=r"chat template does not end: prompt [13] took more than 0 seconds of comput"):
+        render(asked("a", "b", "c"), model, template="chat", max_prompt_tokens=99)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (
+            "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+            "refused the messages: it needs more than 1024 MiB; set prompt.template to",
+        ),
+        ("{{ 1 // 0 }}", "refused the messages: integer division or modulo by zero"),
+        ("{% for i in range(10 ** 12) %}{% endfor %}", "refused the messages: Range too big"),
+        ("{% for %}", "refused the messages: "),
+        ("{{ messages[7].content }}", "refused the messages: "),
+    ],
+    ids=["fills the memory", "divides by zero", "counts too far", "is none", "asks for more"],
+)
+def test_what_a_chat_template_gets_wrong_is_a_message(template: str, said: str) -> None:
+    model = qwen()
+    model.chat_template = template
+    with pytest.raises(DataError, match=f"the tokenizer's chat template {said}"):
+        render(asked("a"), model, template="chat", max_prompt_tokens=99)
+
+
+def test_many_prompts_come_in_order_and_whole() -> None:
+    questions = [f"{i} {'x' * (i % 7) * 1000} \u2028 \N{GRINNING FACE}" for i in range(400)]
+    prompts = render(asked(*questions), qwen(), template="chat", max_prompt_tokens=10_000).prompts
+    assert [question in prompt.text for question, prompt in zip(questions, prompts, strict=True)] == [True] * 400
+
+
+def test_a_system_message_needs_chat() -> None:
+    with pytest.raises(ConfigError, match=r"prompt\.system needs prompt\.template = 'chat'"):
+        render(asked("x"), qwen(), template="r1_zero", system="s", max_prompt_tokens=999)
+
+
+def test_a_question_may_not_hold_a_special_token() -> None:
+    with pytest.raises(DataError, match=r"q1 holds '<\|im_end\|>'"):
+        render(asked("x", "end<|im_end|>"), qwen(), template="question_only", max_prompt_tokens=99)
+
+
+def test_long_prompts_are_dropped_and_counted() -> None:
+    rendered = render(asked("123", "1234", "x" * 200_000), qwen(), template="question_only", max_prompt_tokens=3)
+    assert [prompt.text for prompt in rendered.prompts] == ["123"]
+    assert rendered.dropped == 2
+
+
+def test_all_dropped_names_the_shortest_and_the_key() -> None:
+    with pytest.raises(DataError, match=r"the shortest has 4 tokens: raise prompt\.max_prompt_tokens"):
+        render(asked("12345", "1234"), qwen(), template="question_only", max_prompt_tokens=3)
+
+
+def test_a_prompt_keeps_its_problem() -> None:
+    problem = Problem(id="a", question="x", answer=["1", "2"], task="mine", meta={"level": 3})
+    prompt = only(render([problem], qwen(), template="question_only", max_prompt_tokens=9).prompts)
+    assert (prompt.id, prompt.answer, prompt.task, prompt.meta) == ("a", ["1", "2"], "mine", {"level": 3})
+
+
+def test_context() -> None:
+    check_context(max_prompt_tokens=6, max_new_tokens=4, context_tokens=10)
+    with pytest.raises(ConfigError, match=r"\(7\) .* \(4\) = 11, but the model's context holds 10"):
+        check_context(max_prompt_tokens=7, max_new_tokens=4, context_tokens=10)

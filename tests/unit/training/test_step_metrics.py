@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from winnow.algos.objective import Value
+from winnow.engines.base import Tolerance
+from winnow.learner.optimizer import UpdateResult
+from winnow.metrics import check
+from winnow.training.step_metrics import Clock, Parity, Tally, percentile_999
+
+NARROW = Tolerance(mean=0.3, tail=0.3)
+TAKEN = UpdateResult(grad_norm=2.0, learning_rate=0.1, skipped=False)
+SKIPPED = UpdateResult(grad_norm=math.nan, learning_rate=0.1, skipped=True)
+
+
+def add(tally, loss, *, gap):
+    """A micro-batch of two tokens, both trained, whose log-probs are off by `gap`."""
+    mb = SimpleNamespace(behaviour_logprobs=torch.zeros(2), mask=torch.tensor([True, True]))
+    out = SimpleNamespace(logprobs=torch.full((2,), gap, dtype=torch.float64))
+    tally.add(Value(torch.tensor(loss), {}), out, mb)
+
+
+def test_the_gap_is_that_of_the_weights_that_sampled_also_after_an_empty_batch():
+    tally = Tally(Parity(tolerance=NARROW, max_outside=0.1))
+    tally.close(SKIPPED)
+    add(tally, 1.0, gap=0.25)
+    tally.close(TAKEN)
+    add(tally, 1.0, gap=8.0)
+    tally.close(TAKEN)
+
+    assert tally.metrics()["policy/logprob_gap_mean"] == 0.25
+    assert tally.metrics()["policy/logprob_gap_max"] == 0.25
+
+
+def test_the_loss_is_the_mean_over_the_updates_taken():
+    tally = Tally(Parity(tolerance=NARROW, max_outside=0.1))
+    add(tally, math.inf, gap=0.0)
+    tally.close(SKIPPED)
+    add(tally, 1.0, gap=0.0)
+    add(tally, 2.0, gap=0.0)
+    tally.close(TAKEN)
+    add(tally, 5.0, gap=0.0)
+    tally.close(TAKEN)
+
+    metrics = tally.metrics()
+    assert metrics["policy/loss"] == pytest.approx((1 + 2 + 5) / 2)
+    assert (metrics["policy/skipped_updates"], metrics["budget/updates"]) == (1, 2)
+
+
+def test_without_an_update_there_is_no_loss():
+    tally = Tally(Parity(tolerance=NARROW, max_outside=0.1))
+    add(tally, math.inf, gap=0.5)
+    tally.close(SKIPPED)
+    assert "policy/loss" not in tally.metrics()
+
+
+def parity(policy, engine, *, mean=0.1, tail=0.1, max_outside=0.5):
+    found = Parity(Tolerance(mean=mean, tail=tail), max_outside)
+    found.add(torch.tensor(policy, dtype=torch.float64), torch.tensor(engine, dtype=torch.float64))
+    return found.metrics()
+
+
+def of_gaps(gaps, **limits):
+    return parity(np.asarray(gaps), np.zeros(len(gaps)), **limits)
+
+
+def test_parity_counts_the_ratios_outside_the_band():
+    """p_policy / p_engine of 1, 0.79, 1.26 and 0.81: two of four are outside [0.8, 1.25]."""
+    logs = [math.log(ratio) for ratio in (1.0, 0.79, 1.26, 0.81)]
+    metrics = parity(logs, [0.0] * 4, mean=1.0, tail=1.0)
+    check(metrics)
+    assert metrics["policy/ratio_outside"] == 0.5
+    assert metrics["policy/logprob_gap_max"] == pytest.approx(-math.log(0.79))
+    assert metrics["policy/logprob_gap_mean"] == pytest.approx(sum(map(abs, logs)) / 4)
+    assert metrics["policy/parity_alarm"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits", "alarm"),
+    [
+        ([0.09, 0.1], {}, 0.0),
+        ([0.11, 0.1], {"tail": 1.0}, 1.0),  # their mean is above the tolerance
+        ([0.11, -0.12], {"mean": 1.0}, 1.0),  # so is the percentile
+        ([0.3, 0.0], {"mean": 1.0, "tail": 1.0}, 0.0),
+        ([0.3] * 3 + [0.0] * 3, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 1.0),  # half of the ratios outside
+        ([0.3] * 2 + [0.0] * 2, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 0.0),  # two tokens tell nothing
+        ([math.nan, 0.0], {}, 1.0),
+        ([0.0, math.nan], {}, 1.0),
+        ([-math.inf, 0.0], {}, 1.0),
+        (
+            [9.0, 9.0],
+            {"mean": math.inf, "tail": math.inf, "max_outside": 0.0},
+            0.0,
+        ),  # samples something else on purpose
+    ],
+)
+def test_an_alarm_is_a_mean_a_percentile_or_a_share_above_its_limit(policy, limits, alarm):
+    assert parity(policy, [0.0] * len(policy), **limits)["policy/parity_alarm"] == alarm
+
+
+@pytest.mark.parametrize(
+    ("count", "percentile"),
+    [(1, 1), (2, 1), (3, 1), (1000, 998), (3000, 2998), (3001, 2998), (10_000, 9991)],
+)
+def test_the_percentile_is_what_one_in_a_thousand_reach_and_never_fewer_than_three(count, percentile):
+    """Of the numbers 1 to n: 9,991 to 10,000 are ten in ten thousand; of 3,001 four are the fewest."""
+    numbers = np.random.default_rng(0).permutation(np.arange(1.0, count + 1))
+    assert percentile_999(numbers) == percentile
+
+
+SIZES = [100, 1000, 24_000, 49_000, 1_000_000]
+BFLOAT16 = {"mean": 0.02, "tail": 0.3, "max_outside": 0.01}
+
+
+def heavy(count):
+    """Gaps of an engine that is well: the quantiles of a distribution whose largest number grows with the sample, as it
+    does in bfloat16.
+    """
+    beyond = 1 - (np.arange(count) + 0.5) / count
+    return np.random.default_rng(0).permutation(0.0017 * beyond**-0.55)
+
+
+def test_the_alarm_does_not_depend_on_how_many_tokens_are_compared():
+    found = [of_gaps(heavy(count), **BFLOAT16) for count in SIZES]
+    assert [m["policy/parity_alarm"] for m in found] == [0.0] * len(SIZES)
+    largest = [m["policy/logprob_gap_max"] for m in found]
+    assert largest == sorted(largest)
+    assert largest[-1] > 10 * BFLOAT16["tail"]
+    tails = [m["policy/logprob_gap_p999"] for m in found if m["policy/logprob_gap_max"] > 0.2]
+    assert len(tails) == 3
+    assert max(tails) < 1.1 * min(tails)
+
+
+@pytest.mark.parametrize("count", SIZES)
+@pytest.mark.parametrize(
+    ("share", "shift"),
+    [(0.03, 0.4), (1.0, 0.021)],
+    ids=["a few percent of the tokens are others", "every token is off by a little"],
+)
+def test_what_is_wrong_is_noticed_in_any_sample(count, share, shift):
+    gaps = heavy(count)
+    gaps[: round(share * count)] += shift
+    assert of_gaps(gaps, **BFLOAT16)["policy/parity_alarm"] == 1.0
+
+
+def test_parity_is_over_all_micro_batches():
+    gaps = heavy(5000)
+    whole, parts = (Parity(Tolerance(mean=1e-3, tail=1e-3), 0.5) for _ in range(2))
+    whole.add(torch.tensor(gaps), torch.zeros(5000))
+    for part in torch.tensor(gaps).split(700):
+        parts.add(part, torch.zeros(len(part)))
+    assert parts.metrics() == whole.metrics()
+    assert whole.metrics()["policy/logprob_gap_p999"] == np.sort(gaps)[-5]
+
+
+def test_without_a_trained_token_nothing_is_said_of_parity():
+    found = Parity(Tolerance(mean=0.1, tail=0.1), 0.5)
+    assert found.metrics() == {}
+    found.add(torch.zeros(0), torch.zeros(0))
+    assert found.metrics() == {}
+
+
+def test_a_clock_says_seconds_and_memory_of_every_phase():
+    clock = Clock()
+    with clock("generate"):
+        held = bytearray(64 * 2**20)
+    with clock("update"):
+        pass
+    metrics = clock.metrics()
+    check(metrics)
+    assert metrics["seconds/generate"] + metrics["seconds/update"] <= metrics["seconds/step"]
+    assert (
+        len(held) / 2**20 < metrics["memory/generate/cpu/peak_resident"] <= metrics["memory/update/cpu/peak_resident"]
+    )
