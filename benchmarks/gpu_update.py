@@ -60,7 +60,7 @@ def updates(lab: Lab, shape: str, ceilings: Mapping[str, float]) -> None:
         lab.record(point | {"rollouts_that_fit": fits, "rollouts_that_need_accumulation": fails})
         for sampled, (name, selector) in itertools.product(SAMPLED if fits else (), SELECTORS.items()):
             batch = _batch(lab, learner.model, sampled, selector)
-            rows = len(batch.rows)
+            rows = len(batch.sequences)
             per_micro_batch = rows if rows <= fits else max(1, int(ACCUMULATING * fits))
             _measure(lab, learner, batch, per_micro_batch, point | {"sampled": sampled, "selection": name}, ceilings)
     del learner, at_once
@@ -133,7 +133,7 @@ def _measure(
         tokens_per_micro_batch=per_micro_batch * length,
         gradient_checkpointing=point["checkpointing"],
     )
-    rollouts = len(batch.rows)
+    rollouts = len(batch.sequences)
     point = point | {
         "rollouts": rollouts,
         "tokens": rollouts * length,
@@ -142,7 +142,9 @@ def _measure(
     kind = f"update {learner.shape} {point['checkpointing']}"
     record = lab.measure(kind, rollouts, point, lambda: learner.update(policy, batch), repeats=REPEATS)
     if SECONDS in record and ceilings["matmul"]:
-        prompts = rollouts if point["checkpointing"] else len({id(row.prompt) for row in batch.rows})  # shared, or not
+        prompts = (
+            rollouts if point["checkpointing"] else len({id(row.prompt) for row in batch.sequences})
+        )  # shared, or not
         sizes = lab.options.prompt_tokens, lab.options.tokens
         operations = _operations(cost_of(learner.model), rollouts, prompts, *sizes)
         record["matmul_share"] = round(operations / record[SECONDS] / ceilings["matmul"], 4)

@@ -25,7 +25,7 @@ from bundled import bundled
 from winnow.engines.base import Engine
 from winnow.engines.native.engine import native
 from winnow.learner.policy import Policy
-from winnow.records import Batch, FloatArray, Group, Prompt, Row, Sampling
+from winnow.records import Batch, FloatArray, Group, Prompt, Sampling, TrainingSequence
 
 Round = dict[str, float]
 PARTS = ("generate", "forward", "embedding", "output_head", "one_by_one")
@@ -69,9 +69,9 @@ def _round(engine: Engine, policy: Policy, prompts: list[Prompt], options: argpa
     return dict(zip(PARTS, (generate, forward, embedding, output_head, one_by_one), strict=True)) | {"tokens": tokens}
 
 
-def _rows(groups: Sequence[Group]) -> list[Row]:
+def _rows(groups: Sequence[Group]) -> list[TrainingSequence]:
     return [
-        Row(prompt=group.prompt, rollout=rollout, group=place, advantage=0.0, weight=0.0)
+        TrainingSequence(prompt=group.prompt, rollout=rollout, group=place, advantage=0.0, weight=0.0)
         for place, group in enumerate(groups)
         for rollout in group.rollouts
     ]
@@ -83,17 +83,17 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
     return answer, time.perf_counter() - start
 
 
-def _batch(rows: Sequence[Row]) -> Batch:
-    return Batch(epoch=0, update=0, rows=tuple(rows))
+def _batch(rows: Sequence[TrainingSequence]) -> Batch:
+    return Batch(epoch=0, update=0, sequences=tuple(rows))
 
 
 @torch.no_grad()
-def _forward(policy: Policy, rows: Sequence[Row]) -> None:
+def _forward(policy: Policy, rows: Sequence[TrainingSequence]) -> None:
     for mb in policy.micro_batches(_batch(rows)):
         policy.forward(mb)
 
 
-def _one_by_one(policy: Policy, rows: Sequence[Row]) -> FloatArray:
+def _one_by_one(policy: Policy, rows: Sequence[TrainingSequence]) -> FloatArray:
     weight = policy.model.get_input_embeddings().weight  # type: ignore[operator]
     norms = []
     for row in rows:

@@ -37,7 +37,7 @@ import torch
 from winnow.algos.allocation import gvm
 from winnow.config import load
 from winnow.learner.policy import Policy
-from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, Row
+from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
 from winnow.training.build import Run, build
 from winnow.training.members import resolve_members
@@ -116,9 +116,9 @@ def measure(run: Run, options: argparse.Namespace) -> Measured:
     )
 
 
-def accepted(group: Group) -> list[Row]:
+def accepted(group: Group) -> list[TrainingSequence]:
     return [
-        Row(prompt=group.prompt, rollout=rollout, group=0, advantage=1.0, weight=1.0)
+        TrainingSequence(prompt=group.prompt, rollout=rollout, group=0, advantage=1.0, weight=1.0)
         for rollout, correct in zip(group.rollouts, group.correct, strict=True)
         if correct
     ]
@@ -131,9 +131,9 @@ def norms_of(policy: Policy, group: Group) -> FloatArray:
     return norms
 
 
-def gradient(policy: Policy, row: Row) -> torch.Tensor:
+def gradient(policy: Policy, row: TrainingSequence) -> torch.Tensor:
     """[P] of log P(rollout | prompt), summed over its tokens."""
-    (mb,) = policy.micro_batches(Batch(epoch=0, update=0, rows=(row,)))
+    (mb,) = policy.micro_batches(Batch(epoch=0, update=0, sequences=(row,)))
     parts = torch.autograd.grad(policy.forward(mb).logprobs.sum(), list(policy.parameters.values()))
     return torch.cat([part.flatten() for part in parts])
 

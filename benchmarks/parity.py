@@ -21,7 +21,7 @@ from bundled import bundled
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.learner.policy import Policy
-from winnow.records import Batch, Prompt, Row, Sampling
+from winnow.records import Batch, Prompt, Sampling, TrainingSequence
 from winnow.training.step_metrics import Metrics, Parity
 
 Precision = Literal["policy", "bfloat16", "float16"]
@@ -60,13 +60,13 @@ def compared(
     sampling = Sampling(max_new_tokens=64, temperature=temperature)
     groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=("parity", rollouts))
     pairs = [(place, group.prompt, rollout) for place, group in enumerate(groups) for rollout in group.rollouts]
-    rows = tuple(Row(prompt=p, rollout=r, group=place, advantage=1.0, weight=1.0) for place, p, r in pairs)
+    rows = tuple(TrainingSequence(prompt=p, rollout=r, group=place, advantage=1.0, weight=1.0) for place, p, r in pairs)
     policy = Policy(
         context.model, temperature=1.0, pad_token=context.tokenizer.pad_token_id, tokens_per_micro_batch=8192
     )
-    (batch,) = policy.annotate([Batch(epoch=0, update=0, rows=rows)], {"old_logprobs"})
+    (batch,) = policy.compute_logprobs([Batch(epoch=0, update=0, sequences=rows)], {"old_logprobs"})
     parity = Parity(engine.logprob_tolerance, 0.01)
-    for row in batch.rows:
+    for row in batch.sequences:
         parity.add(torch.as_tensor(row.old_logprobs), torch.as_tensor(row.rollout.logprobs))
     return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}
 

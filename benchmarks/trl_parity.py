@@ -14,7 +14,7 @@ from trl_sides import Measured, Setting, completions
 from trl_winnow import Ours
 
 from winnow.learner.schedule import schedule
-from winnow.records import Batch, FloatArray, Prompt, Row
+from winnow.records import Batch, FloatArray, Prompt, TrainingSequence
 from winnow.training.probe import plan
 from winnow.training.step import fill_advantages, fill_keep, sample
 from winnow.training.step_metrics import Clock
@@ -72,8 +72,8 @@ def _batch(ours: Ours) -> Batch:
         pass_rates=None,
         seed=("parity",),
     )
-    if len(batch.rows) != ours.setting.total:
-        raise SystemExit(f"{ours.setting.total - len(batch.rows)} of the rows taught nothing; take another seed")
+    if len(batch.sequences) != ours.setting.total:
+        raise SystemExit(f"{ours.setting.total - len(batch.sequences)} of the rows taught nothing; take another seed")
     return batch
 
 
@@ -81,15 +81,15 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
     """With old log-probs around the policy's own, the better a rollout the lower: some ratios are clipped, and the
     loss does not cancel.
     """
-    (annotated,) = ours.run.policy.annotate([batch], {"old_logprobs"})
+    (annotated,) = ours.run.policy.compute_logprobs([batch], {"old_logprobs"})
     rng = np.random.default_rng(0)
 
-    def shifted(row: Row) -> FloatArray:
+    def shifted(row: TrainingSequence) -> FloatArray:
         assert row.old_logprobs is not None
         around = rng.normal(-0.1 * np.sign(row.advantage), 0.15, len(row.old_logprobs))
         return (row.old_logprobs + around).astype(np.float32).astype(np.float64)
 
-    rows = tuple(dataclasses.replace(row, old_logprobs=shifted(row)) for row in annotated.rows)
+    rows = tuple(dataclasses.replace(row, old_logprobs=shifted(row)) for row in annotated.sequences)
     return dataclasses.replace(batch, rows=rows)
 
 
@@ -116,7 +116,7 @@ def _padded(batch: Batch, prompts: list[Prompt], shape: tuple[int, int]) -> Tens
     place = {prompt.id: i for i, prompt in enumerate(prompts)}
     per_prompt = shape[0] // len(prompts)
     old = torch.zeros(shape)
-    for row in batch.rows:
+    for row in batch.sequences:
         assert row.old_logprobs is not None
         numbers = torch.from_numpy(row.old_logprobs)
         old[place[row.prompt.id] * per_prompt + row.rollout.index, : len(numbers)] = numbers

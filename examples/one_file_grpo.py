@@ -122,10 +122,10 @@ def logprobs(model: Any, row: Row, temperature: float) -> Tensor:
     return every[torch.arange(len(row.tokens)), torch.tensor(row.tokens)]
 
 
-def clipped(new: Tensor, old: Tensor, advantage: float, low: float = 0.2, high: float = 0.2) -> Tensor:
+def clipped(new: Tensor, old: Tensor, advantage: float, clip_low: float = 0.2, clip_high: float = 0.2) -> Tensor:
     """[L] each token's loss."""
     ratio = torch.exp(new - old)
-    return -torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
 
 
 # 5. AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), after the gradient was cut to a length.
@@ -188,7 +188,7 @@ class Report:
 def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]], config: Config) -> Report:
     """All of the above, once. `prompts` are the step's rollouts, prompt by prompt."""
     temperature, update = config["rollout"]["temperature"], config["update"]
-    bounds = {side: bound for side, bound in config["loss"].items() if side in ("low", "high")}
+    bounds = {side: bound for side, bound in config["loss"].items() if side in ("clip_low", "clip_high")}
     groups = [rows_of(rollouts, config) for rollouts in prompts]
     taught = [row for rows in groups for row in rows if row.advantage != 0]
     for row in taught:
@@ -225,7 +225,12 @@ def read_config(run: Path) -> Config:
     members = [config[part] for part in ("allocate", "advantage", "weighting", "loss")] + config["select"]
     ours = ["uniform", "grpo", "token", "clip", "max_variance"]
     update, rollout = config["update"], config["rollout"]
-    more = [config["model"]["lora"], config.get("terms"), update.get("max_importance"), rollout.get("refill_rounds")]
+    more = [
+        config["model"]["lora"],
+        config.get("terms"),
+        update.get("max_importance"),
+        rollout.get("dynamic_sampling_rounds"),
+    ]
     whole_group = config["advantage"].get("statistics", "kept") != "kept"
     if [member["use"] for member in members] != ours or whole_group or any(more):
         sys.exit(f"{run}: this file knows {', '.join(ours)}, with the statistics of the kept, and nothing beside")

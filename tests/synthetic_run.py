@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from winnow.records import Batch, Group, Outcome, Prompt, Rollout, Row
+from winnow.records import Batch, Group, Outcome, Prompt, Rollout, TrainingSequence
 from winnow.state.logbook import Logbook
 
 NASTY = "6 \x1b[31mred\x1b[0m [bold]markup[/bold] \u202e\ud800"
@@ -35,12 +35,12 @@ def group(name, outcomes, *, texts=None, question="What is 47 + 85?"):
 
 def batch(groups):
     rows = tuple(
-        Row(prompt=g.prompt, rollout=r, group=place, advantage=0.5, weight=0.125)
+        TrainingSequence(prompt=g.prompt, rollout=r, group=place, advantage=0.5, weight=0.125)
         for place, g in enumerate(groups)
         for r, keep in zip(g.rollouts, g.keep, strict=True)
         if keep
     )
-    return Batch(epoch=0, update=0, rows=rows)
+    return Batch(epoch=0, update=0, sequences=rows)
 
 
 def metrics(step, **changes):

@@ -19,6 +19,7 @@ from winnow.errors import ConfigError, DataError, EngineError, RunFolderError, U
 from winnow.records import (
     Batch,
     Group,
+    KeptRollouts,
     MicroBatch,
     Outcome,
     PolicyOutput,
@@ -27,7 +28,6 @@ from winnow.records import (
     PromptStats,
     Rollout,
     Sampling,
-    Shape,
     StepReport,
 )
 from winnow.registry import register
@@ -48,6 +48,7 @@ __all__ = [
     "EngineError",
     "Evaluated",
     "Group",
+    "KeptRollouts",
     "Measured",
     "MicroBatch",
     "Notice",
@@ -62,7 +63,6 @@ __all__ = [
     "Rollout",
     "RunFolderError",
     "Sampling",
-    "Shape",
     "Started",
     "StepReport",
     "UpdateError",

@@ -110,7 +110,7 @@ class RolloutSection(Section):
     """A rollout ends at the first of these in its text."""
     max_rollouts_at_once: Positive = 512
     """Sampled side by side: the memory the engine may take."""
-    refill_rounds: NonNegative = 0
+    dynamic_sampling_rounds: NonNegative = 0
     """More prompts, at most so often per step, while too few groups carry a signal."""
     max_ratio_outside: float = Field(0.01, ge=0, le=1)
     """An alarm when more tokens than this share have p_policy / p_engine outside [0.8, 1.25]."""

@@ -54,7 +54,15 @@ def told(error: BaseException) -> str:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`"; did you mean 'clip'?"` for a near miss, else the list of what exists."""
     options = sorted(known)
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6) or _sharing_a_word(word, options)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(options)}" if options else ""
+
+
+def _sharing_a_word(name: str, options: list[str]) -> list[str]:
+    """The options with most words of a name: "clip_low" for "low"."""
+    words = set(name.split("_"))
+    shared = {option: len(words & set(option.split("_"))) for option in options}
+    most = max(shared.values(), default=0)
+    return [option for option in options if most and shared[option] == most]

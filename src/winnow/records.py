@@ -9,8 +9,8 @@ Shapes used everywhere:
 Per-rollout numbers (rewards, advantages, weights) are float64 numpy arrays; per-token numbers of a micro-batch are
 torch tensors on the policy's device. Log-probabilities are natural-log. This module imports no torch.
 
-Records are frozen. A `Group` and a `Row` are filled field by field, each field once: which fields are filled tells
-where in the corridor they stand.
+Records are frozen. A `Group` and a `TrainingSequence` are filled field by field, each field once: which fields are
+filled tells how far a step has come with them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class PromptStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class KeptRollouts:
     """What a weighting sees: every kept rollout of a step, zero-advantage ones included, and the groups they are of."""
 
     planned: int  # prompts of the step's plan, also those of which nothing was kept; refills add none
@@ -203,7 +203,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
+class TrainingSequence:
     """One kept rollout on its way through one optimizer step."""
 
     prompt: Prompt
@@ -236,15 +236,15 @@ class Batch:
 
     epoch: int
     update: int  # within the epoch
-    rows: tuple[Row, ...]
+    sequences: tuple[TrainingSequence, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
     """Some rows of a batch, flat over their completion tokens, on the policy's device."""
 
-    rows: tuple[Row, ...]
-    sequence: Tensor  # [T] int64, which row a token belongs to
+    sequences: tuple[TrainingSequence, ...]
+    sequence_index: Tensor  # [T] int64, which row a token belongs to
     mask: Tensor  # [T] bool, True where the token is trained
     advantages: Tensor  # [T]
     weights: Tensor  # [T]

@@ -36,7 +36,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "allocator": ("stats", "budget"),
         "selector": ("group", "rng"),
         "advantage": ("groups",),
-        "weighting": ("shape",),
+        "weighting": ("kept",),
         "loss": ("out", "mb"),
         "term": ("out", "mb"),
         "engine": ("context",),

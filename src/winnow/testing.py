@@ -19,7 +19,17 @@ from winnow.algos.advantage import flat
 from winnow.algos.objective import Objective
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
-from winnow.records import FloatArray, Group, MicroBatch, Outcome, PolicyOutput, Prompt, PromptStats, Rollout, Shape
+from winnow.records import (
+    FloatArray,
+    Group,
+    KeptRollouts,
+    MicroBatch,
+    Outcome,
+    PolicyOutput,
+    Prompt,
+    PromptStats,
+    Rollout,
+)
 from winnow.seeds import Rng, generator
 
 RNG = Rng(("contract",))
@@ -58,7 +68,7 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
     """One sequence of T tokens with weight 1 as a float64 micro-batch without rows; `fields` replace single fields."""
     t = len(advantages)
     defaults: dict[str, Any] = {
-        "sequence": torch.zeros(t, dtype=torch.int64),
+        "sequence_index": torch.zeros(t, dtype=torch.int64),
         "mask": torch.ones(t, dtype=torch.bool),
         "advantages": torch.tensor(advantages, dtype=torch.float64),
         "weights": torch.ones(t, dtype=torch.float64),
@@ -66,7 +76,7 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
         "behaviour_logprobs": torch.zeros(t, dtype=torch.float64),
         "old_logprobs": None if old is None else torch.tensor(old, dtype=torch.float64),
     }
-    return MicroBatch(rows=(), **{**defaults, **fields})
+    return MicroBatch(sequences=(), **{**defaults, **fields})
 
 
 def check_selector(selector: Callable[..., Any], *, keep: int | None = None) -> None:
@@ -112,14 +122,18 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
 
 def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) -> None:
     """[B] positive numbers; with `total="one"` the weights of all tokens add up to 1."""
-    for shape in (_shape([2, 3, 5], [0, 0, 1]), _shape([1], [0]), _shape([4, 4, 4, 4], [0, 1, 2, 2])):
-        weights = np.asarray(weighting(shape))
-        assert weights.shape == shape.lengths.shape, f"one weight per sequence, got shape {weights.shape}"
+    for kept in (
+        _kept_rollouts([2, 3, 5], [0, 0, 1]),
+        _kept_rollouts([1], [0]),
+        _kept_rollouts([4, 4, 4, 4], [0, 1, 2, 2]),
+    ):
+        weights = np.asarray(weighting(kept))
+        assert weights.shape == kept.lengths.shape, f"one weight per sequence, got shape {weights.shape}"
         assert np.all(np.isfinite(weights) & (weights > 0)), f"weights are positive, got {weights}"
         if total == "one":
-            assert np.isclose((weights * shape.lengths).sum(), 1.0), "the weights of all tokens must add up to 1"
-        order = np.arange(len(shape.lengths))[::-1]
-        turned = _shape(shape.lengths[order].tolist(), shape.group[order].tolist())
+            assert np.isclose((weights * kept.lengths).sum(), 1.0), "the weights of all tokens must add up to 1"
+        order = np.arange(len(kept.lengths))[::-1]
+        turned = _kept_rollouts(kept.lengths[order].tolist(), kept.group[order].tolist())
         assert np.allclose(weighting(turned), weights[order]), "the weights depend on the order of the sequences"
 
 
@@ -198,10 +212,10 @@ def _outcome(reward: float) -> Outcome:
     return Outcome(reward=float(reward), correct=bool(reward >= 1), kind="correct" if reward >= 1 else "wrong")
 
 
-def _shape(lengths: Sequence[int], group: Sequence[int]) -> Shape:
+def _kept_rollouts(lengths: Sequence[int], group: Sequence[int]) -> KeptRollouts:
     groups = max(group) + 1
     ones: FloatArray = np.ones(groups)
-    return Shape(
+    return KeptRollouts(
         planned=groups,
         lengths=np.array(lengths),
         group=np.array(group),

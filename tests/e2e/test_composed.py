@@ -76,14 +76,14 @@ def test_a_refill_draws_further_prompts_and_always_returns(smallest, tmp_path):
     config = smallest(
         steps=1,
         reward={"use": f"{tmp_path}/half.py:half"},
-        rollout={"refill_rounds": 2},
+        rollout={"dynamic_sampling_rounds": 2},
         task={"size": 40, "levels": [2]},
     )
     result = run(config)
     (row, _) = read_metrics(result.folder)
     groups = [entry.group for entry in read_rollouts(result.folder)]
-    assert row["refill/groups"] == len(groups) - 4 > 0
-    assert row["refill/rounds"] in (1, 2)
+    assert row["dynamic_sampling/groups"] == len(groups) - 4 > 0
+    assert row["dynamic_sampling/rounds"] in (1, 2)
     assert len({g.prompt.id for g in groups}) == len(groups)
     for group in groups:
         assert group.keep.any() == (np.ptp(group.rewards) > 0)
@@ -95,7 +95,7 @@ def test_a_refill_ends_with_the_task(smallest, tmp_path):
     config = smallest(
         steps=1,
         reward={"use": f"{tmp_path}/never.py:never"},
-        rollout={"refill_rounds": 100},
+        rollout={"dynamic_sampling_rounds": 100},
         task={"size": 10, "levels": [2]},
     )
     (row, _) = read_metrics(run(config).folder)
@@ -168,7 +168,7 @@ def test_an_entropy_term_keeps_the_policy_from_sharpening(smallest):
 def test_a_group_that_is_always_right_teaches_without_a_baseline_and_needs_no_refill(smallest, tmp_path):
     """Credit 1 for each: the gradient is not zero. Under a group baseline it is, and every refill is used."""
     (tmp_path / "always.py").write_text("def always(prompt, rollout):\n    return 1.0\n")
-    config = smallest(steps=1, reward={"use": f"{tmp_path}/always.py:always"}, rollout={"refill_rounds": 1})
+    config = smallest(steps=1, reward={"use": f"{tmp_path}/always.py:always"}, rollout={"dynamic_sampling_rounds": 1})
     for advantage, groups, trained in (("raft", 4, 8), ("raw", 4, 8), ("grpo", 8, 0)):
         result = run({**config, "advantage": advantage, "output": f"{config['output']}-{advantage}"})
         (row, _) = read_metrics(result.folder)
@@ -186,8 +186,8 @@ def test_a_prompt_that_was_planned_no_rollouts_is_not_refilled(smallest, tmp_pat
         steps=1,
         allocate=two_of_four,
         reward={"use": f"{tmp_path}/either.py:either"},
-        rollout={"refill_rounds": 3},
+        rollout={"dynamic_sampling_rounds": 3},
     )
     (row, _) = read_metrics(run(config).folder)
     assert row["budget/rollouts"] == 16
-    assert "refill/groups" not in row
+    assert "dynamic_sampling/groups" not in row

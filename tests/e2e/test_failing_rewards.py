@@ -137,12 +137,17 @@ def test_a_refill_round_that_fails_is_judged_with_its_step(smallest: Smallest) -
             steps=1,
             reward=scripted_verdicts,
             select="all",
-            rollout={"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 4, "refill_rounds": 1},
+            rollout={
+                "prompts_per_step": 2,
+                "rollouts_per_prompt": 2,
+                "max_new_tokens": 4,
+                "dynamic_sampling_rounds": 1,
+            },
             evaluate={"problems": 1, "rollouts_per_prompt": 1, "greedy": True},
         )
     )
     step = next(row for row in read_metrics(result.folder) if "outcome/failed" in row)
-    assert (step["outcome/failed"], step["outcome/wrong"], step["refill/groups"]) == (4, 4, 2)
+    assert (step["outcome/failed"], step["outcome/wrong"], step["dynamic_sampling/groups"]) == (4, 4, 2)
 
 
 @pytest.mark.parametrize(

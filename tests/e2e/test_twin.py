@@ -34,7 +34,7 @@ SIX_UPDATES = {
     "update": {"epochs": 2, "updates_per_step": 3, "tokens_per_micro_batch": 64},
     "optimizer": {"learning_rate": 1e-2, "schedule": "cosine", "warmup_steps": 1, "max_grad_norm": 0.5},
     "rollout": {"temperature": 0.7},
-    "loss": {"use": "clip", "high": 0.1},
+    "loss": {"use": "clip", "clip_high": 0.1},
 }
 
 

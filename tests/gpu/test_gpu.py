@@ -14,7 +14,7 @@ from winnow.engines.base import Engine, EngineContext
 from winnow.engines.native.engine import native
 from winnow.learner.policy import Policy
 from winnow.models.load import Loaded, load
-from winnow.records import Batch, Group, Prompt, Rollout, Row, Sampling
+from winnow.records import Batch, Group, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.seeds import generator
 from winnow.state.logbook import read_metrics
 from winnow.tasks.arithmetic import arithmetic
@@ -84,15 +84,15 @@ def test_native_reports_the_log_probs_of_the_policy(dtype: str) -> None:
     loaded, prompts = policy(DEVICE, dtype)
     engine, groups = sample(loaded, prompts)
     rows = tuple(
-        Row(prompt=prompt, rollout=rollout, group=place // ROLLOUTS, advantage=1.0, weight=1.0)
+        TrainingSequence(prompt=prompt, rollout=rollout, group=place // ROLLOUTS, advantage=1.0, weight=1.0)
         for place, (prompt, rollout) in enumerate(flat(groups))
     )
-    batch = Batch(epoch=0, update=0, rows=rows)
+    batch = Batch(epoch=0, update=0, sequences=rows)
     learner = Policy(
         loaded.model, temperature=1.0, pad_token=loaded.tokenizer.pad_token_id, tokens_per_micro_batch=4096
     )
-    (annotated,) = learner.annotate([batch], {"old_logprobs"})
-    gaps = np.concatenate([np.abs(row.rollout.logprobs - np.asarray(row.old_logprobs)) for row in annotated.rows])
+    (annotated,) = learner.compute_logprobs([batch], {"old_logprobs"})
+    gaps = np.concatenate([np.abs(row.rollout.logprobs - np.asarray(row.old_logprobs)) for row in annotated.sequences])
     assert gaps.mean() <= engine.logprob_tolerance.mean
     assert percentile_999(gaps) <= engine.logprob_tolerance.tail
     assert dtype != "float32" or gaps.max() <= 1e-4

@@ -15,7 +15,7 @@ import pytest
 from winnow.algos.advantage import raft
 from winnow.algos.allocation import gvm, uniform
 from winnow.algos.weighting import unbiased
-from winnow.records import PromptStats, Shape
+from winnow.records import KeptRollouts, PromptStats
 from winnow.testing import group_of
 
 PROMPTS, FEATURES, ANSWERS = 12, 2, 4
@@ -62,7 +62,7 @@ def estimate(theta, counts, rng):
     group = np.repeat(np.arange(PROMPTS), counts)
     chosen = np.concatenate(answers)
     weights = unbiased(
-        Shape(
+        KeptRollouts(
             planned=PROMPTS,
             lengths=np.ones(len(chosen), dtype=np.int64),
             group=group,

@@ -16,7 +16,7 @@ from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
 from winnow.algos.selection import max_variance, threshold
 from winnow.algos.weighting import accepted, constant, token, unbiased
 from winnow.learner.schedule import schedule
-from winnow.records import Shape
+from winnow.records import KeptRollouts
 from winnow.seeds import Rng
 from winnow.testing import group_of
 
@@ -50,7 +50,7 @@ PASS_RATE = float(P @ REWARDS)
 
 
 def weights_of(weighting, kept, members, pass_rate=np.nan):
-    shape = Shape(
+    shape = KeptRollouts(
         planned=1,
         lengths=np.full(kept.sum(), 3),
         group=np.zeros(kept.sum(), dtype=int),
@@ -185,7 +185,7 @@ def expected_weights(weighting, *, updates_per_step=1, added=0):
             pass_rates=np.concatenate([PASS_RATES, np.full(added, np.nan)]), seed=(0,),
         )  # fmt: skip
         chance = np.prod(np.where(right, PASS_RATES, 1 - PASS_RATES))
-        for row in (row for batch in batches for row in batch.rows if row.group < 2):
+        for row in (row for batch in batches for row in batch.sequences if row.group < 2):
             total[row.group] += chance * row.weight
     return total
 

@@ -20,8 +20,8 @@ def micro_batch(advantages, *, old=None, mask=None, weights=None, importance=Non
         return torch.tensor([default] * t if values is None else values, dtype=torch.float64)
 
     return MicroBatch(
-        rows=(),
-        sequence=torch.arange(t),
+        sequences=(),
+        sequence_index=torch.arange(t),
         mask=torch.tensor([True] * t if mask is None else mask),
         advantages=tensor(advantages, 0.0),
         weights=tensor(weights, 1.0),
@@ -46,7 +46,7 @@ def test_reinforce():
     assert gradient(reinforce, out, mb) == [-3.0, 0.5]
 
 
-# ratio, advantage, loss, gradient w.r.t. the log-prob, clipped: with low = high = 0.2
+# ratio, advantage, loss, gradient w.r.t. the log-prob, clipped: with clip_low = clip_high = 0.2
 CLIPPED = [
     (1.0, 2.0, -2.0, -2.0, 0),
     (1.5, 2.0, -2.4, 0.0, 1),  # already 1.2 times likelier: no further push up
@@ -69,8 +69,8 @@ def test_clip(ratio, advantage, loss, slope, clipped):
 def test_clip_higher_reaches_the_loss():
     """A ratio of 1.25 is clipped at high = 0.2 and free at 0.28."""
     out, mb = output([math.log(1.25)]), micro_batch([1.0], old=[0.0])
-    assert clip(out, mb, high=0.2)[0].item() == pytest.approx(-1.2)
-    assert clip(out, mb, high=0.28)[0].item() == pytest.approx(-1.25)
+    assert clip(out, mb, clip_high=0.2)[0].item() == pytest.approx(-1.2)
+    assert clip(out, mb, clip_high=0.28)[0].item() == pytest.approx(-1.25)
 
 
 def test_clip_without_old_logprobs_has_ratio_one():
@@ -122,12 +122,16 @@ def test_cispo(ratio, advantage, slope):
 def test_gspo_has_one_ratio_per_rollout():
     """Two rollouts of 2 tokens: ratios 2 and 1/2 make 1, ratios 2 and 2 make 2; the second is clipped at 1.5."""
     out = output([math.log(2), math.log(0.5), math.log(2), math.log(2)])
-    mb = dataclasses.replace(micro_batch([1.0, 1.0, 3.0, 3.0], old=[0.0] * 4), sequence=torch.tensor([0, 0, 1, 1]))
-    values, seen = gspo(out, mb, low=0.5, high=0.5)
+    mb = dataclasses.replace(
+        micro_batch([1.0, 1.0, 3.0, 3.0], old=[0.0] * 4), sequence_index=torch.tensor([0, 0, 1, 1])
+    )
+    values, seen = gspo(out, mb, clip_low=0.5, clip_high=0.5)
     assert seen["ratio"].tolist() == pytest.approx([1.0, 1.0, 2.0, 2.0])
     assert values.tolist() == pytest.approx([-1.0, -1.0, -4.5, -4.5])
     assert seen["clip_fraction"].tolist() == [False, False, True, True]
-    assert gradient(lambda o, m: gspo(o, m, low=0.5, high=0.5), out, mb) == pytest.approx([-1.0, -1.0, 0.0, 0.0])
+    assert gradient(lambda o, m: gspo(o, m, clip_low=0.5, clip_high=0.5), out, mb) == pytest.approx(
+        [-1.0, -1.0, 0.0, 0.0]
+    )
 
 
 def test_gspo_follows_the_gradient_of_its_sequence_form():
@@ -135,8 +139,8 @@ def test_gspo_follows_the_gradient_of_its_sequence_form():
     logprobs = torch.tensor([-0.1, -0.9, -0.4], dtype=torch.float64, requires_grad=True)
     old = torch.tensor([-0.3, -0.5, -0.6], dtype=torch.float64)
     (expected,) = torch.autograd.grad(-2.0 * (logprobs - old).mean().exp(), logprobs)
-    mb = dataclasses.replace(micro_batch([2.0] * 3, old=old.tolist()), sequence=torch.zeros(3, dtype=torch.int64))
-    found = gradient(lambda o, m: gspo(o, m, low=1.0, high=9.0), PolicyOutput(logprobs=logprobs), mb)
+    mb = dataclasses.replace(micro_batch([2.0] * 3, old=old.tolist()), sequence_index=torch.zeros(3, dtype=torch.int64))
+    found = gradient(lambda o, m: gspo(o, m, clip_low=1.0, clip_high=9.0), PolicyOutput(logprobs=logprobs), mb)
     assert [g / 3 for g in found] == pytest.approx(expected.tolist())
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from winnow.algos.weighting import accepted, constant, prompt, sequence, token, unbiased
-from winnow.records import Shape
+from winnow.records import KeptRollouts
 
-SHAPE = Shape(
+SHAPE = KeptRollouts(
     planned=2,
     lengths=np.array([2, 3, 5]),
     group=np.array([0, 0, 1]),

@@ -49,11 +49,12 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_set_overrides_the_file(tmp_path):
     config = load(
-        write(tmp_path, "steps = 3\n"), ["steps=5", "optimizer.learning_rate=3e-4", "loss.use=clip", "loss.high=0.28"]
+        write(tmp_path, "steps = 3\n"),
+        ["steps=5", "optimizer.learning_rate=3e-4", "loss.use=clip", "loss.clip_high=0.28"],
     )
     assert config.steps == 5
     assert config.optimizer.learning_rate == 3e-4
-    assert config.loss.options == {"high": 0.28}
+    assert config.loss.options == {"clip_high": 0.28}
 
 
 @pytest.mark.parametrize("assignment", ["steps", "=3", "steps.deep=3"])
@@ -91,7 +92,7 @@ def test_dump_is_json_and_says_everything():
 
 
 def test_dump_reads_back_as_the_same_configuration():
-    config = validate({"loss": {"use": "clip", "high": 0.28}, "model": {"lora": {"rank": 4}}})
+    config = validate({"loss": {"use": "clip", "clip_high": 0.28}, "model": {"lora": {"rank": 4}}})
     assert validate(dump(config)) == config
 
 
@@ -107,9 +108,9 @@ def test_a_number_without_end_is_refused(tmp_path):
 def test_a_name_in_the_file_may_get_options_by_override(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text('model = "bundled"\nloss = "clip"\n[rollout]\nengine = "native"\n')
-    config = load(file, ["model.dtype=bfloat16", "loss.high=0.28", "rollout.engine.key_value_mb=5"])
+    config = load(file, ["model.dtype=bfloat16", "loss.clip_high=0.28", "rollout.engine.key_value_mb=5"])
     assert (config.model.path, config.model.dtype) == ("bundled", "bfloat16")
-    assert (config.loss.use, config.loss.options) == ("clip", {"high": 0.28})
+    assert (config.loss.use, config.loss.options) == ("clip", {"clip_high": 0.28})
     assert config.rollout.engine.options == {"key_value_mb": 5}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from winnow.records import Group, Outcome, Prompt, Rollout, Row
+from winnow.records import Group, Outcome, Prompt, Rollout, TrainingSequence
 
 PROMPT = Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="test")
 
@@ -66,7 +66,7 @@ def test_take_restricts_every_filled_field():
 
 def test_a_row_teaches_unless_every_advantage_is_zero():
     def row(advantage):
-        return Row(prompt=PROMPT, rollout=rollout(0), group=0, advantage=advantage, weight=1.0)
+        return TrainingSequence(prompt=PROMPT, rollout=rollout(0), group=0, advantage=advantage, weight=1.0)
 
     assert row(0.1).teaches
     assert not row(0.0).teaches
@@ -75,7 +75,9 @@ def test_a_row_teaches_unless_every_advantage_is_zero():
 
 
 def test_row_logprobs_are_written_once_per_token():
-    row = Row(prompt=PROMPT, rollout=rollout(0), group=0, advantage=1.0, weight=1.0).fill(old_logprobs=np.zeros(2))
+    row = TrainingSequence(prompt=PROMPT, rollout=rollout(0), group=0, advantage=1.0, weight=1.0).fill(
+        old_logprobs=np.zeros(2)
+    )
     with pytest.raises(ValueError, match="already filled"):
         row.fill(old_logprobs=np.zeros(2))
     with pytest.raises(ValueError, match="needs 2 entries"):

@@ -34,8 +34,10 @@ def reinforce(out: PolicyOutput, mb: MicroBatch) -> Loss:
     aliases={"grpo_clip": {}},
     instead_of={"ppo": "PPO's clipped policy loss (winnow trains no critic)"},
 )
-def clip(out: PolicyOutput, mb: MicroBatch, *, low: Width = 0.2, high: Width = 0.2, dual: Dual | None = None) -> Loss:
-    """-min(ratio A, clamp(ratio, 1 - low, 1 + high) A), ratio = p / p_old.
+def clip(
+    out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 0.2, clip_high: Width = 0.2, dual: Dual | None = None
+) -> Loss:
+    """-min(ratio A, clamp(ratio, 1 - clip_low, 1 + clip_high) A), ratio = p / p_old.
 
     PPO's clipped surrogate (Schulman et al. 2017, arXiv 1707.06347, eq. 7) with separate bounds (clip-higher: DAPO, Yu
     et al. 2025, arXiv 2503.14476, section 3.1). With `dual`, the loss of a negative advantage stops growing at ratio
@@ -43,48 +45,48 @@ def clip(out: PolicyOutput, mb: MicroBatch, *, low: Width = 0.2, high: Width = 0
     """
     ratio = probability_ratio(out, mb)
     free = ratio * mb.advantages
-    gain = torch.minimum(free, ratio.clamp(1.0 - low, 1.0 + high) * mb.advantages)
+    gain = torch.minimum(free, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * mb.advantages)
     if dual is not None:
         gain = torch.where(mb.advantages < 0, torch.maximum(gain, dual * mb.advantages), gain)
     return -gain, {"ratio": ratio.detach(), "clip_fraction": (gain != free).detach()}
 
 
 @register("loss", policy_gradient="positive")
-def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, low: Width = 0.2, high: Width = 0.28) -> Loss:
-    """-min(ratio, clamp(ratio, 1 - low, 1 + high)) A where A > 0, else 0: importance sampling and clipping for RAFT.
+def raft_plus_plus(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 0.2, clip_high: Width = 0.28) -> Loss:
+    """-min(ratio, clamp(ratio, 1 - clip_low, 1 + clip_high)) A where A > 0, else 0: RAFT with a ratio and a clip.
 
     RAFT++ (Xiong et al. 2025, arXiv 2504.11343), as written in GVM (arXiv 2505.02391, eq. 8) with the indicator of a
     correct rollout in place of A: use it with the advantage `raft`. The scripts released with GVM never pass
     clip-higher on.
     """
     positive = dataclasses.replace(mb, advantages=mb.advantages.clamp(min=0.0))
-    return clip(out, positive, low=low, high=high)
+    return clip(out, positive, clip_low=clip_low, clip_high=clip_high)
 
 
 @register("loss", policy_gradient=True)
-def cispo(out: PolicyOutput, mb: MicroBatch, *, low: Width = 1.0, high: Width = 4.0) -> Loss:
-    """-sg(clamp(ratio, 1 - low, 1 + high)) A log p: the weight of a token is clipped, its gradient never.
+def cispo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 1.0, clip_high: Width = 4.0) -> Loss:
+    """-sg(clamp(ratio, 1 - clip_low, 1 + clip_high)) A log p: the weight of a token is clipped, its gradient never.
 
     MiniMax-M1 (2025, arXiv 2506.13585, eq. 4). By default only the upper bound acts, at a ratio of 5.
     """
     ratio = probability_ratio(out, mb).detach()
-    weight = ratio.clamp(1.0 - low, 1.0 + high)
+    weight = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     return -weight * mb.advantages * out.logprobs, {"ratio": ratio, "clip_fraction": weight != ratio}
 
 
 @register("loss", policy_gradient=True)
-def gspo(out: PolicyOutput, mb: MicroBatch, *, low: Width = 3e-4, high: Width = 4e-4) -> Loss:
-    """-min(s A, clamp(s, 1 - low, 1 + high) A) with one ratio per rollout: s = exp(mean_t log(p / p_old)).
+def gspo(out: PolicyOutput, mb: MicroBatch, *, clip_low: Width = 3e-4, clip_high: Width = 4e-4) -> Loss:
+    """-min(s A, clamp(s, 1 - clip_low, 1 + clip_high) A) with one ratio per rollout: s = exp(mean_t log(p / p_old)).
 
     GSPO (Zheng et al. 2025, arXiv 2507.18071), in its token form (eq. 11), whose gradient is that of the sequence form
     (eq. 5) when the advantage is the same at every token. Use it with the `sequence` weighting.
     """
     ratio = probability_ratio(out, mb)
-    tokens = torch.bincount(mb.sequence).to(ratio.dtype)
-    sums = torch.zeros_like(tokens).index_add(0, mb.sequence, ratio.detach().log())
-    sequence_ratio = (sums / tokens).exp()[mb.sequence] * ratio / ratio.detach()
+    tokens = torch.bincount(mb.sequence_index).to(ratio.dtype)
+    sums = torch.zeros_like(tokens).index_add(0, mb.sequence_index, ratio.detach().log())
+    sequence_ratio = (sums / tokens).exp()[mb.sequence_index] * ratio / ratio.detach()
     free = sequence_ratio * mb.advantages
-    gain = torch.minimum(free, sequence_ratio.clamp(1.0 - low, 1.0 + high) * mb.advantages)
+    gain = torch.minimum(free, sequence_ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * mb.advantages)
     return -gain, {"ratio": sequence_ratio.detach(), "clip_fraction": (gain != free).detach()}
 
 

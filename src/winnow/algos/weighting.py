@@ -12,41 +12,41 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from winnow.records import FloatArray, IntArray, Shape
+from winnow.records import FloatArray, IntArray, KeptRollouts
 from winnow.registry import register
 
 Tokens = Annotated[int, Field(gt=0)]
 
 
 @register("weighting", total="one")
-def token(shape: Shape) -> FloatArray:
+def token(kept: KeptRollouts) -> FloatArray:
     """1 / sum(L): every token counts the same (DAPO, Yu et al. 2025, arXiv 2503.14476, eq. 8)."""
-    return _everywhere(shape, 1.0 / shape.lengths.sum())
+    return _everywhere(kept, 1.0 / kept.lengths.sum())
 
 
 @register("weighting", total="one")
-def sequence(shape: Shape) -> FloatArray:
+def sequence(kept: KeptRollouts) -> FloatArray:
     """1 / (B L_i): every rollout counts the same (GRPO, Shao et al. 2024, arXiv 2402.03300, eq. 3)."""
-    return 1.0 / (len(shape.lengths) * shape.lengths)
+    return 1.0 / (len(kept.lengths) * kept.lengths)
 
 
 @register("weighting", total="one", share="equal")
-def prompt(shape: Shape) -> FloatArray:
+def prompt(kept: KeptRollouts) -> FloatArray:
     """1 / (G * kept tokens of the prompt): every prompt counts the same, whatever its number of rollouts."""
-    tokens = np.bincount(shape.group, weights=shape.lengths, minlength=len(shape.generated))
-    return np.asarray(1.0 / (np.count_nonzero(tokens) * tokens[shape.group]), dtype=np.float64)
+    tokens = np.bincount(kept.group, weights=kept.lengths, minlength=len(kept.generated))
+    return np.asarray(1.0 / (np.count_nonzero(tokens) * tokens[kept.group]), dtype=np.float64)
 
 
 @register("weighting", total="constant")
-def constant(shape: Shape, *, tokens: Tokens | None = None) -> FloatArray:
+def constant(kept: KeptRollouts, *, tokens: Tokens | None = None) -> FloatArray:
     """1 / (B `tokens`), by default max_new_tokens: a length earns no discount (Dr. GRPO, Liu et al. 2025,
     arXiv 2503.20783, section 3.2).
     """
-    return _everywhere(shape, 1.0 / (len(shape.lengths) * (tokens or shape.max_new_tokens)))
+    return _everywhere(kept, 1.0 / (len(kept.lengths) * (tokens or kept.max_new_tokens)))
 
 
 @register("weighting", total="prompts", share="equal", needs=("pass_rates",))
-def unbiased(shape: Shape) -> FloatArray:
+def unbiased(kept: KeptRollouts) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 
     Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over the G prompts of the step's plan instead of their sum. G is
@@ -55,24 +55,24 @@ def unbiased(shape: Shape) -> FloatArray:
     plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i is
     estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
     """
-    known = np.nan_to_num(shape.pass_rate) > 0
-    accepted_rollouts = np.where(known, shape.valid * shape.pass_rate, np.maximum(shape.accepted, 1))
-    return _per_prompt(shape, accepted_rollouts)
+    known = np.nan_to_num(kept.pass_rate) > 0
+    accepted_rollouts = np.where(known, kept.valid * kept.pass_rate, np.maximum(kept.accepted, 1))
+    return _per_prompt(kept, accepted_rollouts)
 
 
 @register("weighting", total="prompts", share="equal")
-def accepted(shape: Shape) -> FloatArray:
+def accepted(kept: KeptRollouts) -> FloatArray:
     """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one.
 
     The M-step of GVM's Algorithm 1 (arXiv 2505.02391), over the G prompts of the step's plan instead of their sum, as
     `unbiased` counts them. No correct rollout: 1 / G.
     """
-    return _per_prompt(shape, np.maximum(shape.accepted, 1))
+    return _per_prompt(kept, np.maximum(kept.accepted, 1))
 
 
-def _per_prompt(shape: Shape, rollouts: FloatArray | IntArray) -> FloatArray:
-    return np.asarray(1.0 / (shape.planned * rollouts[shape.group]), dtype=np.float64)
+def _per_prompt(kept: KeptRollouts, rollouts: FloatArray | IntArray) -> FloatArray:
+    return np.asarray(1.0 / (kept.planned * rollouts[kept.group]), dtype=np.float64)
 
 
-def _everywhere(shape: Shape, value: float) -> FloatArray:
-    return np.full(len(shape.lengths), value, dtype=np.float64)
+def _everywhere(kept: KeptRollouts, value: float) -> FloatArray:
+    return np.full(len(kept.lengths), value, dtype=np.float64)

@@ -91,7 +91,7 @@ def _about_probe(config: Config, b: Budget) -> Iterator[str]:
 def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
     rollout = config.rollout
     each = "" if uniform else f" on average, as {config.allocate.label} decides"
-    refills = rollout.refill_rounds
+    refills = rollout.dynamic_sampling_rounds
     more = f", and at most as many again in each of {refills} refills" if refills else ""
     return (
         f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step{more}, "

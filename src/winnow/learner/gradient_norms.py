@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
-from winnow.records import FloatArray, Group, Row
+from winnow.records import FloatArray, Group, TrainingSequence
 
 if TYPE_CHECKING:
     from winnow.learner.policy import Policy
@@ -92,10 +92,10 @@ def embedding_norms(decoder: nn.Module, head: nn.Module, fed: Fed, *, temperatur
 NORMS: dict[Matrix, Callable[..., list[float]]] = {"embedding": embedding_norms, "output_head": output_head_norms}
 
 
-def _correct_rows(group: Group, place: int) -> Iterator[Row]:
+def _correct_rows(group: Group, place: int) -> Iterator[TrainingSequence]:
     for rollout, correct in zip(group.rollouts, group.correct, strict=True):
         if correct:
-            yield Row(prompt=group.prompt, rollout=rollout, group=place, advantage=0.0, weight=0.0)
+            yield TrainingSequence(prompt=group.prompt, rollout=rollout, group=place, advantage=0.0, weight=0.0)
 
 
 def _predictors(output: Any, fed: Fed) -> Tensor:

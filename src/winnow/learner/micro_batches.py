@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from winnow.algos.estimators import truncated_importance
-from winnow.records import BoolArray, FloatArray, IntArray, MicroBatch, Row
+from winnow.records import BoolArray, FloatArray, IntArray, MicroBatch, TrainingSequence
 
 
 def micro_batches(
-    batch_rows: Sequence[Row],
+    batch_rows: Sequence[TrainingSequence],
     *,
     tokens: int,
     device: torch.device,
@@ -34,11 +34,13 @@ def micro_batches(
     return parts
 
 
-def _length(row: Row) -> int:
+def _length(row: TrainingSequence) -> int:
     return len(row.prompt.tokens) + len(row.rollout.tokens)
 
 
-def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype, max_importance: float) -> MicroBatch:
+def _flatten(
+    rows: Sequence[TrainingSequence], device: torch.device, dtype: torch.dtype, max_importance: float
+) -> MicroBatch:
     lengths = np.array([len(row.rollout.tokens) for row in rows])
     sequence = np.repeat(np.arange(len(rows)), lengths)
 
@@ -51,8 +53,8 @@ def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype, max_
 
     weights = np.array([row.weight for row in rows])[sequence]
     return MicroBatch(
-        rows=tuple(rows),
-        sequence=torch.from_numpy(sequence).to(device),
+        sequences=tuple(rows),
+        sequence_index=torch.from_numpy(sequence).to(device),
         mask=torch.from_numpy(np.concatenate([_mask(row) for row in rows])).to(device),
         advantages=floats(_advantages(rows, lengths)),
         weights=floats([weights]),
@@ -63,19 +65,19 @@ def _flatten(rows: Sequence[Row], device: torch.device, dtype: torch.dtype, max_
     )
 
 
-def _mask(row: Row) -> BoolArray:
+def _mask(row: TrainingSequence) -> BoolArray:
     mask = row.rollout.trainable
     return np.ones(len(row.rollout.tokens), dtype=np.bool_) if mask is None else mask
 
 
-def _importance(rows: Sequence[Row], lengths: IntArray, most: float) -> list[FloatArray]:
+def _importance(rows: Sequence[TrainingSequence], lengths: IntArray, most: float) -> list[FloatArray]:
     pairs = [(row.old_logprobs, row.rollout.logprobs) for row in rows if row.old_logprobs is not None]
     if most == 0.0 or len(pairs) < len(rows):  # the latter while the old log-probs themselves are computed
         return [np.ones(lengths.sum())]
     return [truncated_importance(old, behaviour, most=most) for old, behaviour in pairs]
 
 
-def _advantages(rows: Sequence[Row], lengths: IntArray) -> list[FloatArray]:
+def _advantages(rows: Sequence[TrainingSequence], lengths: IntArray) -> list[FloatArray]:
     if all(isinstance(row.advantage, float) for row in rows):
         return [np.repeat([row.advantage for row in rows], lengths)]
     return [np.full(length, row.advantage) for length, row in zip(lengths, rows, strict=True)]

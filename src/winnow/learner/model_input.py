@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from winnow.records import IntArray, Row
+from winnow.records import IntArray, TrainingSequence
 
 WORTHWHILE = 0.9  # of the tokens: two passes that save less are no faster than one
 SHORT = 256  # tokens of a completion whose attention costs little, masked or not
 
 
-def hidden_states(decoder: nn.Module, rows: Sequence[Row], *, pad_token: int, may_share: bool) -> Tensor:
+def hidden_states(decoder: nn.Module, rows: Sequence[TrainingSequence], *, pad_token: int, may_share: bool) -> Tensor:
     """[T, H] what predicts each completion token, row after row; `may_share` allows the second way where it pays.
 
     Raises ValueError for a prompt without tokens, as nothing then predicts the first token after it.
@@ -37,7 +37,7 @@ def hidden_states(decoder: nn.Module, rows: Sequence[Row], *, pad_token: int, ma
     return hidden.flatten(0, 1).index_select(0, predicting)
 
 
-def shares(rows: Sequence[Row]) -> bool:
+def shares(rows: Sequence[TrainingSequence]) -> bool:
     """Whether reading each prompt once pays."""
     longest = max(len(row.rollout.tokens) for row in rows)
     if longest > max(SHORT, *(len(row.prompt.tokens) for row in rows)):
@@ -45,23 +45,23 @@ def shares(rows: Sequence[Row]) -> bool:
     return tokens_shared(rows) < WORTHWHILE * tokens_side_by_side(rows)
 
 
-def tokens_side_by_side(rows: Sequence[Row]) -> int:
+def tokens_side_by_side(rows: Sequence[TrainingSequence]) -> int:
     """Tokens that are read, padding included."""
     return len(rows) * max(len(row.prompt.tokens) + len(row.rollout.tokens) for row in rows)
 
 
-def tokens_shared(rows: Sequence[Row]) -> int:
+def tokens_shared(rows: Sequence[TrainingSequence]) -> int:
     """Tokens that are read, padding included, when each prompt is read once."""
     prompts = {id(row.prompt): len(row.prompt.tokens) for row in rows}.values()
     return len(prompts) * max(prompts) + len(rows) * max(len(row.rollout.tokens) for row in rows)
 
 
-def targets(rows: Sequence[Row]) -> IntArray:
+def targets(rows: Sequence[TrainingSequence]) -> IntArray:
     """[T] the completion tokens, row after row."""
     return np.concatenate([row.rollout.tokens for row in rows])
 
 
-def side_by_side(rows: Sequence[Row], pad_token: int) -> tuple[Tensor, Tensor, Tensor]:
+def side_by_side(rows: Sequence[TrainingSequence], pad_token: int) -> tuple[Tensor, Tensor, Tensor]:
     """Model input [R, S], flat positions that predict a completion token [T], and those tokens [T].
 
     The last token of a completion predicts nothing and is not fed.
@@ -72,7 +72,7 @@ def side_by_side(rows: Sequence[Row], pad_token: int) -> tuple[Tensor, Tensor, T
     return torch.from_numpy(tokens), torch.from_numpy(np.concatenate(predicting)), torch.from_numpy(targets(rows))
 
 
-def _shared(decoder: nn.Module, rows: Sequence[Row], pad_token: int) -> Tensor:
+def _shared(decoder: nn.Module, rows: Sequence[TrainingSequence], pad_token: int) -> Tensor:
     device = next(decoder.parameters()).device
     prompts = list({id(row.prompt): row.prompt for row in rows}.values())
     places = {id(prompt): place for place, prompt in enumerate(prompts)}

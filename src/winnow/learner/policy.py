@@ -22,7 +22,7 @@ from winnow.learner.model_input import hidden_states, side_by_side, targets
 from winnow.learner.reference import Reference
 from winnow.memory.footprint import CHUNK_TOKENS
 from winnow.models.backbone import Halves, causal_model, decoder_and_head, reads_in_pieces
-from winnow.records import Batch, FloatArray, Group, MicroBatch, PolicyOutput, Row
+from winnow.records import Batch, FloatArray, Group, MicroBatch, PolicyOutput, TrainingSequence
 
 
 class Policy:
@@ -80,24 +80,24 @@ class Policy:
 
     def micro_batches(self, batch: Batch) -> list[MicroBatch]:
         """A batch in pieces that fit in memory, where and in the precision in which the policy computes."""
-        return self._cut(batch.rows)
+        return self._cut(batch.sequences)
 
     def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:
         """Log-probs [T] of the completion tokens given what stands before them; the entropy [T] if in `needs`."""
         with self._checkpointing():
-            return self._read(mb.rows, self._halves, with_entropy="entropy" in needs)
+            return self._read(mb.sequences, self._halves, with_entropy="entropy" in needs)
 
     def backward(self, scalar: Tensor) -> None:
         """Add the scalar's gradient to that of the batch's earlier micro-batches."""
         scalar.backward()  # type: ignore[no-untyped-call]
 
-    def annotate(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
+    def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
         """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first
         update.
 
         Each distinct rollout is passed once; the batches of later epochs share the answer.
         """
-        rows = list({row.key: row for batch in batches for row in batch.rows}.values())
+        rows = list({row.key: row for batch in batches for row in batch.sequences}.values())
         annotated = list(batches)
         if "old_logprobs" in needs:
             annotated = _fill(annotated, "old_logprobs", self._logprobs(rows, self._halves))
@@ -115,7 +115,7 @@ class Policy:
         """[G] G_i of GVM: the mean gradient norm over each prompt's correct rollouts; see gradient_norms.py."""
         return prompt_gradient_norms(self, groups, of=of)
 
-    def gradient_norms(self, rows: Sequence[Row], *, of: Matrix) -> FloatArray:
+    def gradient_norms(self, rows: Sequence[TrainingSequence], *, of: Matrix) -> FloatArray:
         """[rows] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py.
 
         No parameter's own gradient changes. Raises ConfigError where the embedding is more than a table.
@@ -123,26 +123,26 @@ class Policy:
         tokens = min(self._tokens_per_micro_batch, self._chunk_tokens)  # a micro-batch's whole [T, V] exists at once
         found: dict[tuple[int, int], float] = {}
         for mb in micro_batches(rows, tokens=tokens, device=self.device, dtype=self.dtype):
-            parts = (part.to(self.device) for part in side_by_side(mb.rows, self._pad_token))
+            parts = (part.to(self.device) for part in side_by_side(mb.sequences, self._pad_token))
             fed, predicting, completion = parts
-            lengths = [len(row.rollout.tokens) for row in mb.rows]
+            lengths = [len(row.rollout.tokens) for row in mb.sequences]
             inputs = Fed(tokens=fed, predicting=predicting, targets=completion, mask=mb.mask, lengths=lengths)
             with self._checkpointing():
                 norms = NORMS[of](*self._halves, inputs, temperature=self._temperature)
-            found.update(zip((row.key for row in mb.rows), norms, strict=True))
+            found.update(zip((row.key for row in mb.sequences), norms, strict=True))
         return np.array([found[row.key] for row in rows], dtype=np.float64)
 
     @torch.no_grad()
-    def _logprobs(self, rows: Sequence[Row], halves: Halves) -> dict[tuple[int, int], FloatArray]:
+    def _logprobs(self, rows: Sequence[TrainingSequence], halves: Halves) -> dict[tuple[int, int], FloatArray]:
         """[L] per row, by its key, as a model has them now."""
         found = {}
         for mb in self._cut(rows):
-            lengths = [len(row.rollout.tokens) for row in mb.rows]
-            pieces = torch.split(self._read(mb.rows, halves).logprobs.cpu().double(), lengths)
-            found.update({row.key: piece.numpy() for row, piece in zip(mb.rows, pieces, strict=True)})
+            lengths = [len(row.rollout.tokens) for row in mb.sequences]
+            pieces = torch.split(self._read(mb.sequences, halves).logprobs.cpu().double(), lengths)
+            found.update({row.key: piece.numpy() for row, piece in zip(mb.sequences, pieces, strict=True)})
         return found
 
-    def _read(self, rows: Sequence[Row], halves: Halves, *, with_entropy: bool = False) -> PolicyOutput:
+    def _read(self, rows: Sequence[TrainingSequence], halves: Halves, *, with_entropy: bool = False) -> PolicyOutput:
         """What a model says of the rows' completion tokens, row after row."""
         decoder, head = halves
         logprobs, entropy = token_logprobs(
@@ -155,7 +155,7 @@ class Policy:
         )
         return PolicyOutput(logprobs=logprobs, entropy=entropy)
 
-    def _cut(self, rows: Sequence[Row]) -> list[MicroBatch]:
+    def _cut(self, rows: Sequence[TrainingSequence]) -> list[MicroBatch]:
         return micro_batches(
             rows,
             tokens=self._tokens_per_micro_batch,
@@ -181,7 +181,7 @@ class Policy:
 
 def _fill(batches: Sequence[Batch], name: str, found: Mapping[tuple[int, int], FloatArray]) -> list[Batch]:
     return [
-        dataclasses.replace(batch, rows=tuple(row.fill(**{name: found[row.key]}) for row in batch.rows))
+        dataclasses.replace(batch, sequences=tuple(row.fill(**{name: found[row.key]}) for row in batch.sequences))
         for batch in batches
     ]
 

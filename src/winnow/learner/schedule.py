@@ -9,12 +9,12 @@ import numpy as np
 
 from winnow import seeds
 from winnow.errors import ConfigError
-from winnow.records import Batch, FloatArray, Group, IntArray, Rollout, Row, Shape, as_array
+from winnow.records import Batch, FloatArray, Group, IntArray, KeptRollouts, Rollout, TrainingSequence, as_array
 
 
 def schedule(
     groups: Sequence[Group],
-    weighting: Callable[[Shape], FloatArray],
+    weighting: Callable[[KeptRollouts], FloatArray],
     *,
     epochs: int,
     updates_per_step: int,
@@ -39,14 +39,14 @@ def schedule(
     tokens = np.array([sum(c.length for c in members) for members in candidates], dtype=np.int64)
     rates = np.full(len(groups), np.nan) if pass_rates is None else pass_rates
     sequences = [c for members in candidates for c in members]
-    weights = updates_per_step * _weigh(weighting, _shape(sequences, planned, rates, max_new_tokens))
-    rows: dict[int, list[Row]] = {position: [] for position in range(len(groups))}
+    weights = updates_per_step * _weigh(weighting, _kept_rollouts(sequences, planned, rates, max_new_tokens))
+    rows: dict[int, list[TrainingSequence]] = {position: [] for position in range(len(groups))}
     for candidate, weight in zip(sequences, weights, strict=True):
         row = candidate.row(weight)
         if row.teaches or not drop_silent:
             rows[candidate.position].append(row)
     return [
-        Batch(epoch=epoch, update=update, rows=tuple(row for position in part for row in rows[position]))
+        Batch(epoch=epoch, update=update, sequences=tuple(row for position in part for row in rows[position]))
         for epoch in range(epochs)
         for update, part in enumerate(_cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch)))
     ]
@@ -61,11 +61,11 @@ class _Candidate:
     place: int  # of the rollout in the group
     length: int  # trainable tokens
 
-    def row(self, weight: float) -> Row:
+    def row(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages
         if advantages is None:
             raise ValueError(f"group {self.group.prompt.id!r} has no advantages yet; fill them before the schedule")
-        return Row(
+        return TrainingSequence(
             prompt=self.group.prompt,
             rollout=self.group.rollouts[self.place],
             group=self.position,
@@ -101,11 +101,13 @@ def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[in
     return [sorted(dealt[part]) for part in rng.permutation(parts)]
 
 
-def _shape(sequences: Sequence[_Candidate], planned: int, rates: FloatArray, max_new_tokens: int) -> Shape:
+def _kept_rollouts(
+    sequences: Sequence[_Candidate], planned: int, rates: FloatArray, max_new_tokens: int
+) -> KeptRollouts:
     groups = {c.position: c.group for c in sequences}
     place = {position: i for i, position in enumerate(groups)}
     correct = {position: group.correct for position, group in groups.items()}
-    return Shape(
+    return KeptRollouts(
         planned=planned,
         lengths=np.array([c.length for c in sequences], dtype=np.int64),
         group=np.array([place[c.position] for c in sequences], dtype=np.int64),
@@ -118,13 +120,13 @@ def _shape(sequences: Sequence[_Candidate], planned: int, rates: FloatArray, max
     )
 
 
-def _weigh(weighting: Callable[[Shape], FloatArray], shape: Shape) -> FloatArray:
-    if len(shape.lengths) == 0:
+def _weigh(weighting: Callable[[KeptRollouts], FloatArray], kept: KeptRollouts) -> FloatArray:
+    if len(kept.lengths) == 0:
         return np.zeros(0)
-    answer = as_array(weighting(shape))
-    if answer.shape != shape.lengths.shape or answer.dtype.kind not in "fiu" or not np.all(np.isfinite(answer)):
+    answer = as_array(weighting(kept))
+    if answer.shape != kept.lengths.shape or answer.dtype.kind not in "fiu" or not np.all(np.isfinite(answer)):
         raise ConfigError(
-            f"the weighting gave {answer!r} for {len(shape.lengths)} sequences; "
-            f"it must return one finite weight per entry of shape.lengths"
+            f"the weighting gave {answer!r} for {len(kept.lengths)} sequences; "
+            f"it must return one finite weight per entry of kept.lengths"
         )
     return answer.astype(np.float64)

@@ -55,7 +55,7 @@ def rollout_lines(
 ) -> Iterator[bytes]:
     """The rows of one group; what they share is encoded once. `place` is its position in the step.
 
-    `weights` are by `Row.key`. Raises ValueError for a group that is not filled up to its advantages.
+    `weights` are by `TrainingSequence.key`. Raises ValueError for a group that is not filled up to its advantages.
     """
     if group.outcomes is None or group.keep is None or group.advantages is None:
         raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")

@@ -80,13 +80,13 @@ class Logbook:
     ) -> StepReport:
         """Log a finished step: its rollouts, then its metrics, whose row says that the step is complete.
 
-        `groups` are filled up to their advantages, in the order that `Row.group` of the batches counts.
+        `groups` are filled up to their advantages, in the order that `TrainingSequence.group` of the batches counts.
 
         Raises KeyError for a metric without a meaning, ValueError for a group that is not filled, RunFolderError when
         the disk refuses.
         """
         row = metrics_line(step, metrics)
-        weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.rows}
+        weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
         lines = itertools.chain.from_iterable(
             rollout_lines(step, self._seed, place, group, weights) for place, group in enumerate(groups)
         )

@@ -24,8 +24,8 @@ from winnow.tasks.splits import check_split, split_of
 
 Gold = dict[str, Any]
 MOST_DRAWS = 40  # per problem asked for; a tenth of the texts is test
-Shape = Literal["plain", "apps", "livecodebench"]
-_QUESTION: Mapping[Shape, str] = MappingProxyType(
+KeptRollouts = Literal["plain", "apps", "livecodebench"]
+_QUESTION: Mapping[KeptRollouts, str] = MappingProxyType(
     {"plain": "question", "apps": "question", "livecodebench": "question_content"}
 )
 
@@ -73,7 +73,7 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
     raise ConfigError(f"task.size: there are only about {len(found)} {split} programs, {size} were asked for")
 
 
-def _shape(record: Record) -> Shape:
+def _shape(record: Record) -> KeptRollouts:
     if "tests" in record.fields:
         return "plain"
     if "input_output" in record.fields:
@@ -139,7 +139,7 @@ def _call(case: Mapping[str, str]) -> dict[str, Any]:
     return {"args": [json.loads(line) for line in case["input"].splitlines()], "result": json.loads(case["output"])}
 
 
-_GOLDS: Mapping[Shape, Callable[[Record, str], Gold]] = MappingProxyType(
+_GOLDS: Mapping[KeptRollouts, Callable[[Record, str], Gold]] = MappingProxyType(
     {"plain": _plain, "apps": _apps, "livecodebench": _livecodebench}
 )
 _PICKLED = (

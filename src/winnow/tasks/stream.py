@@ -31,17 +31,15 @@ class PromptStream:
     def steps_per_epoch(self) -> int:
         return len(self.prompts) // self._per_step
 
-    def take(self, step: int, refill: int = 0) -> list[Prompt]:
-        """[G] the prompts of a step, all different; or of its `refill`-th refill, different from all before in the
-        step.
-
-        A refill comes up short, in the end empty, when the task has no further prompts.
+    def take(self, step: int, extra: int = 0) -> list[Prompt]:
+        """[G] the prompts of a step, all different; with `extra` = n those of its n-th round of dynamic sampling,
+        different from all before in the step. A round is short, in the end empty, when the task has no more prompts.
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         order = generator(*self._seed, "epoch", epoch).permutation(len(self.prompts))
         chosen = order[place * self._per_step : (place + 1) * self._per_step]
-        if refill > 0:
+        if extra > 0:
             others = np.setdiff1d(order, chosen)
-            generator(*self._seed, "refill", step).shuffle(others)
-            chosen = others[(refill - 1) * self._per_step : refill * self._per_step]
+            generator(*self._seed, "refill", step).shuffle(others)  # another name would deal other prompts
+            chosen = others[(extra - 1) * self._per_step : extra * self._per_step]
         return [self.prompts[i] for i in chosen]

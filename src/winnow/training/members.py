@@ -28,7 +28,7 @@ from winnow.config import Config, Member
 from winnow.engines.base import Engine, EngineContext
 from winnow.errors import ConfigError
 from winnow.metrics import RATIOS, distinct
-from winnow.records import FloatArray, Group, IntArray, Problem, PromptStats, Shape
+from winnow.records import FloatArray, Group, IntArray, KeptRollouts, Problem, PromptStats
 from winnow.registry import Entry, bind, resolve, said_by_name
 from winnow.rewards.compose import make_reward
 
@@ -53,7 +53,7 @@ _KNOWS: Mapping[Source, str] = {
 }
 
 Advantage = Callable[[Sequence[Group]], Sequence[FloatArray]]
-Weighting = Callable[[Shape], FloatArray]
+Weighting = Callable[[KeptRollouts], FloatArray]
 Allocator = Callable[[PromptStats, int], IntArray]
 Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per group: N x [L]
 

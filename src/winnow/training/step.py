@@ -24,7 +24,7 @@ def train_step(run: Run, step: int) -> StepReport:
     prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
     counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
     groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group
-    groups += refill(run, groups, step, clock)
+    groups += dynamic_sampling(run, groups, step, clock)
     run.verifiers.check_step(groups)  # too many verdicts failed: stop
 
     with clock("select"):
@@ -44,8 +44,8 @@ def train_step(run: Run, step: int) -> StepReport:
             seed=(run.seed, "schedule", step),
         )
 
-    with clock("annotate"):
-        updates = run.policy.annotate(updates, run.needs)  # old / reference log-probs: once, before the first update
+    with clock("logprobs"):  # old and reference log-probs: once, before the first update
+        updates = run.policy.compute_logprobs(updates, run.needs)
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
@@ -54,7 +54,7 @@ def train_step(run: Run, step: int) -> StepReport:
                 value = run.objective(out, mb)  # sum of weight * (importance * loss + terms)
                 run.policy.backward(value.total)
                 tally.add(value, out, mb)
-            tally.close(run.optimizer.step() if batch.rows else run.optimizer.skip())
+            tally.close(run.optimizer.step() if batch.sequences else run.optimizer.skip())
 
     try:
         with clock("sync"):
@@ -77,8 +77,8 @@ def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clo
         return run.verifiers.collect(groups)
 
 
-def refill(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
-    """More groups while fewer carry a signal than were asked for, for at most `refill_rounds` rounds.
+def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
+    """More groups while fewer carry a signal than were asked for, for at most `dynamic_sampling_rounds` rounds.
 
     DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that
     carries a signal is trained on, also above the number asked for, and nothing is kept for later. A prompt that was
@@ -86,9 +86,9 @@ def refill(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[G
     """
     rollout, added = run.config.rollout, list[Group]()
     asked = sum(bool(group.rollouts) for group in groups)
-    for number in range(1, rollout.refill_rounds + 1):
+    for number in range(1, rollout.dynamic_sampling_rounds + 1):
         carrying = sum(carries_signal(group, run.group_baseline) for group in [*groups, *added])
-        prompts = run.prompts.take(step, refill=number)
+        prompts = run.prompts.take(step, extra=number)
         if carrying >= asked or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
@@ -103,10 +103,10 @@ def carries_signal(group: Group, group_baseline: bool) -> bool:
 
 
 def fill_keep(run: Run, group: Group, step: int) -> Group:
-    """Failed rollouts are hidden from the selector and never kept; nor is a group that a refill was to replace."""
+    """Failed rollouts are hidden from the selector and never kept; nor is a group that dynamic sampling replaces."""
     keep = np.zeros(len(group.rollouts), dtype=np.bool_)
     valid = group.valid
-    if valid.any() and (not run.config.rollout.refill_rounds or carries_signal(group, run.group_baseline)):
+    if valid.any() and (not run.config.rollout.dynamic_sampling_rounds or carries_signal(group, run.group_baseline)):
         keep[valid] = run.select(group.take(valid), Rng((run.seed, "select", step)))
     return group.fill(keep=keep)
 

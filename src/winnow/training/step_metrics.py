@@ -171,7 +171,7 @@ def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -
         **_groups(groups, verified),
         **_rollouts(groups),
         **_budget(groups, verified, batches),
-        **_refill(groups[asked:], asked),
+        **_dynamic_sampling(groups[asked:], asked),
     }
 
 
@@ -228,7 +228,7 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
 
 
 def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
-    trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.rows}
+    trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.sequences}
     kept = [credit for g in groups for credit in _kept_advantages(g)]
     generated = float(sum(g.lengths.sum() for g in groups))
     metrics = {
@@ -246,13 +246,13 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
     return metrics
 
 
-def _refill(added: Sequence[Group], asked: int) -> Metrics:
+def _dynamic_sampling(added: Sequence[Group], asked: int) -> Metrics:
     if not added:
         return {}
     return {
-        "refill/rounds": float(-(-len(added) // asked)),
-        "refill/groups": float(len(added)),
-        "refill/tokens": float(sum(g.lengths.sum() for g in added)),
+        "dynamic_sampling/rounds": float(-(-len(added) // asked)),
+        "dynamic_sampling/groups": float(len(added)),
+        "dynamic_sampling/tokens": float(sum(g.lengths.sum() for g in added)),
     }
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from winnow.algos.weighting import unbiased
-from winnow.records import Shape
+from winnow.records import KeptRollouts
 
 
 def test_the_plans_pass_rate_wins_over_that_of_the_rollouts_weighed():
     """1 / (G n p): 4 rollouts each, planned 3/4 and 1/2, though 2 and 1 of them came out correct."""
-    shape = Shape(
+    shape = KeptRollouts(
         planned=2,
         lengths=np.array([2, 3, 5]),
         group=np.array([0, 0, 1]),

@@ -63,7 +63,7 @@ def test_the_description_walks_the_step():
 
 
 def test_refills_may_multiply_what_is_sampled():
-    c = config(rollout={"max_new_tokens": 100, "refill_rounds": 4})
+    c = config(rollout={"max_new_tokens": 100, "dynamic_sampling_rounds": 4})
     line = next(line for line in describe(c, budget(c, HERE)) if line.startswith("rollouts"))
     assert "= 512 per step, and at most as many again in each of 4 refills, up to 256k tokens" in line
 

@@ -22,7 +22,7 @@ def test_every_member_is_listed_by_name(family):
 
 def test_options_defaults_and_aliases_are_shown():
     (clip,) = [block for block in catalog("losses") if block.startswith("clip(")]
-    assert clip.splitlines()[:2] == ["clip(low = 0.2, high = 0.2, dual = None)", "    also called grpo_clip"]
+    assert clip.splitlines()[:2] == ["clip(clip_low = 0.2, clip_high = 0.2, dual = None)", "    also called grpo_clip"]
     (scripted,) = [block for block in catalog("engine") if block.startswith("scripted(")]
     assert scripted.startswith("scripted(script)\n")
 

@@ -31,8 +31,8 @@ ALLOWED: set[tuple[str, str]] = {
     ("registry.py", "exec"),
     ("verify/sandbox/shim.py", "compile"),
     ("verify/sandbox/shim.py", "exec"),
-    ("engines/second_process.py", "pickle"),
-    ("engines/second_process_wire.py", "pickle"),
+    ("engines/process/engine.py", "pickle"),
+    ("engines/process/messages.py", "pickle"),
 }
 
 

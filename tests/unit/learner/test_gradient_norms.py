@@ -26,13 +26,13 @@ from transformers import Gemma3TextConfig, Qwen2Config
 from winnow.errors import ConfigError
 from winnow.learner.gradient_norms import Matrix, prompt_gradient_norms
 from winnow.models.adapter import add_lora
-from winnow.records import Group, Outcome, Row
+from winnow.records import Group, Outcome, TrainingSequence
 
 PRECISION = {torch.float64: 1e-10, torch.float32: 1e-5}
 MATRICES: tuple[Matrix, ...] = ("embedding", "output_head")
 
 
-def reference(model: nn.Module, rows: Sequence[Row], of: Matrix, temperature: float) -> list[float]:
+def reference(model: nn.Module, rows: Sequence[TrainingSequence], of: Matrix, temperature: float) -> list[float]:
     matrix = (model.get_input_embeddings() if of == "embedding" else model.get_output_embeddings()).weight
     matrix.requires_grad_(True)
     norms = []
@@ -43,7 +43,7 @@ def reference(model: nn.Module, rows: Sequence[Row], of: Matrix, temperature: fl
     return norms
 
 
-def rows() -> list[Row]:
+def rows() -> list[TrainingSequence]:
     """Ten rows, each with tokens that occur in it more than once, in its prompt, its completion or both."""
     return [*rows_of_many_lengths(), row([2, 5, 2], [5, 2, 2, 5, 1], group=9)]
 

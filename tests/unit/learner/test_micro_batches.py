@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from winnow.learner.micro_batches import micro_batches
-from winnow.records import FloatArray, MicroBatch, Prompt, Rollout, Row
+from winnow.records import FloatArray, MicroBatch, Prompt, Rollout, TrainingSequence
 
 CPU = torch.device("cpu")
 
@@ -22,8 +22,8 @@ def row(
     weight: float = 1.0,
     trainable: Sequence[bool] | None = None,
     old: Sequence[float] | None = None,
-) -> Row:
-    return Row(
+) -> TrainingSequence:
+    return TrainingSequence(
         prompt=Prompt(id="p", tokens=np.arange(prompt), text="", answer=None, task="t"),
         rollout=Rollout(
             index=index,
@@ -42,7 +42,7 @@ def row(
 
 
 def lengths(mbs: Sequence[MicroBatch]) -> list[list[int]]:
-    return [[len(r.prompt.tokens) + len(r.rollout.tokens) for r in mb.rows] for mb in mbs]
+    return [[len(r.prompt.tokens) + len(r.rollout.tokens) for r in mb.sequences] for mb in mbs]
 
 
 def test_rows_are_bucketed_and_cut_at_the_budget() -> None:
@@ -65,8 +65,8 @@ def test_flat_fields_follow_the_rows() -> None:
         row(1, 3, advantage=np.array([1.0, 2.0, 3.0]), weight=0.25, old=[-5.0, -6.0, -7.0]),
     ]
     (mb,) = micro_batches(rows, tokens=100, device=CPU, dtype=torch.float64)
-    assert mb.rows == (rows[1], rows[0])
-    assert mb.sequence.tolist() == [0, 0, 0, 1, 1]
+    assert mb.sequences == (rows[1], rows[0])
+    assert mb.sequence_index.tolist() == [0, 0, 0, 1, 1]
     assert mb.mask.tolist() == [True, True, True, False, True]
     assert mb.advantages.tolist() == [1, 2, 3, -1, -1]
     assert mb.weights.tolist() == [0.25, 0.25, 0.25, 0.5, 0.5]
@@ -87,4 +87,4 @@ def test_floats_come_as_asked(dtype: torch.dtype) -> None:
     (mb,) = micro_batches([row(1, 2, old=[-1.0, -2.0])], tokens=100, device=CPU, dtype=dtype)
     floats = (mb.advantages, mb.weights, mb.importance, mb.behaviour_logprobs, mb.old_logprobs)
     assert all(isinstance(t, Tensor) and t.dtype == dtype for t in floats)
-    assert (mb.sequence.dtype, mb.mask.dtype) == (torch.int64, torch.bool)
+    assert (mb.sequence_index.dtype, mb.mask.dtype) == (torch.int64, torch.bool)

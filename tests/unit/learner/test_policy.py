@@ -24,7 +24,7 @@ from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import hidden_states, shares, tokens_shared, tokens_side_by_side
 from winnow.learner.policy import Policy
 from winnow.models.adapter import add_lora
-from winnow.records import Batch, MicroBatch, Prompt, Rollout, Row
+from winnow.records import Batch, MicroBatch, Prompt, Rollout, TrainingSequence
 
 V = 19
 PAD = 0
@@ -79,8 +79,8 @@ def row(
     weight: float = 1.0,
     advantage: float = 1.0,
     trainable: Sequence[bool] | None = None,
-) -> Row:
-    return Row(
+) -> TrainingSequence:
+    return TrainingSequence(
         prompt=Prompt(id=f"p{group}", tokens=np.array(prompt, dtype=np.int64), text="", answer=None, task="t"),
         rollout=Rollout(
             index=index,
@@ -97,7 +97,7 @@ def row(
     )
 
 
-def rows_of_many_lengths() -> list[Row]:
+def rows_of_many_lengths() -> list[TrainingSequence]:
     rng = np.random.default_rng(3)
     rows = []
     for i in range(9):
@@ -106,20 +106,20 @@ def rows_of_many_lengths() -> list[Row]:
     return rows
 
 
-def micro(rows: Sequence[Row], dtype: torch.dtype = torch.float64, tokens: int = 10_000) -> MicroBatch:
+def micro(rows: Sequence[TrainingSequence], dtype: torch.dtype = torch.float64, tokens: int = 10_000) -> MicroBatch:
     (mb,) = micro_batches(rows, tokens=tokens, device=torch.device("cpu"), dtype=dtype)
     return mb
 
 
-def batch(rows: Sequence[Row], epoch: int = 0) -> Batch:
-    return Batch(epoch=epoch, update=0, rows=tuple(rows))
+def batch(rows: Sequence[TrainingSequence], epoch: int = 0) -> Batch:
+    return Batch(epoch=epoch, update=0, sequences=tuple(rows))
 
 
 def scalar(logprobs: Tensor, mb: MicroBatch) -> Tensor:
     return -(mb.weights * mb.importance * mb.advantages * logprobs)[mb.mask].sum()
 
 
-def gradient(p: Policy, rows: Sequence[Row], *, tokens: int) -> Tensor:
+def gradient(p: Policy, rows: Sequence[TrainingSequence], *, tokens: int) -> Tensor:
     """The flat gradient after every micro-batch of the rows."""
     p.model.zero_grad()
     for mb in micro_batches(rows, tokens=tokens, device=p.device, dtype=p.dtype):
@@ -136,7 +136,7 @@ def distance(a: Tensor, b: Tensor) -> float:
     return ((a - b).norm() / b.norm()).item()
 
 
-def plain_logprobs(model: nn.Module, r: Row, temperature: float = 1.0) -> Tensor:
+def plain_logprobs(model: nn.Module, r: TrainingSequence, temperature: float = 1.0) -> Tensor:
     """[L] of one row alone, by the model's own forward: no padding, no chunks, no selection of positions."""
     tokens = torch.tensor([*r.prompt.tokens, *r.rollout.tokens]).unsqueeze(0)
     logprobs = (model(input_ids=tokens).logits[0] / temperature).log_softmax(-1)
@@ -161,7 +161,7 @@ def test_padded_rows_equal_single_rows(family: str, dtype: torch.dtype, temperat
     model = tiny(family, dtype)
     mb = micro(rows_of_many_lengths(), dtype)
     got = policy(model, temperature=temperature).forward(mb).logprobs
-    expected = torch.cat([plain_logprobs(model, r, temperature) for r in mb.rows])
+    expected = torch.cat([plain_logprobs(model, r, temperature) for r in mb.sequences])
     torch.testing.assert_close(got, expected, rtol=0, atol=10 * PRECISION[dtype])
 
 
@@ -181,8 +181,8 @@ def test_every_completion_is_paired_with_its_own_prompt() -> None:
     rows = [row(prompts[g], completions[i], group=g, index=i) for g in (0, 1) for i in (0, 1)]
     mb = micro(rows)
     got = policy(model).forward(mb).logprobs
-    for i, r in enumerate(mb.rows):
-        torch.testing.assert_close(got[mb.sequence == i], plain_logprobs(model, r), rtol=0, atol=1e-12)
+    for i, r in enumerate(mb.sequences):
+        torch.testing.assert_close(got[mb.sequence_index == i], plain_logprobs(model, r), rtol=0, atol=1e-12)
     swapped = plain_logprobs(model, row(prompts[1], completions[0]))
     assert (got[:3] - swapped).abs().max() > 1e-3, "the two prompts must matter for this test to mean anything"
 
@@ -190,7 +190,7 @@ def test_every_completion_is_paired_with_its_own_prompt() -> None:
 def test_float64_of_the_stock_model_is_as_good_as_its_norms_allow() -> None:
     model = build(Qwen2Config(**SMALL), torch.float64)
     mb = micro(rows_of_many_lengths())
-    expected = torch.cat([plain_logprobs(model, r) for r in mb.rows])
+    expected = torch.cat([plain_logprobs(model, r) for r in mb.sequences])
     torch.testing.assert_close(policy(model).forward(mb).logprobs, expected, rtol=0, atol=1e-6)
 
 
@@ -290,28 +290,28 @@ def test_old_logprobs_are_computed_once_under_the_starting_weights() -> None:
     model.get_decoder().register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    batches = p.annotate([batch(rows), batch(rows[::-1], epoch=1)], {"old_logprobs", "entropy"})
+    batches = p.compute_logprobs([batch(rows), batch(rows[::-1], epoch=1)], {"old_logprobs", "entropy"})
     assert sum(fed) == len(rows)
     expected = {r.key: plain_logprobs(model, r).detach().numpy() for r in rows}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 1.0
-    assert [r.key for r in batches[1].rows] == [r.key for r in rows[::-1]]
-    for r in (*batches[0].rows, *batches[1].rows):
+    assert [r.key for r in batches[1].sequences] == [r.key for r in rows[::-1]]
+    for r in (*batches[0].sequences, *batches[1].sequences):
         np.testing.assert_allclose(r.old_logprobs, expected[r.key], atol=1e-12)
 
 
 def test_old_logprobs_reach_the_micro_batch_in_token_order() -> None:
     p = policy(tiny())
-    (annotated,) = p.annotate([batch(rows_of_many_lengths())], {"old_logprobs"})
-    mb = micro(annotated.rows)
+    (annotated,) = p.compute_logprobs([batch(rows_of_many_lengths())], {"old_logprobs"})
+    mb = micro(annotated.sequences)
     assert mb.old_logprobs is not None
     torch.testing.assert_close(p.forward(mb).logprobs, mb.old_logprobs, rtol=0, atol=1e-12)
 
 
 def test_annotate_without_need_does_nothing() -> None:
     batches = [batch(rows_of_many_lengths())]
-    assert policy(tiny()).annotate(batches, set()) == batches
+    assert policy(tiny()).compute_logprobs(batches, set()) == batches
 
 
 def test_dropout_is_off() -> None:
@@ -331,7 +331,7 @@ def test_gradient_checkpointing_gives_equal_gradients_and_saves_memory(family: s
     assert not any(module.training for module in model.modules()), "an engine's cache would be switched off"
 
 
-def saved_elements(p: Policy, rows: Sequence[Row]) -> int:
+def saved_elements(p: Policy, rows: Sequence[TrainingSequence]) -> int:
     saved: list[int] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -413,11 +413,11 @@ def test_checkpointing_a_layer_that_drops_out_by_itself_is_refused() -> None:
 
 def test_dataclass_fields_of_a_batch_survive_annotation() -> None:
     before = dataclasses.replace(batch(rows_of_many_lengths(), epoch=2), update=3)
-    (after,) = policy(tiny()).annotate([before], {"old_logprobs"})
+    (after,) = policy(tiny()).compute_logprobs([before], {"old_logprobs"})
     assert (after.epoch, after.update) == (2, 3)
 
 
-def rows_of_groups() -> list[Row]:
+def rows_of_groups() -> list[TrainingSequence]:
     """Three prompts of 6, 4 and 3 tokens with 5, 4 and 3 rollouts of 1 to 5 tokens, in no order."""
     rng = np.random.default_rng(4)
     rows = []
@@ -449,7 +449,7 @@ def test_a_shared_prompt_gives_the_same_hidden_states_and_gradients(family: str,
     assert distance(gradient_shared, gradient_alone) < 1e-12
 
 
-def tokens_read(p: Policy, rows: Sequence[Row]) -> int:
+def tokens_read(p: Policy, rows: Sequence[TrainingSequence]) -> int:
     count = 0
 
     def add(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -464,7 +464,7 @@ def tokens_read(p: Policy, rows: Sequence[Row]) -> int:
 def test_a_prompt_is_not_shared_beside_much_longer_completions() -> None:
     """Their attention over a mask costs more than the prompt saves."""
 
-    def group(prompt: int, completion: int) -> list[Row]:
+    def group(prompt: int, completion: int) -> list[TrainingSequence]:
         first = row([2] * prompt, [3] * completion)
         return [dataclasses.replace(row([], [3] * completion, index=i), prompt=first.prompt) for i in range(8)]
 

@@ -9,10 +9,10 @@ import pytest
 from winnow.algos.weighting import accepted, prompt, unbiased
 from winnow.errors import ConfigError
 from winnow.learner.schedule import schedule
-from winnow.records import Batch, FloatArray, Group, Outcome, Prompt, Rollout, Shape
+from winnow.records import Batch, FloatArray, Group, KeptRollouts, Outcome, Prompt, Rollout
 
 
-def token_mean(shape: Shape) -> FloatArray:
+def token_mean(shape: KeptRollouts) -> FloatArray:
     return np.full(len(shape.lengths), 1.0 / shape.lengths.sum())
 
 
@@ -65,7 +65,7 @@ def cut(groups: Sequence[Group], **changes: object) -> list[Batch]:
 
 def members(batches: Sequence[Batch]) -> list[list[str]]:
     """Prompt ids of each batch, each once."""
-    return [list(dict.fromkeys(row.prompt.id for row in batch.rows)) for batch in batches]
+    return [list(dict.fromkeys(row.prompt.id for row in batch.sequences)) for batch in batches]
 
 
 def many(n: int = 24) -> list[Group]:
@@ -78,7 +78,7 @@ def test_every_epoch_walks_every_kept_rollout_once() -> None:
     batches = cut(groups, epochs=3, updates_per_step=4)
     assert [(b.epoch, b.update) for b in batches] == [(e, u) for e in range(3) for u in range(4)]
     for epoch in range(3):
-        seen = Counter(row.key for b in batches if b.epoch == epoch for row in b.rows)
+        seen = Counter(row.key for b in batches if b.epoch == epoch for row in b.sequences)
         assert seen == Counter({(g, i): 1 for g in range(24) for i in range(4)})
 
 
@@ -91,7 +91,7 @@ def test_groups_stay_whole() -> None:
 
 
 def tokens(batch: Batch) -> int:
-    return sum(len(row.rollout.tokens) for row in batch.rows)
+    return sum(len(row.rollout.tokens) for row in batch.sequences)
 
 
 def test_batches_are_balanced_by_kept_tokens() -> None:
@@ -131,18 +131,18 @@ def test_the_cut_follows_the_seed_alone() -> None:
 def test_weights_see_silent_rollouts_before_they_leave() -> None:
     flat = group("flat", [3, 5], advantages=[0.0, 0.0])
     (batch,) = cut([group("live", [2, 6], advantages=[1.0, -1.0]), flat])
-    assert [row.key for row in batch.rows] == [(0, 0), (0, 1)]
-    assert [row.weight for row in batch.rows] == [1 / 16, 1 / 16]
+    assert [row.key for row in batch.sequences] == [(0, 0), (0, 1)]
+    assert [row.weight for row in batch.sequences] == [1 / 16, 1 / 16]
 
 
 def test_silent_rows_stay_when_a_term_teaches_them() -> None:
     (batch,) = cut([group("flat", [3, 5], advantages=[0.0, 0.0])], drop_silent=False)
-    assert [row.weight for row in batch.rows] == [1 / 8, 1 / 8]
+    assert [row.weight for row in batch.sequences] == [1 / 8, 1 / 8]
 
 
 def weight(batches: Sequence[Batch]) -> float:
     """Of all tokens."""
-    return sum(row.weight * len(row.rollout.tokens) for batch in batches for row in batch.rows)
+    return sum(row.weight * len(row.rollout.tokens) for batch in batches for row in batch.sequences)
 
 
 def test_weights_sum_as_declared_on_average_over_the_batches_of_an_epoch() -> None:
@@ -161,7 +161,7 @@ def test_every_prompt_weighs_the_same_in_whichever_batch_it_falls(weighting: obj
     ]
     batches = cut(groups, weighting=weighting, updates_per_step=4, pass_rates=np.ones(32))
     assert len({len(names) for names in members(batches)}) > 1, "batches of equally many prompts would show nothing"
-    rollouts = {position: [r for b in batches for r in b.rows if r.group == position] for position in range(32)}
+    rollouts = {position: [r for b in batches for r in b.sequences if r.group == position] for position in range(32)}
     by_tokens = weighting is prompt
     shares = [sum(r.weight * (len(r.rollout.tokens) if by_tokens else 1) for r in rows) for rows in rollouts.values()]
     assert shares == pytest.approx([4 / 32] * 32)
@@ -171,7 +171,7 @@ def test_rows_carry_what_belongs_to_them() -> None:
     per_token = (np.array([1.0, 2.0]), np.array([3.0]))
     first, second = group("a", [1, 2, 3], advantages=[0.5, 1.5, 2.5]), group("b", [2, 1], advantages=per_token)
     (batch,) = cut([first, second])
-    by_key = {row.key: row for row in batch.rows}
+    by_key = {row.key: row for row in batch.sequences}
     assert [by_key[0, i].advantage for i in range(3)] == [0.5, 1.5, 2.5]
     assert by_key[1, 0].advantage is per_token[0]
     for (g, i), row in by_key.items():
@@ -180,9 +180,9 @@ def test_rows_carry_what_belongs_to_them() -> None:
 
 
 def test_what_the_weighting_sees() -> None:
-    seen: list[Shape] = []
+    seen: list[KeptRollouts] = []
 
-    def spy(shape: Shape) -> FloatArray:
+    def spy(shape: KeptRollouts) -> FloatArray:
         seen.append(shape)
         return token_mean(shape)
 
@@ -208,18 +208,18 @@ def test_what_the_weighting_sees() -> None:
 def test_a_rollout_without_anything_to_train_is_no_row() -> None:
     nothing = [group("empty", [0, 3]), group("masked", [2, 3], trainable=[False, False])]
     (batch,) = cut(nothing)
-    assert [row.key for row in batch.rows] == [(0, 1), (1, 1)]
-    assert [row.weight for row in batch.rows] == [1 / 6, 1 / 6]
+    assert [row.key for row in batch.sequences] == [(0, 1), (1, 1)]
+    assert [row.weight for row in batch.sequences] == [1 / 6, 1 / 6]
 
 
 def test_an_empty_batch_is_still_a_batch() -> None:
     batches = cut([group("only", [3])], epochs=2, updates_per_step=3)
-    assert sorted(len(b.rows) for b in batches) == [0, 0, 0, 0, 1, 1]
+    assert sorted(len(b.sequences) for b in batches) == [0, 0, 0, 0, 1, 1]
     assert len(cut([], updates_per_step=2)) == 2
 
 
 def test_unknown_pass_rates_are_nan() -> None:
-    def spy(shape: Shape) -> FloatArray:
+    def spy(shape: KeptRollouts) -> FloatArray:
         assert np.isnan(shape.pass_rate).all()
         return token_mean(shape)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from winnow.errors import DataError, RunFolderError
-from winnow.records import Batch, Group, Outcome, Prompt, Rollout, Row
+from winnow.records import Batch, Group, Outcome, Prompt, Rollout, TrainingSequence
 from winnow.state.log_rows import outcome_of, prompt_of, rollout_of
 from winnow.state.logbook import Logbook, read_metrics, read_rollouts, read_rows, totals
 
@@ -44,10 +44,10 @@ def group(name="a", *, outcomes=(RIGHT, WRONG, FAILED, WRONG), keep=None, advant
 def batch(*rows, epoch=0):
     """rows: (group position, group, rollout position, weight)"""
     made = tuple(
-        Row(prompt=g.prompt, rollout=g.rollouts[i], group=place, advantage=1.0, weight=weight)
+        TrainingSequence(prompt=g.prompt, rollout=g.rollouts[i], group=place, advantage=1.0, weight=weight)
         for place, g, i, weight in rows
     )
-    return Batch(epoch=epoch, update=0, rows=made)
+    return Batch(epoch=epoch, update=0, sequences=made)
 
 
 def plain(g):

@@ -82,8 +82,8 @@ def slope_at(path, ratio, **changes):
 @pytest.mark.parametrize("path", CLIPPED, ids=lambda path: path.stem)
 def test_clip_higher_reaches_the_loss(path):
     """A ratio of 1.25 has no gradient at 0.2 and -1.25 at 0.28, through the file's own objective."""
-    assert slope_at(path, 1.25, **{"loss.high": 0.2}) == 0.0
-    assert slope_at(path, 1.25, **{"loss.high": 0.28}) == pytest.approx(-1.25)
+    assert slope_at(path, 1.25, **{"loss.clip_high": 0.2}) == 0.0
+    assert slope_at(path, 1.25, **{"loss.clip_high": 0.28}) == pytest.approx(-1.25)
 
 
 @pytest.mark.parametrize("path", CLIPPED, ids=lambda path: path.stem)

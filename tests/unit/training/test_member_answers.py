@@ -170,11 +170,11 @@ def test_diverged_weights_are_named_where_they_are_first_seen(bad, temperature, 
 @pytest.mark.parametrize(
     ("family", "member", "option", "value"),
     [
-        ("loss", "clip", "low", -0.1),
+        ("loss", "clip", "clip_low", -0.1),
         ("loss", "clip", "dual", 1.0),
-        ("loss", "raft_plus_plus", "high", -0.1),
-        ("loss", "cispo", "high", -1),
-        ("loss", "gspo", "low", -1e-4),
+        ("loss", "raft_plus_plus", "clip_high", -0.1),
+        ("loss", "cispo", "clip_high", -1),
+        ("loss", "gspo", "clip_low", -1e-4),
         ("allocator", "gvm", "alpha", -1e-3),
         ("allocator", "gvm_online", "alpha", -1e-3),
         ("advantage", "grpo", "eps", -1e-4),
@@ -188,8 +188,8 @@ def test_options_outside_their_range_are_refused_by_key(family, member, option, 
 
 
 def test_bounds_admit_what_the_papers_use():
-    bind(resolve("loss", "clip"), {"low": 0.2, "high": 0.28, "dual": 3}, key="loss")
-    bind(resolve("loss", "clip"), {"low": 0, "high": 0, "dual": None}, key="loss")
+    bind(resolve("loss", "clip"), {"clip_low": 0.2, "clip_high": 0.28, "dual": 3}, key="loss")
+    bind(resolve("loss", "clip"), {"clip_low": 0, "clip_high": 0, "dual": None}, key="loss")
     bind(resolve("allocator", "gvm"), {"alpha": 0}, key="allocate")
     bind(resolve("advantage", "grpo"), {"eps": 0}, key="advantage")
     bind(resolve("weighting", "constant"), {"tokens": None}, key="weighting")
