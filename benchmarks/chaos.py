@@ -45,7 +45,7 @@ import winnow
 from winnow.config import validate
 from winnow.testing import tiny
 from winnow.training.fit import fit
-from winnow.training.members import resolve_members
+from winnow.training.resolve import resolve_members
 
 SOURCE = Path(winnow.__file__).parent
 SECOND = Path(__file__).parents[1] / "tests" / "e2e" / "second_engine.py"

@@ -25,8 +25,8 @@ import torch
 
 from winnow.config import load
 from winnow.training.build import Run, build
-from winnow.training.members import resolve_members
 from winnow.training.probe import plan
+from winnow.training.resolve import resolve_members
 from winnow.training.step import train_step
 
 WORK = {

@@ -40,7 +40,7 @@ from winnow.learner.policy import Policy
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
 from winnow.training.build import Run, build
-from winnow.training.members import resolve_members
+from winnow.training.resolve import resolve_members
 
 CONFIG = Path(__file__).parents[1] / "configs" / "gvm_raft_plus_plus.toml"
 

@@ -25,7 +25,7 @@ import dated
 from winnow.config import load
 from winnow.state.logbook import read_metrics, totals
 from winnow.training.fit import fit
-from winnow.training.members import resolve_members
+from winnow.training.resolve import resolve_members
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = (

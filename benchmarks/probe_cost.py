@@ -23,7 +23,7 @@ import dated
 from winnow.config import load
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import fit
-from winnow.training.members import resolve_members
+from winnow.training.resolve import resolve_members
 
 CONFIG = Path(__file__).parents[1] / "configs" / "gvm_grpo.toml"
 Window = dict[str, float]

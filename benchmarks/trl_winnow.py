@@ -19,8 +19,8 @@ from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import Part
 from winnow.training.build import Run, build
-from winnow.training.members import resolve_members
 from winnow.training.probe import plan
+from winnow.training.resolve import resolve_members
 from winnow.training.step import train_step
 
 MICRO_BATCH_TOKENS = 4096  # as configs/arithmetic.toml has it for a CPU

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from winnow.commands.catalog import REGISTERED_BY, catalog
+from winnow.commands.catalog import catalog
 from winnow.commands.config_keys import keys
+from winnow.families import FAMILIES
 from winnow.metrics import METRICS
 
 BAR = r"\|"  # a bar inside a cell
@@ -53,7 +54,7 @@ def _keys() -> Iterator[str]:
 
 
 def _members() -> Iterator[str]:
-    for family in REGISTERED_BY:
+    for family in FAMILIES:
         yield from (f"\n### {family}\n", "```")
         yield from catalog(family)
         yield "```"

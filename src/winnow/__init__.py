@@ -32,14 +32,13 @@ from winnow.records import (
 )
 from winnow.registry import register
 from winnow.seeds import Rng
+from winnow.version import __version__
 
 if TYPE_CHECKING:
     from winnow.commands.evaluate import Measured
     from winnow.report.opened import OpenRun
     from winnow.training.fit import Evaluated, Event, Notice, Result, Started, Watch
     from winnow.training.members import Critic, Members
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Batch",
@@ -121,7 +120,7 @@ def train(
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
     from winnow.config import validate
-    from winnow.training.members import resolve_members
+    from winnow.training.resolve import resolve_members
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
     return _fit(members, resume=resume, allow_change=allow_change, watch=watch, progress=progress)
@@ -150,7 +149,7 @@ def resume(
     make another, ConfigError for code of the run that is not trusted, and whatever `train` raises.
     """
     from winnow.commands.run_settings import settings_of
-    from winnow.training.members import resolve_members
+    from winnow.training.resolve import resolve_members
 
     config, base = settings_of(Path(run), changes, trust_run=trust_run)
     members = resolve_members(config, base=base, critic=critic)
@@ -183,7 +182,7 @@ def evaluate(
     Raises WinnowError subclasses.
     """
     from winnow.commands.evaluate import evaluated
-    from winnow.registry import check_not_importing
+    from winnow.user_code import check_not_importing
 
     check_not_importing()
     return evaluated(
@@ -214,9 +213,9 @@ def open_run(path: str | Path) -> OpenRun:
 
 
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool) -> Result:
-    from winnow.registry import check_not_importing
     from winnow.report.progress import progress as display
     from winnow.training.fit import fit
+    from winnow.user_code import check_not_importing
 
     check_not_importing()
     with contextlib.ExitStack() as stack:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import winnow
-from winnow.errors import DataError, EngineError, VerifierError, WinnowError, told
+from winnow.errors import EngineError, VerifierError, WinnowError, told
+from winnow.version import __version__
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
 
@@ -47,7 +47,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"winnow {winnow.__version__}")
+        typer.echo(f"winnow {__version__}")
         raise typer.Exit
 
 
@@ -78,7 +78,7 @@ def train(
     from winnow.config import load
     from winnow.report.progress import progress
     from winnow.training.fit import fit
-    from winnow.training.members import resolve_members
+    from winnow.training.resolve import resolve_members
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
     members = resolve_members(load(config, [*(sets or ()), *own]), base=config.parent)
@@ -158,35 +158,10 @@ def check(
     ] = None,
 ) -> None:
     """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
-    from winnow.commands.budget import advice, budget, describe
-    from winnow.commands.dry_run import rehearse
-    from winnow.commands.first_prompt import unasked
-    from winnow.commands.run_settings import toml
-    from winnow.config import load
-    from winnow.memory.plan import in_bytes
-    from winnow.report.text import safe, wrapped
-    from winnow.training.members import resolve_members
+    from winnow.commands.check import checked
 
-    members = resolve_members(load(config, sets or ()), base=config.parent)
-    settings = members.config
-    rehearsal = rehearse(members, memory=None if memory is None else in_bytes(memory))
-    first, plan, counts = rehearsal.first, rehearsal.plan, budget(settings, config.parent)
-    typer.echo(toml(settings))
-    typer.echo()
-    for line in first.lines(settings.rollout.stop) if first else ():
-        typer.echo(safe(line))
-    for line in describe(settings, counts):
+    for line in checked(config, sets or (), memory):
         typer.echo(line)
-    for line in plan.lines(rehearsal.room) if plan else ():
-        typer.echo(safe(line))
-    for sentence in (*(unasked(members, first) if first else ()), *advice(settings, counts, config.parent)):
-        typer.echo(wrapped(f"! {sentence}"))
-    for note in rehearsal.notes:
-        typer.echo(wrapped(f"note: {note}"))
-    if plan is not None:
-        plan.check(rehearsal.room)
-    elif memory is not None:
-        raise DataError(f"--memory {memory}: there is no plan to compare it with; bring the model here (winnow fetch)")
 
 
 @app.command("list")

@@ -21,6 +21,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from winnow.errors import ConfigError, did_you_mean
+from winnow.families import FAMILIES
 from winnow.registry import name_of
 
 Positive = Annotated[int, Field(gt=0)]
@@ -302,7 +303,7 @@ class Config(Section):
         return self
 
 
-SHORTHANDS = ("task", "reward", "allocate", "select", "advantage", "weighting", "loss")  # a name for {use = name}
+SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # a name for {use = name}
 
 
 def load(path: Path, sets: Sequence[str] = ()) -> Config:

@@ -8,15 +8,19 @@ winnow runs the same checks over its registry: registering is enrolling.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from winnow.algos.advantage import flat
-from winnow.algos.objective import Objective
+from winnow.algos.objective import Objective, Term
+from winnow.engines.base import Engine, EngineContext
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
 from winnow.records import (
@@ -26,10 +30,13 @@ from winnow.records import (
     MicroBatch,
     Outcome,
     PolicyOutput,
+    Problem,
     Prompt,
     PromptStats,
     Rollout,
+    Sampling,
 )
+from winnow.registry import Entry
 from winnow.seeds import Rng, generator
 
 RNG = Rng(("contract",))
@@ -79,8 +86,37 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
     return MicroBatch(sequences=(), **{**defaults, **fields})
 
 
-def check_selector(selector: Callable[..., Any], *, keep: int | None = None) -> None:
-    """[N] bool; exactly min(keep, N) when `keep` is given; permuting rollouts permutes the mask; repeatable."""
+def check_member(entry: Entry[Any]) -> None:
+    """Hold a member to the contract of its family, with what its traits declare. Raises AssertionError.
+
+    check_member(winnow.registry.resolve("selector", "mine.py:finished"))
+    """
+    check = entry.family.check()
+    parameters = list(inspect.signature(check).parameters)
+    declared = {name: value for name, value in vars(entry.traits).items() if name in parameters[1:]}
+    check(entry if parameters[0] == "entry" else entry.function, **declared)
+
+
+def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
+    """The splits are disjoint; ids are unique and the same at every call. What has no default is bound before."""
+    splits = {split: list(task(split)) for split in ("train", "validation", "test")}
+    for split, problems in splits.items():
+        ids = [problem.id for problem in problems]
+        assert len(set(ids)) == len(ids), f"two {split} problems have one id"
+        assert ids == [problem.id for problem in task(split)], f"{split}: two calls, two lists of ids"
+    seen = [problem.id for problems in splits.values() for problem in problems]
+    assert len(set(seen)) == len(seen), "a problem is in two splits"
+
+
+def check_selector(
+    selector: Callable[..., Any], *, keep: int | None = None, size: Literal["exact", "all", "varies"] = "varies"
+) -> None:
+    """[N] bool; exactly min(keep, N) when `keep` is given; permuting rollouts permutes the mask; repeatable.
+
+    A selector of `size` "exact" that has the option `keep_per_prompt` is held to 4 of them.
+    """
+    if size == "exact" and keep is None and "keep_per_prompt" in inspect.signature(selector).parameters:
+        selector, keep = functools.partial(selector, keep_per_prompt=4), 4
     for rewards in _reward_cases():
         group = group_of(rewards)
         mask = np.asarray(selector(group, RNG))
@@ -155,6 +191,60 @@ def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False)
     _check_mask(loss, mb)
 
 
+def check_term(term: Callable[..., Any]) -> None:
+    """[T] numbers; a masked NaN touches neither them nor the gradient. What a term may read is filled."""
+    logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
+    mb = micro_batch([1.0, -0.5, 2.0, 0.25], ref_logprobs=logprobs.detach() - 0.1)
+    values = term(PolicyOutput(logprobs=logprobs, entropy=-logprobs), mb)
+    assert values.shape == logprobs.shape, f"a term answers [T], got {tuple(values.shape)}"
+    assert torch.isfinite(values).all(), f"a term's values are finite, got {values.tolist()}"
+    hole = torch.tensor([False, True, False, False])
+    broken = logprobs.detach().masked_fill(hole, float("nan")).requires_grad_()
+    out, masked = PolicyOutput(logprobs=broken, entropy=-broken), micro_batch([1.0] * 4, ref_logprobs=broken.detach())
+    objective = Objective(_no_loss, (Term("term", 1.0, term),))
+    value = objective(out, dataclasses.replace(masked, mask=~hole))
+    (slope,) = torch.autograd.grad(value.total, broken, allow_unused=True)
+    assert torch.isfinite(value.total), "a masked NaN reached the term"
+    assert slope is None or torch.isfinite(slope).all(), "a masked NaN reached the gradient"
+
+
+def check_engine(make: Callable[[EngineContext], Engine]) -> None:
+    """Groups follow prompts and counts; every rollout is announced once and stamped with the version; `load` takes a
+    newer one. Sampled from a tiny policy; tests/contract holds winnow's own engines to much more.
+    """
+    policy = tiny()
+    engine = make(
+        EngineContext(
+            model=policy.model, tokenizer=policy.tokenizer, stop_tokens=policy.stop_tokens, max_rollouts_at_once=4
+        )
+    )
+    prompts = [Prompt(id=f"p{n}", tokens=np.arange(n + 2), text="", answer=None, task="testing") for n in range(3)]
+    heard: list[str] = []
+    try:
+        for version in (engine.version, engine.version + 1):
+            if version > engine.version:
+                weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
+                engine.load(weights, version=version)
+            groups = engine.generate(
+                prompts,
+                [2, 0, 3],
+                Sampling(max_new_tokens=4),
+                seed=("contract",),
+                on_rollout=lambda prompt, rollout: heard.append(f"{prompt.id}#{rollout.index}"),
+            )
+            assert [group.prompt.id for group in groups] == ["p0", "p1", "p2"], "one group per prompt, in order"
+            assert [len(group.rollouts) for group in groups] == [2, 0, 3], "counts[i] rollouts of prompt i"
+            for group in groups:
+                for place, rollout in enumerate(group.rollouts):
+                    assert rollout.index == place, "rollouts stand in the order of their index"
+                    assert rollout.version == version, f"a rollout of version {rollout.version}, not {version}"
+                    assert len(rollout.tokens) == len(rollout.logprobs) <= 4, "a log-prob per token, 4 tokens at most"
+            assert sorted(heard) == ["p0#0", "p0#1", "p2#0", "p2#1", "p2#2"], "every rollout is announced once"
+            heard.clear()
+    finally:
+        getattr(engine, "close", lambda: None)()
+
+
 def check_allocator(allocator: Callable[..., Any]) -> None:
     """[G] counts >= 0 that add up to the budget; equal stats give equal counts (+-1); nothing known is no excuse."""
     nan = float("nan")
@@ -174,6 +264,10 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
             assert counts.sum() == budget, f"{counts.sum()} rollouts planned from a budget of {budget}"
             if len(set(map(str, rates))) == 1:
                 assert np.ptp(counts) <= 1, f"prompts that look the same got {counts}"
+
+
+def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
+    return torch.zeros_like(out.logprobs), {}
 
 
 def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:

@@ -3,53 +3,51 @@
 from __future__ import annotations
 
 import functools
-import inspect
 
 import numpy as np
 import pytest
 
-import winnow.training.members  # noqa: F401  registers every member
-from winnow.registry import Entry, members, resolve
-from winnow.testing import check_advantage, check_allocator, check_loss, check_selector, check_weighting
+from winnow.families import FAMILIES
+from winnow.records import Problem
+from winnow.registry import members, resolve
+from winnow.testing import (
+    check_advantage,
+    check_allocator,
+    check_engine,
+    check_loss,
+    check_member,
+    check_selector,
+    check_task,
+    check_term,
+    check_weighting,
+)
+
+LAWS = ("allocator", "selector", "advantage", "weighting", "loss", "term")
+ENTRIES = [entry for family in LAWS for entry in members(family).values()]
 
 
-def over(family):
-    return pytest.mark.parametrize("entry", members(family).values(), ids=lambda e: e.name)
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.family.name}-{entry.name}")
+def test_a_member_keeps_the_contract_of_its_family(entry):
+    check_member(entry)
 
 
-def sized(entry: Entry):
-    """The selector at 4 per prompt where it can be told so, and the size it then must keep."""
-    if "keep_per_prompt" in inspect.signature(entry.function).parameters:
-        return functools.partial(entry.function, keep_per_prompt=4), None if entry.traits.get("size") else 4
-    return entry.function, None
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_every_family_has_a_contract_and_members(family):
+    assert callable(family.check())
+    assert members(family.name)
 
 
-@over("selector")
-def test_selectors(entry):
-    selector, keep = sized(entry)
-    check_selector(selector, keep=keep)
+def test_what_the_contracts_read_is_declared_by_every_member():
+    assert {entry.traits.baseline for entry in members("advantage").values()} == {"group", "batch", "none"}
+    assert all(entry.traits.total for entry in members("weighting").values())
+    sizes = {name: entry.traits.size for name, entry in members("selector").items()}
+    assert sizes == dict.fromkeys(sizes, "exact") | {"all": "all", "threshold": "varies"}
 
 
-@over("advantage")
-def test_advantages(entry):
-    assert "baseline" in entry.traits, f"{entry.name} must say what its baseline is"
-    check_advantage(entry.function, baseline=entry.traits["baseline"])
-
-
-@over("weighting")
-def test_weightings(entry):
-    assert "total" in entry.traits, f"{entry.name} must say what its weights add up to"
-    check_weighting(entry.function, total=entry.traits["total"])
-
-
-@over("loss")
-def test_losses(entry):
-    check_loss(entry.function, policy_gradient=entry.traits.get("policy_gradient", False))
-
-
-@over("allocator")
-def test_allocators(entry):
-    check_allocator(entry.function)
+def test_a_task_and_an_engine_keep_theirs():
+    check_member(resolve("task", "arithmetic"))
+    check_member(resolve("engine", "native"))
+    check_member(resolve("engine", "hf"))
 
 
 def test_a_users_own_function_goes_through_the_same_contract(tmp_path):
@@ -81,12 +79,12 @@ def ignores_flatness(groups):
     return [np.where(g.keep, 1.0, 0.0) for g in groups]
 
 
-def negative(shape):
-    return -np.ones(len(shape.lengths))
+def negative(kept):
+    return -np.ones(len(kept.lengths))
 
 
-def half(shape):
-    return np.full(len(shape.lengths), 0.5 / shape.lengths.sum())
+def half(kept):
+    return np.full(len(kept.lengths), 0.5 / kept.lengths.sum())
 
 
 def wrong_sign(out, mb):
@@ -95,6 +93,20 @@ def wrong_sign(out, mb):
 
 def overspends(stats, budget):
     return np.full(len(stats.ids), budget)
+
+
+def one_number(out, mb):
+    return out.logprobs.sum()
+
+
+def same_problems(split):
+    return [Problem(id="p", question="1 + 1", answer="2", task="mine")]
+
+
+def forgets_the_version(context):
+    engine = resolve("engine", "native").function(context)
+    engine.load = lambda weights, version: None
+    return engine
 
 
 @pytest.mark.parametrize(
@@ -108,6 +120,9 @@ def overspends(stats, budget):
         (functools.partial(check_weighting, total="one"), half),
         (functools.partial(check_loss, policy_gradient=True), wrong_sign),
         (check_allocator, overspends),
+        (check_term, one_number),
+        (check_task, same_problems),
+        (check_engine, forgets_the_version),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import winnow.rewards  # noqa: F401  (registers winnow's own)
+from winnow.families import REWARD, RewardTraits
 from winnow.records import Prompt, Rollout
 from winnow.registry import Entry, members, resolve
 from winnow.rewards.contract import check_reward
@@ -84,7 +85,7 @@ def fond_of_junk(prompt: Prompt, rollout: Rollout) -> float:
     ],
 )
 def test_the_contract_catches_what_it_is_for(function: Any, broken: str) -> None:
-    entry = Entry("reward", function.__name__, function, {"example": str})
+    entry = Entry(REWARD, function.__name__, function, RewardTraits(example=str))
     with pytest.raises(AssertionError, match=broken):
         check_reward(entry)
 
@@ -96,14 +97,14 @@ def test_what_a_reward_asks_for_is_what_it_reads(asks: Any, broken: str) -> None
     def last_digit(prompt: Prompt, rollout: Rollout) -> float:
         return float(rollout.text.endswith("2"))
 
-    entry = Entry("reward", "last_digit", last_digit, {"example": str, "asks": asks})
+    entry = Entry(REWARD, "last_digit", last_digit, RewardTraits(example=str, asks=asks))
     with pytest.raises(AssertionError, match=broken):
         check_reward(entry)
 
 
 def test_a_reward_without_an_example_is_told_how_to_give_one() -> None:
     with pytest.raises(AssertionError, match="must declare example="):
-        check_reward(Entry("reward", "half", half))
+        check_reward(Entry(REWARD, "half", half, RewardTraits()))
 
 
 def test_rewards_import_neither_torch_nor_computer_algebra() -> None:

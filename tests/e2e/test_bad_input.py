@@ -206,7 +206,7 @@ MEMBERS = {
     "allocate": ("allocator", "stats, budget"),
     "select": ("selector", "group, rng"),
     "advantage": ("advantage", "groups"),
-    "weighting": ("weighting", "shape"),
+    "weighting": ("weighting", "kept"),
     "loss": ("loss", "out, mb"),
     "rollout.engine": ("engine", "context"),
 }
@@ -361,6 +361,6 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
 
 
 def test_an_engine_whose_package_is_missing_is_refused_before_a_model_is_read(refused, monkeypatch):
-    monkeypatch.setattr("winnow.training.members._installed", lambda package: False)
+    monkeypatch.setattr("winnow.training.resolve.is_installed", lambda package: False)
     message = refused("--set", "rollout.engine=vllm")
     assert_says(message, "rollout.engine = 'vllm'", "not installed here", "winnow-rl[vllm]", "'native'")

@@ -10,9 +10,9 @@ import traceback
 import numpy as np
 import pytest
 
-import winnow.training.members  # noqa: F401  registers every member
 from winnow.errors import ConfigError
-from winnow.registry import aliases, bind, load_function, members, register, resolve
+from winnow.registry import aliases, bind, members, register, resolve
+from winnow.user_code import load_function
 
 
 def test_a_name_an_alias_and_the_function_itself_are_one():
@@ -22,7 +22,7 @@ def test_a_name_an_alias_and_the_function_itself_are_one():
 
 
 def test_published_names_say_what_else_they_presume():
-    assert resolve("loss", "no_baseline").traits["presumes"] == {"advantage": "raw"}
+    assert resolve("loss", "no_baseline").presumes == {"advantage": "raw"}
     assert aliases("loss") == {"grpo_clip": "clip", "no_baseline": "reinforce", "reinforce_with_baseline": "reinforce"}
     assert "no_baseline" not in members("loss")
 
@@ -33,8 +33,8 @@ def test_an_unknown_name_gets_a_suggestion():
 
 
 def test_an_unknown_option_gets_a_suggestion():
-    with pytest.raises(ConfigError, match=r"loss\.hgih.*no such option; did you mean 'high'"):
-        bind(resolve("loss", "clip"), {"hgih": 0.3}, key="loss")
+    with pytest.raises(ConfigError, match=r"loss\.clip_hgih.*no such option; did you mean 'clip_high'"):
+        bind(resolve("loss", "clip"), {"clip_hgih": 0.3}, key="loss")
 
 
 def test_an_option_of_the_wrong_type_names_its_key():
@@ -43,8 +43,8 @@ def test_an_option_of_the_wrong_type_names_its_key():
 
 
 def test_an_option_without_default_must_be_given():
-    def mine(shape, *, scale: float):
-        return np.full(len(shape.lengths), scale)
+    def mine(kept, *, scale: float):
+        return np.full(len(kept.lengths), scale)
 
     with pytest.raises(ConfigError, match=r"weighting\.scale is missing"):
         bind(resolve("weighting", mine), {}, key="weighting")
@@ -110,7 +110,6 @@ def test_a_file_is_read_as_an_import_reads_it(tmp_path):
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"importing .*cut\.py raised SyntaxError: .*\(cut\.py, line 2\)"):
         load_function("cut.py:f", base=tmp_path)
-    assert not any(getattr(module, "__file__", None) == str(tmp_path / "mine.py") for module in sys.modules.values())
 
 
 def test_a_wrong_signature_is_refused():
@@ -131,3 +130,47 @@ def test_a_taken_name_is_refused():
         @register("loss", "clip")
         def other(out, mb):
             return out.logprobs, {}
+
+
+@pytest.mark.parametrize(
+    ("traits", "message"),
+    [
+        ({"basline": "none"}, "the family advantage has no trait 'basline'; did you mean 'baseline'"),
+        ({"baseline": "gruop"}, "the trait 'baseline' of the family advantage is 'gruop': input should be 'group'"),
+        ({"needs": ("value",)}, r"the trait 'needs.0' of the family advantage is 'value'"),
+    ],
+)
+def test_a_misspelt_trait_is_refused_at_registration(traits, message):
+    with pytest.raises(ConfigError, match=message):
+        register("advantage", **traits)
+
+
+def test_an_unknown_family_is_refused():
+    with pytest.raises(ConfigError, match="there is no family 'advantages'; did you mean 'advantage'"):
+        register("advantages")
+
+
+def test_a_function_without_a_name_has_the_traits_that_its_family_has_by_default():
+    entry = resolve("advantage", lambda groups: [])
+    assert entry.traits.baseline == "group"
+    assert resolve("allocator", lambda stats, budget: []).traits.source == "history"
+
+
+def test_a_file_runs_once_until_its_text_changes(tmp_path):
+    file = tmp_path / "mine.py"
+    text = "from pathlib import Path\nwith (Path(__file__).parent / 'runs').open('a') as runs:\n    runs.write('x')\n"
+    file.write_text(text + "def one(groups):\n    return 1\ndef two(groups):\n    return 2\n")
+    for name in ("one", "two", "one"):
+        resolve("advantage", f"mine.py:{name}", base=tmp_path)
+    assert (tmp_path / "runs").read_text() == "x"
+    file.write_text(text + "def one(groups):\n    return 3\n")
+    assert resolve("advantage", "mine.py:one", base=tmp_path).function([]) == 3
+    assert (tmp_path / "runs").read_text() == "xx"
+
+
+def test_a_file_may_hold_a_dataclass_under_postponed_annotations(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Said:\n    word: str\ndef word(groups):\n    return Said('yes').word\n"
+    )
+    assert load_function("mine.py:word", base=tmp_path)([]) == "yes"

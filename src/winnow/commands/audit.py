@@ -14,6 +14,7 @@ import numpy as np
 from winnow.commands.score import reason, verifiers_for
 from winnow.config import Config
 from winnow.errors import ConfigError, DataError
+from winnow.families import REWARD, TASK, RewardTraits
 from winnow.records import Outcome, Problem, Prompt, Rollout
 from winnow.registry import Entry, bind, resolve
 from winnow.report.text import percent, safe, shorten
@@ -64,14 +65,14 @@ def audit_configured(config: Config, base: Path) -> Audit:
     import winnow.rewards
     import winnow.tasks  # noqa: F401  (registers them)
 
-    task = resolve("task", config.task.use, base=base)
+    task = resolve(TASK, config.task.use, base=base)
     load = bind(task, config.task.options, key="task")
     deciding = config.reward.use if config.reward.use is not None else config.reward.parts[0].use
     with verifiers_for(config, base) as verifiers:
-        return audit(load, resolve("reward", deciding, base=base), verifiers)
+        return audit(load, resolve(REWARD, deciding, base=base), verifiers)
 
 
-def audit(load: Load, entry: Entry, verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
+def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
     """Check every split that exists. `entry` is the reward's and says how an answer is phrased (its trait `example`).
 
     Raises ConfigError for a reward that does not say it, and when no split exists at all.
@@ -92,14 +93,14 @@ def audit(load: Load, entry: Entry, verifiers: Verifiers, *, splits: Iterable[st
     )
 
 
-def phrasing(entry: Entry) -> Phrase:
+def phrasing(entry: Entry[RewardTraits]) -> Phrase:
     """How a reward wants an answer said. Raises ConfigError where it does not say."""
-    if "example" not in entry.traits:
+    if entry.traits.example is None:
         raise ConfigError(
             f"the reward {entry.name!r} does not say how an answer is phrased, so no gold can be tried: register it "
             f"with example=lambda gold: <a right completion>"
         )
-    phrase: Phrase = entry.traits["example"]
+    phrase: Phrase = entry.traits.example
     return phrase
 
 

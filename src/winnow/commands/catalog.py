@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
+from typing import Any
 
 from winnow.commands.config_keys import keys
 from winnow.errors import ConfigError, did_you_mean
+from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
-from winnow.registry import Entry, aliases, members
+from winnow.registry import Entry, aliases, load_plugins, members
 from winnow.report.text import wrapped
 
-# Importing the module registers the family. Losses and engines import torch; the others must not, so each goes alone.
-REGISTERED_BY: Mapping[str, str] = MappingProxyType(
-    {
-        "task": "winnow.tasks",
-        "reward": "winnow.rewards",
-        "allocator": "winnow.algos.allocation",
-        "selector": "winnow.algos.selection",
-        "advantage": "winnow.algos.advantage",
-        "weighting": "winnow.algos.weighting",
-        "loss": "winnow.algos.loss",
-        "term": "winnow.algos.terms",
-        "engine": "winnow.engines",
-    }
-)
-KINDS = ("losses", *(f"{family}s" for family in REGISTERED_BY if family != "loss"), "keys", "metrics")
+KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics")
 
 
 def catalog(kind: str) -> Iterator[str]:
@@ -38,24 +24,27 @@ def catalog(kind: str) -> Iterator[str]:
     if kind in ("key", "keys"):
         yield from (f"{key.name}{' = ' * bool(key.default)}{key.default}\n    {wrapped(key.meaning)}" for key in keys())
         return
-    family = _family(kind)
-    importlib.import_module(REGISTERED_BY[family])
+    family = _family(kind).name
     known_as = aliases(family)
     for name, entry in members(family).items():
         yield "\n".join(_lines(entry, [alias for alias, own in known_as.items() if own == name]))
+    for why in load_plugins().values():
+        yield f"note: the members of an installed package are missing: {why}"
 
 
-def _family(kind: str) -> str:
-    for family in REGISTERED_BY:
-        if kind in (family, f"{family}s", f"{family}es"):
+def _family(kind: str) -> Family[Any]:
+    for family in FAMILIES.values():
+        if kind in (family.name, family.plural):
             return family
     raise ConfigError(f"there is nothing called {kind!r} to list{did_you_mean(kind, KINDS)}")
 
 
-def _lines(entry: Entry, also: list[str]) -> Iterator[str]:
+def _lines(entry: Entry[Any], also: list[str]) -> Iterator[str]:
     yield f"{entry.name}({', '.join(_option(p) for p in entry.options.values())})"
     if also:
         yield f"    also called {', '.join(also)}"
+    if entry.origin != "winnow":
+        yield f"    from {entry.origin or 'this process'}"
     yield f"    {entry.summary}"
 
 

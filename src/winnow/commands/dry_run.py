@@ -6,20 +6,19 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.commands.first_prompt import FirstPrompt
 from winnow.memory.plan import MemoryPlan, Room, assumed, free
 from winnow.models.device import planned_device
 from winnow.models.load import has_tokenizer, load_tokenizer
 from winnow.models.model_folder import cached_folder, on_hub, settings_folder, weight_files
-from winnow.registry import resolve
 from winnow.tasks.stream import PromptStream
-from winnow.training.build import held_out_prompts, longest, training_prompts
 from winnow.training.devices import plan_devices
+from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
+from winnow.training.prompts import held_out_prompts, longest, training_prompts
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """What came out."""
 
     first: FirstPrompt | None  # None where none could be rendered
@@ -28,7 +27,7 @@ class Rehearsal:
     notes: tuple[str, ...]  # a sentence per thing that only the network could show
 
 
-def rehearse(members: Members, *, memory: int | None = None) -> Rehearsal:
+def dry_run(members: Members, *, memory: int | None = None) -> DryRun:
     """Load the problems, render the prompts of both splits, and plan the devices; a model of the hub is looked for in
     its cache. `memory` are the bytes of the policy's device, where it is not the one of this machine.
 
@@ -50,7 +49,7 @@ def rehearse(members: Members, *, memory: int | None = None) -> Rehearsal:
     if folder is not None:
         plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory)
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
-    return Rehearsal(first, plan, free if memory is None else assumed(memory, device.type), notes)
+    return DryRun(first, plan, free if memory is None else assumed(memory, device.type), notes)
 
 
 def _about_data(hub_id: str | None) -> list[str]:
@@ -88,9 +87,7 @@ def _check_problems(members: Members) -> None:
 
 def _hub_data(members: Members) -> str | None:
     """The data set that the task would read from the hub: its option `path`, given or by default."""
-    task = members.config.task
-    option = resolve("task", task.use, base=members.base).options.get("path")
-    path = task.options.get("path", option.default if option else None)
+    path = members.task.options.get("path")
     return path if isinstance(path, str) and not path.endswith(".jsonl") and _on_hub(path) else None
 
 

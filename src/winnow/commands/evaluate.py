@@ -15,21 +15,24 @@ from typing import Any
 import numpy as np
 import torch
 
-import winnow
 from winnow.algos.estimators import pass_at_k
-from winnow.commands.first_prompt import FirstPrompt, unasked
 from winnow.commands.run_settings import settings_for
 from winnow.config import Config, Evaluate, Member, dump, merge
 from winnow.errors import ConfigError
+from winnow.families import FAMILIES
 from winnow.models.device import resolve_device
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.report.text import accuracies, duration, percent, quoted, safe
 from winnow.state.log_rows import encode
-from winnow.training.build import close_engine, engine_context, evaluation_sampling, held_out_prompts, load_model
+from winnow.training.advice import unasked
+from winnow.training.build import close_engine, engine_context, load_model
 from winnow.training.evaluation import Evaluation, evaluate
-from winnow.training.members import KEYS, check_installed, resolve_members
+from winnow.training.first_prompt import FirstPrompt
+from winnow.training.prompts import evaluation_sampling, held_out_prompts
+from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
+from winnow.version import __version__
 
 EXAMPLES = 5
 SAMPLING = ("top_p", "top_k", "min_p")  # of `evaluate`, said where they are not at their defaults
@@ -191,7 +194,7 @@ def check_found(config: Config, base: Path) -> None:
         try:
             resolve(family, use, base=base)
         except ConfigError as error:
-            key = KEYS.get(family, family)
+            key = FAMILIES[family].key
             raise ConfigError(
                 f"{key}: {error}. If that of the run was a function given from Python, only its name was saved: name "
                 f'it anew, {key} = "file.py:function", or give a configuration'
@@ -213,7 +216,7 @@ def write_metrics(measured: Measured, output: Path) -> None:
         **measured.asked(),
         "metrics": metrics,
         "pass_at": pass_at(measured),
-        "winnow": winnow.__version__,
+        "winnow": __version__,
         "config": dump(measured.config),
     }
     output.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="ascii")

@@ -33,8 +33,6 @@ class Published:
 
 def published(task: str) -> Published | None:
     """The data set behind one of winnow's tasks; None for a task without one."""
-    from winnow import tasks  # noqa: F401  registers them
-
     entry = members("task").get(task)
     path = entry.options.get("path") if entry else None
     if path is None or not isinstance(path.default, str):

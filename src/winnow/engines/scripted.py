@@ -14,8 +14,9 @@ from winnow.engines.requests import Harvest
 from winnow.engines.stopping import StopRule
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
-from winnow.registry import load_function, register
+from winnow.registry import register
 from winnow.seeds import Part
+from winnow.user_code import load_function
 
 if TYPE_CHECKING:
     from torch import Tensor

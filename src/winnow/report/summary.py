@@ -11,7 +11,7 @@ from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
 
-PHASES = ("generate", "verify", "select", "annotate", "update", "sync")
+PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")
 
 
 def training_rows(rows: Sequence[Row]) -> list[Row]:

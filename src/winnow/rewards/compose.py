@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ConfigError, did_you_mean
+from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.registry import Entry, bind, resolve
+from winnow.registry import Bound, bind, resolve
 from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
 
 Score = Callable[[Prompt, Rollout], Outcome]
@@ -63,9 +64,9 @@ def warm(spec: Mapping[str, Any]) -> None:
     for part in spec.get("parts", [spec]):
         if callable(part["use"]) or ".py:" in part["use"]:
             continue  # a user's file has been imported, which is all it can ask for
-        entry = resolve("reward", part["use"])
-        if "warm" in entry.traits:
-            entry.traits["warm"](_options(entry, part.get("options", {})))
+        entry = resolve(REWARD, part["use"])
+        if entry.traits.warm is not None:
+            entry.traits.warm({**entry.defaults, **part.get("options", {})})
 
 
 def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
@@ -80,30 +81,23 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
     if "use" not in spec:
         raise ConfigError(f"{key}.use is missing: it names the reward")
-    entry = resolve("reward", spec["use"], base=base)
-    options = dict(spec.get("options", {}))
-    function = bind(entry, options, key=key)
-    if "check" in entry.traits:
-        entry.traits["check"](_options(entry, options))
-    return entry.name, _total(entry, function)
+    bound = bind(resolve(REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
+    if bound.traits.check is not None:
+        bound.traits.check(bound.options)
+    return bound.name, _total(bound)
 
 
-def _options(entry: Entry, given: Mapping[str, Any]) -> dict[str, Any]:
-    """With the defaults of those that are not given."""
-    return {**{name: option.default for name, option in entry.options.items()}, **given}
-
-
-def _total(entry: Entry, function: Callable[..., Any]) -> Score:
-    correct_at = float(entry.traits.get("correct_at", 1.0))
+def _total(reward: Bound[RewardTraits]) -> Score:
+    function, correct_at = reward.call, float(reward.traits.correct_at)
 
     def score(prompt: Prompt, rollout: Rollout) -> Outcome:
         try:
             result = function(prompt, rollout)
         except MemoryError:
-            return failure("memory", f"the reward {entry.name!r} ran out of memory")
+            return failure("memory", f"the reward {reward.name!r} ran out of memory")
         except (Exception, SystemExit) as error:
-            return failure("raised", f"the reward {entry.name!r} raised\n{_last_lines(error)}")
-        return to_outcome(result, name=entry.name, correct_at=correct_at)
+            return failure("raised", f"the reward {reward.name!r} raised\n{_last_lines(error)}")
+        return to_outcome(result, name=reward.name, correct_at=correct_at)
 
     return score
 

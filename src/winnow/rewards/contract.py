@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from winnow.families import RewardTraits
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import Entry
 from winnow.rewards.compose import Score, make_reward
@@ -40,17 +41,22 @@ JUNK: Mapping[str, str] = {
 
 
 def check_reward(
-    entry: Entry, options: Mapping[str, Any] | None = None, *, gold: Any = "42", phrase: Any = None, best: float = 1.0
+    entry: Entry[RewardTraits],
+    options: Mapping[str, Any] | None = None,
+    *,
+    gold: Any = "42",
+    phrase: Any = None,
+    best: float = 1.0,
 ) -> None:
     """Raise AssertionError unless the reward pays `best` for its own example, never more for junk, and always the same.
 
     The example is phrased for `phrase`, by default the gold itself (a list of golds accepts any one of them).
     """
-    example = entry.traits.get("example")
+    example, meta = entry.traits.example, entry.traits.example_meta
     assert example is not None, f"the reward {entry.name!r} must declare example=lambda gold: <a right completion>"
     score = make_reward({"use": entry.function, "options": dict(options or {})})
     phrase = gold if phrase is None else phrase
-    prompt = _prompt(gold, entry.traits.get("example_meta", lambda gold: {})(phrase))
+    prompt = _prompt(gold, {} if meta is None else meta(phrase))
     right = example(phrase)
     outcome = _verdict(score, prompt, right, entry.name)
     assert outcome.kind == "correct", f"{entry.name!r} calls its own example {outcome.kind}: {right!r}"
@@ -61,9 +67,9 @@ def check_reward(
         assert junk.reward <= best, f"{entry.name!r} pays {junk.reward} for junk ({label})"
 
 
-def _check_asks(entry: Entry, score: Score, prompt: Prompt, right: str) -> None:
+def _check_asks(entry: Entry[RewardTraits], score: Score, prompt: Prompt, right: str) -> None:
     """Its example has the marks that it asks for, and without them a right answer is not found."""
-    forms = entry.traits.get("asks", ())
+    forms = entry.traits.asks
     if forms:
         met = [form for form in forms if all(mark in right for mark in form)]
         assert met, f"the example of {entry.name!r} has none of the forms that it asks for: {right!r}"

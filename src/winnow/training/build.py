@@ -15,25 +15,24 @@ from typing import Any
 import torch
 import transformers
 
-from winnow.algos.objective import Objective
-from winnow.algos.selection import Selector
-from winnow.config import Config, Update
+from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.stopping import divide_stops
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.reference import FrozenCopy, Reference, StartingAdapter
 from winnow.models.adapter import add_lora, load_adapter
-from winnow.models.load import Loaded, describe, load, load_tokenizer, padding
-from winnow.records import FloatArray, Group, Problem, Prompt, Sampling
+from winnow.models.load import Loaded, load, padding
+from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
-from winnow.tasks.templates import Rendered, check_context, render
+from winnow.training.advice import before_training
 from winnow.training.devices import plan_devices
-from winnow.training.members import Advantage, Allocator, Critic, Members, Source, Weighting, check_installed
+from winnow.training.members import Members
+from winnow.training.prompts import held_out_prompts, longest, training_prompts, training_sampling
+from winnow.training.resolve import check_installed
 from winnow.training.step_metrics import Parity
 from winnow.verify import Verifiers
 
@@ -44,25 +43,14 @@ REFERENCE = "reference/"  # what a checkpoint's tensors of the reference policy 
 class Run:
     """Everything a training step reaches for."""
 
-    config: Config
+    members: Members
     folder: Path
-    seed: int
     sampling: Sampling
-    update: Update
-    needs: frozenset[str]
     prompts: PromptStream
     held_out: tuple[Prompt, ...]
-    allocate: Allocator
-    source: Source
     history: History
     engine: Engine
     verifiers: Verifiers
-    select: Selector
-    advantage: Advantage
-    group_baseline: bool
-    weighting: Weighting
-    objective: Objective
-    critic: Critic | None
     policy: Policy
     optimizer: Optimizer
     logbook: Logbook
@@ -71,9 +59,17 @@ class Run:
     notices: tuple[str, ...]  # what a person should know before the first step
     written: int = -1  # the last step that was learned and whose rows are in the log
 
+    @property
+    def config(self) -> Config:
+        return self.members.config
+
+    @property
+    def seed(self) -> int:
+        return self.members.config.seed
+
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
         """[G] for an allocator that learns from training; None where nobody would read them."""
-        return measured_gradient_norms(self.config, self.policy, groups) if self.source == "history" else None
+        return measured_gradient_norms(self.config, self.policy, groups) if self.members.source == "history" else None
 
     def parity(self) -> Parity:
         """To compare this step's log-probs of engine and policy."""
@@ -115,37 +111,20 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
         engine = members.engine(engine_context(config, loaded))
         on_failure.callback(close_engine, engine)
         run = Run(
-            config=config,
+            members=members,
             folder=folder,
-            seed=config.seed,
             sampling=training_sampling(config),
-            update=config.update,
-            needs=members.needs,
             prompts=prompts,
             held_out=tuple(held_out.prompts),
-            allocate=members.allocate,
-            source=members.source,
             history=History(decay=config.probe.decay, remember=members.remember),
             engine=engine,
             verifiers=verifiers,
-            select=members.select,
-            advantage=members.advantage,
-            group_baseline=members.group_baseline,
-            weighting=members.weighting,
-            objective=members.objective,
-            critic=members.critic,
             policy=policy,
             optimizer=make_optimizer(config, policy),
             logbook=logbook,
             tokenizer=loaded.tokenizer,
             devices=devices,
-            notices=(
-                *_dropped(train, "training"),
-                *_dropped(held_out, "evaluation"),
-                *_too_few(config, held_out),
-                *_imprecise(config),
-                *verifiers.notices,
-            ),
+            notices=(*before_training(config, train, held_out), *verifiers.notices),
         )
         if saved is not None:
             restore(run, saved)
@@ -158,11 +137,6 @@ def close_engine(engine: Engine) -> None:
     close = getattr(engine, "close", None)
     if close is not None:
         close()
-
-
-def longest(prompts: Sequence[Prompt]) -> int:
-    """Tokens of the longest prompt."""
-    return max(len(prompt.tokens) for prompt in prompts)
 
 
 def measured_gradient_norms(config: Config, policy: Policy, groups: Sequence[Group]) -> FloatArray | None:
@@ -201,48 +175,6 @@ def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -
     return dataclasses.replace(loaded, model=model)
 
 
-def training_prompts(members: Members) -> Rendered:
-    """The problems to train on, rendered; no weight is read."""
-    return _rendered(members, members.task("train"))
-
-
-def held_out_prompts(members: Members) -> Rendered:
-    """The problems to evaluate on, rendered; no weight is read."""
-    evaluate = members.config.evaluate
-    return _rendered(members, members.task(evaluate.split)[: evaluate.problems])
-
-
-def _rendered(members: Members, problems: Sequence[Problem]) -> Rendered:
-    config = members.config
-    check_context(
-        max_prompt_tokens=config.prompt.max_prompt_tokens,
-        max_new_tokens=config.rollout.max_new_tokens,
-        context_tokens=describe(config.model.path).context,
-    )
-    tokenizer = load_tokenizer(config.model.path)
-    padding(tokenizer, config.model.pad_token)  # a name that is none is refused before any weight is read
-    divide_stops(tokenizer, config.rollout.stop)  # so is a stop string that cannot be
-    return render(problems, tokenizer, **config.prompt.model_dump(), base=members.base)
-
-
-def training_sampling(config: Config) -> Sampling:
-    rollout = config.rollout
-    return Sampling(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
-
-
-def evaluation_sampling(config: Config) -> Sampling:
-    """As in training where nothing else is said; here the distribution may be cut, as nothing is learned from it."""
-    evaluate, rollout = config.evaluate, config.rollout
-    return Sampling(
-        max_new_tokens=rollout.max_new_tokens,
-        temperature=evaluate.temperature or rollout.temperature,
-        top_p=evaluate.top_p,
-        top_k=evaluate.top_k,
-        min_p=evaluate.min_p,
-        stop=rollout.stop,
-    )
-
-
 def engine_context(config: Config, loaded: Loaded) -> EngineContext:
     return EngineContext(
         model=loaded.model,
@@ -271,28 +203,3 @@ def make_optimizer(config: Config, policy: Policy) -> Optimizer:
     options = config.optimizer.model_dump()
     warmup = options.pop("warmup_steps") * per_step
     return Optimizer(policy.parameters, **options, warmup_updates=warmup, total_updates=config.steps * per_step)
-
-
-def _too_few(config: Config, held_out: Rendered) -> list[str]:
-    asked, found = config.evaluate.problems, held_out.dropped + len(held_out.prompts)
-    if found >= asked:
-        return []
-    return [f"evaluate.problems = {asked}, but the task has {found} {config.evaluate.split} problems: all are used"]
-
-
-def _imprecise(config: Config) -> list[str]:
-    if config.model.dtype != "bfloat16" or config.model.lora is not None:
-        return []
-    return [
-        "model.dtype = 'bfloat16' trains the weights themselves in 8 bits of precision: small updates are rounded "
-        "away; use float32, or bfloat16 with model.lora"
-    ]
-
-
-def _dropped(rendered: Rendered, purpose: str) -> list[str]:
-    if not rendered.dropped:
-        return []
-    total = rendered.dropped + len(rendered.prompts)
-    return [
-        f"{rendered.dropped} of {total} {purpose} prompts are longer than prompt.max_prompt_tokens and were dropped"
-    ]

@@ -12,6 +12,7 @@ from winnow.algos.estimators import pass_at_k, standard_error
 from winnow.engines.base import Engine
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import Part
+from winnow.training.collect import collect
 from winnow.verify import Verifiers
 
 
@@ -42,9 +43,7 @@ def evaluate(
     begin = time.perf_counter()
 
     def judged(sampling: Sampling, count: int) -> tuple[Group, ...]:
-        counts = [count] * len(prompts)
-        groups = engine.generate(prompts, counts, sampling, seed=seed, on_rollout=verifiers.submit)
-        return tuple(verifiers.collect(groups))
+        return tuple(collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed))
 
     sampled = judged(sampling, rollouts_per_prompt)
     best = judged(greedily(sampling), 1) if greedy else ()

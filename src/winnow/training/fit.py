@@ -18,10 +18,11 @@ from winnow.state.logbook import METRICS
 from winnow.state.manifest import Change, compare, describe_run, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 from winnow.training.boundary import Boundary, reached, rescued, save, untouched
-from winnow.training.build import Run, build, evaluation_sampling
+from winnow.training.build import Run, build
 from winnow.training.evaluation import evaluate
 from winnow.training.members import Members
 from winnow.training.probe import plan
+from winnow.training.prompts import evaluation_sampling
 from winnow.training.signals import Leave, Stop, stop_signals
 from winnow.training.step import train_step
 from winnow.training.step_metrics import RATIOS
@@ -215,7 +216,7 @@ def _save(run: Run, at: Boundary, watch: Watch) -> Path:
 
 def _check_skipped(run: Run, step: int) -> None:
     """Raise UpdateError once more updates in a row than `update.max_skipped` could not be taken."""
-    limit, skipped = run.update.max_skipped, run.optimizer.not_finite
+    limit, skipped = run.config.update.max_skipped, run.optimizer.not_finite
     if limit and skipped >= limit:
         raise UpdateError(
             f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "

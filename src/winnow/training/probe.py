@@ -15,13 +15,14 @@ import numpy as np
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
 from winnow.training.build import Run, measured_gradient_norms
+from winnow.training.collect import collect
 from winnow.training.step_metrics import Clock, Metrics
 
 
 def plan(run: Run, step: int) -> None:
     """Make sure that there is a plan for the prompts of a step."""
     prompts = run.prompts.take(step)
-    if run.source != "probe":
+    if run.members.source != "probe":
         allocate(run, prompts, run.history.stats(prompts), steps=1)
     elif starts_window(run, step) or not run.history.has_plan(prompts):  # the latter after a change that was allowed
         run.logbook.write_between(step, probe(run, step))
@@ -49,10 +50,7 @@ def probe(run: Run, step: int) -> Metrics:
         steps = window(run, step)
         prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
-        groups = run.engine.generate(
-            prompts, counts, run.sampling, seed=(run.seed, "probe", step), on_rollout=run.verifiers.submit
-        )
-        groups = run.verifiers.collect(groups)
+        groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=(run.seed, "probe", step))
         run.verifiers.check_step(groups)
         run.history.record_probe(groups, measured_gradient_norms(run.config, run.policy, groups))
         planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
@@ -66,7 +64,7 @@ def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: 
     """
     rollout = run.config.rollout
     budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
-    counts = check_counts(run.allocate(stats, budget), len(prompts), budget)
+    counts = check_counts(run.members.allocate(stats, budget), len(prompts), budget)
     run.history.record_plan(prompts, counts, stats.pass_rate)
     return counts
 

@@ -15,6 +15,7 @@ from winnow.learner.schedule import schedule
 from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 from winnow.training.build import Run
+from winnow.training.collect import collect
 from winnow.training.step_metrics import Clock, Tally, describe
 
 
@@ -34,24 +35,24 @@ def train_step(run: Run, step: int) -> StepReport:
         groups = fill_advantages(run, groups)  # [N] or N x [L]
         updates = schedule(  # epochs x updates; weights are set, THEN rows that cannot teach leave
             groups,
-            run.weighting,
-            epochs=run.update.epochs,
-            updates_per_step=run.update.updates_per_step,
+            run.members.weighting,
+            epochs=run.config.update.epochs,
+            updates_per_step=run.config.update.updates_per_step,
             max_new_tokens=run.sampling.max_new_tokens,
             planned=len(prompts),
             pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
-            drop_silent=not run.objective.terms,
+            drop_silent=not run.members.terms,
             seed=(run.seed, "schedule", step),
         )
 
     with clock("logprobs"):  # old and reference log-probs: once, before the first update
-        updates = run.policy.compute_logprobs(updates, run.needs)
+        updates = run.policy.compute_logprobs(updates, run.members.needs)
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
             for mb in run.policy.micro_batches(batch):
-                out = run.policy.forward(mb, run.needs)  # log-probs [T]
-                value = run.objective(out, mb)  # sum of weight * (importance * loss + terms)
+                out = run.policy.forward(mb, run.members.needs)  # log-probs [T]
+                value = run.members.objective(out, mb)  # sum of weight * (importance * loss + terms)
                 run.policy.backward(value.total)
                 tally.add(value, out, mb)
             tally.close(run.optimizer.step() if batch.sequences else run.optimizer.skip())
@@ -67,14 +68,11 @@ def train_step(run: Run, step: int) -> StepReport:
 
 
 def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
-    """Groups with outcomes. Verdicts are already being reached while later rollouts are sampled."""
-    with clock("generate"):
-        groups = run.engine.generate(
-            prompts, counts.tolist(), run.sampling, seed=(run.seed, "rollout", step), on_rollout=run.verifiers.submit
-        )
-        check_fresh(groups, step)
-    with clock("verify"):
-        return run.verifiers.collect(groups)
+    """Groups with outcomes, sampled by the weights of this step."""
+    seed = (run.seed, "rollout", step)
+    groups = collect(run.engine, run.verifiers, prompts, counts.tolist(), run.sampling, seed=seed, phase=clock)
+    check_fresh(groups, step)
+    return groups
 
 
 def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
@@ -87,7 +85,7 @@ def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock)
     rollout, added = run.config.rollout, list[Group]()
     asked = sum(bool(group.rollouts) for group in groups)
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
-        carrying = sum(carries_signal(group, run.group_baseline) for group in [*groups, *added])
+        carrying = sum(carries_signal(group, run.members.group_baseline) for group in [*groups, *added])
         prompts = run.prompts.take(step, extra=number)
         if carrying >= asked or not prompts:
             break
@@ -105,23 +103,23 @@ def carries_signal(group: Group, group_baseline: bool) -> bool:
 def fill_keep(run: Run, group: Group, step: int) -> Group:
     """Failed rollouts are hidden from the selector and never kept; nor is a group that dynamic sampling replaces."""
     keep = np.zeros(len(group.rollouts), dtype=np.bool_)
-    valid = group.valid
-    if valid.any() and (not run.config.rollout.dynamic_sampling_rounds or carries_signal(group, run.group_baseline)):
-        keep[valid] = run.select(group.take(valid), Rng((run.seed, "select", step)))
+    valid, replaced = group.valid, run.config.rollout.dynamic_sampling_rounds > 0
+    if valid.any() and (not replaced or carries_signal(group, run.members.group_baseline)):
+        keep[valid] = run.members.select(group.take(valid), Rng((run.seed, "select", step)))
     return group.fill(keep=keep)
 
 
 def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     """What the critic expects, per token; without one, nothing is filled."""
-    if run.critic is None:
+    if run.members.critic is None:
         return list(groups)
-    return [group.fill(values=tuple(values)) for group, values in zip(groups, run.critic(groups), strict=True)]
+    return [group.fill(values=tuple(values)) for group, values in zip(groups, run.members.critic(groups), strict=True)]
 
 
 def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:
     """Failed rollouts are hidden from the baseline and get 0. Raises ConfigError for what is no advantage."""
     verified = [group.take(group.valid) for group in groups]
-    credits = check_credits(run.advantage(verified), verified)
+    credits = check_credits(run.members.advantage(verified), verified)
     return [group.fill(advantages=scatter(group, credit)) for group, credit in zip(groups, credits, strict=True)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from winnow.errors import ConfigError
-from winnow.registry import resolve
+from winnow.registry import in_every_process, resolve
 
 RewardSpec = Mapping[str, Any]  # what rewards.compose.make_reward reads
 WARM_UP_LIMITS = 10  # times timeout_seconds that a reward's very first verdict may take longer
@@ -52,7 +52,7 @@ def can_travel(reward: RewardSpec) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    return resolve("reward", name).function.__module__.startswith("winnow.")
+    return in_every_process(resolve("reward", name))
 
 
 def _uses(reward: RewardSpec) -> list[str | Callable[..., Any]]:

@@ -6,6 +6,7 @@ import pytest
 
 from winnow.commands.audit import audit, constants, describe, duplicates, failing_golds, overlap, phrasing
 from winnow.errors import ConfigError
+from winnow.families import REWARD, RewardTraits
 from winnow.records import Problem
 from winnow.registry import Entry, resolve
 from winnow.verify import Verifiers
@@ -85,7 +86,7 @@ def test_a_task_without_any_split_says_why() -> None:
 
 def test_a_reward_must_say_how_an_answer_is_phrased() -> None:
     with pytest.raises(ConfigError, match="register it with example="):
-        phrasing(Entry("reward", "generous", generous))
+        phrasing(Entry(REWARD, "generous", generous, RewardTraits()))
 
 
 def test_the_order_of_files_does_not_matter(test_data: Path) -> None:

@@ -55,7 +55,7 @@ def test_reading_commands_start_without_torch(run, tmp_path):
 def test_list_knows_singular_and_plural_and_its_own_kinds():
     assert winnow("list", "selector").output == winnow("list", "selectors").output
     assert "max_variance(keep_per_prompt = 4)" in winnow("list", "selectors").output
-    assert winnow("list").output.split()[0] == "losses"
+    assert winnow("list").output.split()[0] == "tasks"
 
 
 def test_show(run):

@@ -193,7 +193,7 @@ def test_the_version_is_said_once_and_everywhere():
     assert winnow.__version__.split(".")[0].isdigit()
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     assert "version" in project["project"]["dynamic"]
-    assert project["tool"]["hatch"]["version"]["path"] == "src/winnow/__init__.py"
+    assert project["tool"]["hatch"]["version"]["path"] == "src/winnow/version.py"
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -25,10 +25,10 @@ LOADS = {
 # (file below src/winnow, what it does); a new entry needs its reason here. The shim runs the program to be judged:
 # inside the sandbox, in a process of its own, and nothing imports it. A trainer and its engine's process pickle what
 # they say over a socket pair without a name, which nobody else can write to; what a model wrote is in it as text. The
-# registry runs a user's own "file.py:function", from its text, as an import would take compiled code beside it.
+# file of user code runs a "file.py:function" from its text, as an import would take compiled code beside it.
 ALLOWED: set[tuple[str, str]] = {
-    ("registry.py", "compile"),
-    ("registry.py", "exec"),
+    ("user_code.py", "compile"),
+    ("user_code.py", "exec"),
     ("verify/sandbox/shim.py", "compile"),
     ("verify/sandbox/shim.py", "exec"),
     ("engines/process/engine.py", "pickle"),

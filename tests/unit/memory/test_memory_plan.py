@@ -22,7 +22,7 @@ from winnow.memory.plan import MemoryPlan, Part, assumed, in_bytes, readable
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
 from winnow.training.devices import plan_devices
-from winnow.training.members import resolve_members, with_engine
+from winnow.training.resolve import resolve_members, with_engine
 
 GIB = 2**30
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from winnow.models.load import load
 from winnow.state.checkpoint import write_model_folder
 from winnow.training.devices import plan_devices
 from winnow.training.fit import Started
-from winnow.training.members import resolve_members
+from winnow.training.resolve import resolve_members
 
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}
 KL = [{"use": "kl", "coefficient": 0.01}]

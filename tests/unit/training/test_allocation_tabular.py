@@ -63,8 +63,7 @@ def run_of(table, allocate, source, seed=0):
         config=config,
         seed=seed,
         sampling=None,
-        source=source,
-        allocate=allocate,
+        members=SimpleNamespace(source=source, allocate=allocate),
         prompts=PromptStream(table.prompts, per_step=PER_STEP, seed=("table",)),
         history=History(decay=config.probe.decay),
         engine=table,
@@ -84,7 +83,7 @@ def walk(run, steps):
         prompts = run.prompts.take(step)
         counts = run.history.plan(prompts, step)
         groups = run.engine.generate(prompts, counts, None, seed=(run.seed, "rollout", step))
-        norms = run.policy.prompt_gradient_norms(groups, of="embedding") if run.source == "history" else None
+        norms = run.policy.prompt_gradient_norms(groups, of="embedding") if run.members.source == "history" else None
         run.history.observe(groups, norms)
         found.append({prompt.id: int(n) for prompt, n in zip(prompts, counts, strict=True)})
     return found

@@ -13,7 +13,7 @@ from winnow.records import PolicyOutput
 from winnow.state.logbook import read_metrics
 from winnow.testing import micro_batch
 from winnow.training.fit import fit
-from winnow.training.members import resolve_members
+from winnow.training.resolve import resolve_members
 
 # gsm8k.toml is for a real model and a data set that is not here; a test of the README resolves it.
 CONFIGS = sorted(p for p in (Path(__file__).parents[3] / "configs").glob("*.toml") if p.stem != "gsm8k")

@@ -11,7 +11,6 @@ import torch
 from typer.testing import CliRunner
 
 import winnow
-import winnow.training.members  # registers every member
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold

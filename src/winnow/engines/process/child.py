@@ -22,7 +22,7 @@ from winnow.engines.process.messages import Closed, Crashed, Done, Generate, Loa
 from winnow.engines.process.shared_memory import SharedWeights
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Prompt, Rollout
-from winnow.registry import load_function
+from winnow.user_code import load_function
 
 
 def serve(wire: Wire, weights: SharedWeights) -> None:

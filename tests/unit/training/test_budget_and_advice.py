@@ -4,29 +4,28 @@ from pathlib import Path
 
 import pytest
 
-import winnow.algos.advantage
-import winnow.algos.allocation
-import winnow.algos.loss
-import winnow.algos.weighting  # noqa: F401  registers what the configurations name
-from winnow.commands.budget import advice, budget, describe
+from winnow.commands.cost import describe
 from winnow.config import validate
+from winnow.training.advice import advice
+from winnow.training.budget import budget
+from winnow.training.resolve import resolve_members
 
 HERE = Path()
 
 
-def config(**keys):
+def members(**keys):
     """32 prompts x 16 rollouts, 4 kept, 1 update, 256 x 9 evaluation rollouts; limits out of the way."""
     rollout = {"max_rollouts_at_once": 512, **keys.pop("rollout", {})}
-    return validate({"rollout": rollout, **keys})
+    return resolve_members(validate({"rollout": rollout, **keys}), HERE)
 
 
 def advised(**keys):
-    c = config(**keys)
-    return list(advice(c, budget(c, HERE), HERE))
+    c = members(**keys)
+    return list(advice(c, budget(c)))
 
 
 def test_the_defaults_add_up():
-    b = budget(config(steps=100, evaluate={"every": 10}), HERE)
+    b = budget(members(steps=100, evaluate={"every": 10}))
 
     assert (b.prompts, b.rollouts, b.kept, b.updates, b.rows) == (32, 512, 4, 1, 128)
     assert (b.longest_row, b.rows_at_once, b.micro_batches) == (512 + 64, 16384 // 576, 5)
@@ -34,7 +33,7 @@ def test_the_defaults_add_up():
 
 
 def test_rows_of_the_largest_update():
-    b = budget(config(update={"updates_per_step": 5, "epochs": 2}), HERE)
+    b = budget(members(update={"updates_per_step": 5, "epochs": 2}))
     assert (b.updates, b.rows) == (10, 7 * 4)
 
 
@@ -44,16 +43,15 @@ def test_rows_of_the_largest_update():
         ("all", 16),
         ({"use": "random", "keep_per_prompt": 0.5}, 8),
         ([{"use": "random", "keep_per_prompt": 8}, {"use": "max_variance", "keep_per_prompt": 0.25}], 2),
-        ({"use": "max_variance", "keep_per_prompt": 99}, 16),
     ],
 )
 def test_what_a_chain_of_selectors_keeps(select, kept):
-    assert budget(config(select=select), HERE).kept == kept
+    assert budget(members(select=select)).kept == kept
 
 
 def test_the_description_walks_the_step():
-    c = config(steps=10, rollout={"max_new_tokens": 100})
-    lines = list(describe(c, budget(c, HERE)))
+    c = members(steps=10, rollout={"max_new_tokens": 100})
+    lines = list(describe(c.config, budget(c)))
 
     assert [line.split()[0] for line in lines] == ["rollouts", "kept", "updates", "micro-batch", "evaluation"]
     assert "32 prompts x 16 = 512 per step, up to 51k tokens" in lines[0]
@@ -63,8 +61,8 @@ def test_the_description_walks_the_step():
 
 
 def test_refills_may_multiply_what_is_sampled():
-    c = config(rollout={"max_new_tokens": 100, "dynamic_sampling_rounds": 4})
-    line = next(line for line in describe(c, budget(c, HERE)) if line.startswith("rollouts"))
+    c = members(rollout={"max_new_tokens": 100, "dynamic_sampling_rounds": 4})
+    line = next(line for line in describe(c.config, budget(c)) if line.startswith("rollouts"))
     assert "= 512 per step, and at most as many again in each of 4 refills, up to 256k tokens" in line
 
 
@@ -114,20 +112,17 @@ def test_what_is_meant_is_not_criticised(keys):
     assert advised(**keys) == []
 
 
-def test_an_allocation_that_shifts_the_objective_is_named(tmp_path):
+def test_an_allocation_that_shifts_the_objective_is_named():
     def said(**changes):
-        config = validate({"allocate": "gvm", **changes})
-        return [
-            line for line in advice(config, budget(config, tmp_path), tmp_path) if "shares of the objective" in line
-        ]
+        return [line for line in advised(**{"allocate": "gvm", **changes}) if "shares of the objective" in line]
 
     assert len(said(weighting="token")) == 1
     assert said(weighting="prompt") == said(weighting="unbiased") == said(allocate="uniform", weighting="token") == []
 
 
-def test_an_uneven_allocation_has_averages_instead_of_limits(tmp_path):
-    c = config(steps=10, allocate="gvm_online", weighting="prompt")
-    lines = list(describe(c, budget(c, tmp_path)))
+def test_an_uneven_allocation_has_averages_instead_of_limits():
+    c = members(steps=10, allocate="gvm_online", weighting="prompt")
+    lines = list(describe(c.config, budget(c)))
 
     assert "32 prompts x 16 on average, as gvm_online decides" in lines[0]
     assert lines[1].endswith("4 per prompt = 128 rows per step, on average")
@@ -136,9 +131,9 @@ def test_an_uneven_allocation_has_averages_instead_of_limits(tmp_path):
     assert not any("at most" in line for line in lines)
 
 
-def test_the_rollouts_of_a_probe_come_on_top(tmp_path):
-    c = config(steps=10, allocate="gvm", probe={"every": 4, "rollouts_per_prompt": 8}, rollout={"max_new_tokens": 100})
-    line, *_ = describe(c, budget(c, tmp_path))
+def test_the_rollouts_of_a_probe_come_on_top():
+    c = members(steps=10, allocate="gvm", probe={"every": 4, "rollouts_per_prompt": 8}, rollout={"max_new_tokens": 100})
+    line, *_ = describe(c.config, budget(c))
 
     # 4 steps x 32 prompts x 8; three windows for 10 steps of 512: 3 x 1024 / 5120
     assert line.startswith("probe        128 prompts x 8 = 1024 rollouts per window of 4 steps, 60.0% on top")

@@ -1,0 +1,70 @@
+"""What a configuration will cost, in words, in the order in which a step spends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from winnow.config import Config
+from winnow.report.text import compact, percent, quoted
+from winnow.training.budget import Budget, per_update
+from winnow.training.first_prompt import FirstPrompt
+
+SHOWN = 3000  # characters of the first prompt
+
+
+def first_prompt_lines(first: FirstPrompt, stop: Sequence[str]) -> Iterator[str]:
+    """The prompt as the policy reads it, behind a bar, and where its rollouts end."""
+    yield f"{'prompt':<13}{first.prompt.id}, {len(first.prompt.tokens)} tokens, as the policy reads it:"
+    yield quoted(first.prompt.text, limit=SHOWN, indent=" " * 13)
+    strings = f", or as soon as the text ends in {' or '.join(map(repr, stop))}" if stop else ""
+    yield f"{'stop':<13}at {' or '.join(first.stops)}{strings}"
+
+
+def describe(config: Config, b: Budget) -> Iterator[str]:
+    """The budget in words, in the order in which a step spends it.
+
+    Limits are limits only where every prompt gets the same number of rollouts; else they are averages.
+    """
+    uniform = config.allocate.label == "uniform"
+    yield from _about_probe(config, b)
+    yield _about_rollouts(config, b, uniform)
+    bound = "at most" if uniform else "on average"
+    yield f"kept         {b.kept} per prompt = {b.prompts * b.kept} rows per step, {bound}"
+    yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
+    yield (
+        f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
+        f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
+    )
+    yield f"evaluation   {b.evaluation} rollouts x {b.evaluations} times; training samples {b.rollouts * config.steps}"
+
+
+def _about_probe(config: Config, b: Budget) -> Iterator[str]:
+    if b.probe:
+        probe, rollout = config.probe, config.rollout
+        windows = math.ceil(config.steps / probe.every)  # the last one is probed whole, whatever the run still needs
+        share = windows * b.probe / (config.steps * b.rollouts)
+        yield (
+            f"probe        {b.prompts * probe.every} prompts x {probe.rollouts_per_prompt} = {b.probe} rollouts per "
+            f"window of {probe.every} steps, {percent(share)} on top of the run's own; "
+            f"up to {compact(b.probe * rollout.max_new_tokens)} tokens"
+        )
+
+
+def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
+    rollout = config.rollout
+    each = "" if uniform else f" on average, as {config.allocate.label} decides"
+    refills = rollout.dynamic_sampling_rounds
+    more = f", and at most as many again in each of {refills} refills" if refills else ""
+    return (
+        f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step{more}, "
+        f"up to {compact(b.rollouts * (1 + refills) * rollout.max_new_tokens)} tokens"
+    )
+
+
+def _per_step(config: Config, b: Budget, rows: str) -> str:
+    update = config.update
+    return (
+        f"updates      {update.epochs} epoch{'s' * (update.epochs > 1)} x {update.updates_per_step} = {b.updates} per "
+        f"step, each {per_update(config, b)} prompts and {rows}; {b.updates * config.steps} in the run"
+    )

@@ -1,0 +1,178 @@
+"""Every warning about a configuration that is valid, in one place: what would waste compute, or measure little."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from winnow.config import Config
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.seeds import Rng
+from winnow.tasks.templates import PLAIN, Rendered
+from winnow.training.budget import Budget, per_update
+from winnow.training.first_prompt import TAG, FirstPrompt
+from winnow.training.members import Members
+
+
+def advice(members: Members, b: Budget) -> Iterator[str]:
+    """One sentence per key that wastes compute, with the number that would fit."""
+    yield from _about_selection(members, b)
+    yield from _about_shares(members)
+    yield from _about_updates(members, b)
+    yield from _about_sizes(members.config, b)
+    yield from _about_precision(members.config)
+    yield from _about_evaluation(members.config, b)
+
+
+def before_training(config: Config, train: Rendered, held_out: Rendered) -> Iterator[str]:
+    """What a run says before its first step: prompts that were dropped, problems that are missing, lost precision."""
+    yield from _about_dropped(train, "training")
+    yield from _about_dropped(held_out, "evaluation")
+    asked, found = config.evaluate.problems, held_out.dropped + len(held_out.prompts)
+    if found < asked:
+        yield f"evaluate.problems = {asked}, but the task has {found} {config.evaluate.split} problems: all are used"
+    yield from _about_precision(config)
+
+
+def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
+    """A sentence per reward that reads its answer in a form which the prompt does not ask for."""
+    for reward in members.rewards:
+        forms = reward.traits.asks
+        if forms and not any(all(_asked(mark, first) for mark in form) for form in forms):
+            wanted = ", or ".join(" and ".join(f"'{mark}'" for mark in form) for form in forms)
+            fitting = [name for name, text in PLAIN.items() if all(mark in text for mark in forms[0])]
+            template = "".join(f", set prompt.template = {name!r}" for name in fitting)
+            yield (
+                f"reward = {reward.name!r} reads an answer by {wanted}, and the prompt asks for it nowhere: a "
+                f"policy that was not taught to write so gets no reward, and learns nothing; ask for it in "
+                f"prompt.system or in a template of your own{template}, or choose another reward"
+            )
+
+
+def _asked(mark: str, first: FirstPrompt) -> bool:
+    """It stands in the prompt, or consists of tags that the policy has met as tokens of their own."""
+    tags = re.findall(TAG, mark)
+    return mark in first.prompt.text or (bool(tags) and first.known.issuperset(tags))
+
+
+def _about_dropped(rendered: Rendered, purpose: str) -> Iterator[str]:
+    if rendered.dropped:
+        total = rendered.dropped + len(rendered.prompts)
+        yield (
+            f"{rendered.dropped} of {total} {purpose} prompts are longer than prompt.max_prompt_tokens and were dropped"
+        )
+
+
+def _about_selection(members: Members, b: Budget) -> Iterator[str]:
+    count = members.config.rollout.rollouts_per_prompt
+    if b.kept >= count > 1 and any("keep_per_prompt" in selector.options for selector in members.selectors):
+        yield (
+            f"select keeps all {count} rollouts of a prompt: nothing is dropped; lower keep_per_prompt to "
+            f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or say select = 'all'"
+        )
+    over_kept = members.advantage.options.get("statistics", "kept") == "kept"
+    if b.kept == 1 and members.group_baseline and over_kept:
+        yield (
+            f"one rollout is kept per prompt, and {members.advantage.name!r} compares rollouts of one prompt: every "
+            f"advantage is 0 and nothing is learned; keep at least 2"
+        )
+
+
+def _about_shares(members: Members) -> Iterator[str]:
+    """Neither an allocator nor a selector may change a prompt's share of the objective."""
+    weighting, config = members.weighting, members.config
+    if weighting.traits.total == "prompts" and _drops_correct(members):
+        yield (
+            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some of the correct ones, "
+            f"and the gradient shrinks by their share; use select = 'all', or weighting = 'prompt'"
+        )
+    if config.allocate.label != "uniform" and weighting.traits.share != "equal":
+        yield (
+            f"allocate = {config.allocate.label!r} gives prompts unequal numbers of rollouts, and weighting = "
+            f"{weighting.name!r} then gives them unequal shares of the objective; use 'prompt', or for 0/1 credit "
+            f"'unbiased' or 'accepted'"
+        )
+
+
+def _drops_correct(members: Members) -> bool:
+    """Whether the selectors drop a correct rollout of a group that is all correct, or half of it.
+
+    One that drops only what has no credit, as RAFT's filter does, changes no share.
+    """
+    count = members.config.rollout.rollouts_per_prompt
+    for correct in (count, math.ceil(count / 2)):
+        group = _group(correct, count)
+        if not members.select(group, Rng(("check",)))[:correct].all():
+            return True
+    return False
+
+
+def _group(correct: int, count: int) -> Group:
+    """Rollouts without a text, of which the first are correct."""
+    prompt = Prompt(id="check", tokens=np.zeros(0, np.int64), text="", answer=None, task="")
+    rollouts = [
+        Rollout(index=i, tokens=np.zeros(1, np.int64), logprobs=np.zeros(1), text="", finish="stop", version=0)
+        for i in range(count)
+    ]
+    outcomes = [
+        Outcome(reward=float(i < correct), correct=i < correct, kind="correct" if i < correct else "wrong")
+        for i in range(count)
+    ]
+    return Group(prompt=prompt, rollouts=tuple(rollouts), outcomes=tuple(outcomes))
+
+
+def _about_updates(members: Members, b: Budget) -> Iterator[str]:
+    config, prompts = members.config, b.prompts
+    cuts = config.update.updates_per_step
+    if cuts > prompts:
+        yield (
+            f"update.updates_per_step = {cuts} > {prompts} prompts: whole prompts are dealt to updates, so "
+            f"{cuts - prompts} stay empty; use at most {prompts}"
+        )
+    elif prompts % cuts:
+        fitting = [n for n in range(1, prompts + 1) if prompts % n == 0]
+        below, above = max(n for n in fitting if n < cuts), min(n for n in fitting if n > cuts)
+        yield (
+            f"update.updates_per_step = {cuts} deals {prompts} prompts unevenly, {per_update(config, b)} per update; "
+            f"use {below} or {above}"
+        )
+    if b.updates > 1 and members.loss.name == "reinforce":
+        yield (
+            f"loss = {config.loss.label!r} has no ratio and no clip, but the weights move {b.updates} times per step: "
+            f"all updates but the first are biased; use loss = 'clip', or one update per step"
+        )
+
+
+def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
+    tokens, at_once = config.update.tokens_per_micro_batch, config.rollout.max_rollouts_at_once
+    if tokens < b.longest_row:
+        yield (
+            f"update.tokens_per_micro_batch = {tokens} is less than one longest row ({b.longest_row} tokens): such "
+            f"rows run alone and above the limit; use at least {b.longest_row}"
+        )
+    most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
+    if at_once >= 4 * most:
+        yield (
+            f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
+        )
+
+
+def _about_precision(config: Config) -> Iterator[str]:
+    if config.model.dtype == "bfloat16" and config.model.lora is None:
+        yield (
+            "model.dtype = 'bfloat16' trains weights of 8 significant bits: most small AdamW updates are rounded away "
+            "(two at a learning rate of 1e-5 changed 0.6% of the parameters); use 'float32', or train a model.lora"
+        )
+
+
+def _about_evaluation(config: Config, b: Budget) -> Iterator[str]:
+    every = config.evaluate.every
+    if every and b.evaluation > b.rollouts * every:
+        yield (
+            f"an evaluation samples {b.evaluation} rollouts, more than the {b.rollouts * every} of the {every} "
+            f"training steps before it; set evaluate.every to {math.ceil(b.evaluation / b.rollouts)}, or lower "
+            f"evaluate.problems"
+        )

@@ -1,0 +1,66 @@
+"""What a configuration asks for, in counts: by arithmetic alone, without torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from winnow.algos.selection import kept_size
+from winnow.config import Config
+from winnow.training.members import Members
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The counts of one step, and of the evaluations around it."""
+
+    prompts: int
+    rollouts: int  # of the step
+    kept: int  # of each prompt, at most
+    updates: int  # optimizer updates of the step
+    rows: int  # of the largest update, at most
+    longest_row: int  # tokens, prompt included
+    rows_at_once: int  # the longest ones that one micro-batch takes
+    probe: int  # rollouts of one probe, not trained on; 0 where the allocator asks for none
+    evaluation: int  # rollouts of one evaluation
+    evaluations: int  # over the run
+
+    @property
+    def micro_batches(self) -> int:
+        """Of the largest update, when every row is as long as can be."""
+        return math.ceil(self.rows / self.rows_at_once)
+
+
+def budget(members: Members) -> Budget:
+    """The counts of a configuration."""
+    config = members.config
+    rollout, update, evaluate = config.rollout, config.update, config.evaluate
+    kept, probes = _kept(members), members.source == "probe"
+    longest = config.prompt.max_prompt_tokens + rollout.max_new_tokens
+    return Budget(
+        prompts=rollout.prompts_per_step,
+        rollouts=rollout.prompts_per_step * rollout.rollouts_per_prompt,
+        kept=kept,
+        updates=update.epochs * update.updates_per_step,
+        rows=math.ceil(rollout.prompts_per_step / update.updates_per_step) * kept,
+        longest_row=longest,
+        rows_at_once=max(1, update.tokens_per_micro_batch // longest),
+        probe=config.probe.every * rollout.prompts_per_step * config.probe.rollouts_per_prompt if probes else 0,
+        evaluation=evaluate.problems * (evaluate.rollouts_per_prompt + evaluate.greedy),
+        evaluations=2 + ((config.steps - 1) // evaluate.every if evaluate.every else 0),
+    )
+
+
+def per_update(config: Config, b: Budget) -> str:
+    """Prompts of each optimizer update: "16", or "11 or 10"."""
+    few, more = divmod(b.prompts, config.update.updates_per_step)
+    return f"{few + 1} or {few}" if more else str(few)
+
+
+def _kept(members: Members) -> int:
+    """What the chain of selectors leaves of one prompt; one that does not say counts as keeping all."""
+    left = members.config.rollout.rollouts_per_prompt
+    for selector in members.selectors:
+        if "keep_per_prompt" in selector.options:
+            left = kept_size(selector.options["keep_per_prompt"], left)
+    return left

@@ -1,0 +1,35 @@
+"""Prompts in, judged groups out: what a step, a probe and an evaluation have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from winnow.engines.base import Engine
+from winnow.records import Group, Prompt, Sampling
+from winnow.seeds import Part
+from winnow.verify import Verifiers
+
+Phase = Callable[[str], AbstractContextManager[Any]]
+
+
+def collect(
+    engine: Engine,
+    verifiers: Verifiers,
+    prompts: Sequence[Prompt],
+    counts: Sequence[int],
+    sampling: Sampling,
+    *,
+    seed: tuple[Part, ...],
+    phase: Phase = nullcontext,
+) -> list[Group]:
+    """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
+
+    A rollout is judged as soon as it is finished, while later ones are sampled. `phase` times "generate" (sampling,
+    with the judging that overlaps it) and "verify" (waiting for verdicts afterwards).
+    """
+    with phase("generate"):
+        groups = engine.generate(prompts, counts, sampling, seed=seed, on_rollout=verifiers.submit)
+    with phase("verify"):
+        return verifiers.collect(groups)

@@ -1,0 +1,105 @@
+"""What does not fit together: members and keys that are each right by themselves, in combinations that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from winnow.errors import ConfigError
+from winnow.families import Source
+from winnow.training.members import Members
+
+# Which keys of `probe` an allocator reads, by where its knowledge comes from, and that in words.
+_PROBE_KEYS: Mapping[Source, frozenset[str]] = {
+    "none": frozenset(),
+    "history": frozenset({"gradient_norm", "decay"}),
+    "probe": frozenset({"every", "rollouts_per_prompt", "gradient_norm", "outer_reset"}),
+}
+_KNOWS: Mapping[Source, str] = {
+    "none": "which needs to know nothing of the prompts",
+    "history": "which knows the prompts from earlier visits and does not probe",
+    "probe": "which probes anew and forgets earlier visits",
+}
+
+
+def check_combinations(members: Members) -> None:
+    """Raise ConfigError, naming key and remedy, for the first combination that cannot be meant."""
+    for check in (
+        _check_engine,
+        _check_presumed,
+        _check_probe,
+        _check_keep,
+        _check_values,
+        _check_limits,
+        _check_reset,
+    ):
+        check(members)
+
+
+def _check_engine(members: Members) -> None:
+    if members.engine.traits.fits is not None:
+        members.engine.traits.fits(members.config)
+
+
+def _check_presumed(members: Members) -> None:
+    """A published name may stand for more than a loss."""
+    config = members.config
+    for key, name in members.loss.entry.presumes.items():
+        chosen = getattr(config, key).label
+        if chosen != name:
+            raise ConfigError(
+                f"loss = {config.loss.label!r} presumes {key} = {name!r}, but {key} is {chosen!r}; "
+                f"set {key} = {name!r}, or name the loss {members.loss.name!r}"
+            )
+
+
+def _check_probe(members: Members) -> None:
+    """A key of `probe` that the allocator never reads would be ignored without a word."""
+    config, source = members.config, members.source
+    for key, field in type(config.probe).model_fields.items():
+        if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
+            raise ConfigError(
+                f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
+                f"{config.allocate.label!r}, {_KNOWS[source]}; remove it, or choose "
+                f"allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}"
+            )
+
+
+def _check_keep(members: Members) -> None:
+    rollouts = members.config.rollout.rollouts_per_prompt
+    for member in members.config.select if members.config.allocate.use == "uniform" else ():
+        keep = member.options.get("keep_per_prompt")
+        if isinstance(keep, int) and keep > rollouts:
+            raise ConfigError(
+                f"select.keep_per_prompt = {keep} is above rollout.rollouts_per_prompt = {rollouts}: nothing would "
+                f"ever be dropped; lower it to at most {rollouts}, or sample more"
+            )
+
+
+def _check_values(members: Members) -> None:
+    if "values" in members.advantage.traits.needs and members.critic is None:
+        raise ConfigError(
+            f"advantage = {members.advantage.name!r} needs values, and there is no critic; give one from Python "
+            f"(winnow.train(critic=...)), or choose an advantage with another baseline"
+        )
+
+
+def _check_limits(members: Members) -> None:
+    """What exceeds a reward's own time limit is wrong; what exceeds the worker's, which kills, is failed."""
+    limit = members.config.verify.timeout_seconds
+    for reward in members.rewards:
+        name = reward.traits.own_limit
+        own = None if name is None else reward.options[name]
+        if own is not None and own >= limit:
+            raise ConfigError(
+                f"verify.timeout_seconds = {limit} would end the reward {reward.name!r} before its own limit, "
+                f"reward.{name} = {own}, could call it wrong; raise the former above the latter"
+            )
+
+
+def _check_reset(members: Members) -> None:
+    reset = members.config.probe.outer_reset
+    if reset in ("reference", "both") and "ref_logprobs" not in members.needs:
+        raise ConfigError(
+            f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one; add a KL "
+            f"term, or use {'optimizer' if reset == 'both' else 'none'!r}"
+        )

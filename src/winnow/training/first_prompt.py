@@ -1,0 +1,28 @@
+"""The first prompt of a run, rendered: what the policy will read, where its rollouts end, and which tags it knows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from winnow.models.load import ends
+from winnow.records import Prompt
+
+TAG = re.compile(r"</?\w+>")
+
+
+@dataclass(frozen=True)
+class FirstPrompt:
+    """One prompt of a run."""
+
+    prompt: Prompt
+    stops: tuple[str, ...]  # the tokens that end a rollout
+    known: frozenset[str]  # the tags that are tokens of the policy's own: it has met them in training
+
+    @classmethod
+    def of(cls, prompt: Prompt, tokenizer: Any, path: str) -> FirstPrompt:
+        """Reads the settings of the model at `path`, and no weight."""
+        stops = (tokenizer.convert_ids_to_tokens(end) or f"token {end}" for end in ends(path, tokenizer))
+        tags = (token.content for token in tokenizer.added_tokens_decoder.values() if TAG.fullmatch(token.content))
+        return cls(prompt, tuple(stops), frozenset(tags))

@@ -1,0 +1,164 @@
+"""From names to functions: every member that a configuration names is looked up once, and its options are bound.
+
+A mistake ends here, before data, model or device are touched.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from winnow.algos.objective import Objective, Term
+from winnow.algos.selection import chain
+from winnow.config import Config, Member
+from winnow.errors import ConfigError
+from winnow.families import (
+    ADVANTAGE,
+    ALLOCATOR,
+    ENGINE,
+    LOSS,
+    REWARD,
+    SELECTOR,
+    TASK,
+    TERM,
+    WEIGHTING,
+    AdvantageTraits,
+    AllocatorTraits,
+    Family,
+    LossTraits,
+    RewardTraits,
+    TermTraits,
+    Traits,
+)
+from winnow.metrics import RATIOS, distinct
+from winnow.registry import Bound, Entry, bind, resolve
+from winnow.rewards.compose import make_reward
+from winnow.training.combinations import check_combinations
+from winnow.training.members import Critic, Members
+from winnow.user_code import said_by_name
+
+T = TypeVar("T", bound=Traits)
+
+# What `auto` means where there is a second CUDA device: it is vLLM's alone.
+SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
+
+
+def resolve_members(config: Config, base: Path, *, critic: Critic | None = None) -> Members:
+    """Look every name up and bind every option; `auto` becomes an engine. Raises ConfigError naming the key.
+
+    `critic` gives the values that some advantages want; it comes from Python, as winnow trains none itself.
+    """
+    config = with_engine(config)
+    advantage = _bound(ADVANTAGE, config.advantage, base)
+    selectors = tuple(_bound(SELECTOR, member, base) for member in config.select)
+    loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
+    reward = reward_spec(config)
+    make_reward(reward, base=base)  # a wrong reward ends here, not in a worker
+    members = Members(
+        config=config,
+        base=base,
+        task=_bound(TASK, config.task, base),
+        reward=reward,
+        rewards=tuple(_reward(part, base) for part in reward.get("parts", [reward])),
+        allocate=_allocator(config, base, advantage),
+        selectors=selectors,
+        advantage=advantage,
+        weighting=_bound(WEIGHTING, config.weighting, base),
+        loss=loss,
+        terms=terms,
+        engine=_bound(ENGINE, config.rollout.engine, base),
+        critic=None if critic is None else said_by_name("the critic", critic, critic),
+        select=chain(selectors),
+        objective=_objective(config, loss, terms),
+        needs=_needs(config, loss, terms),
+    )
+    check_combinations(members)
+    return members
+
+
+def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool | None = None) -> Config:
+    """The configuration with an engine instead of `auto`: vLLM on a second CUDA device where there is one and the
+    policy is on the first, else `native`, which needs none. By default both are looked for here.
+    """
+    engine = config.rollout.engine
+    if engine.use != "auto":
+        return config
+    if engine.options:
+        raise ConfigError(
+            f"rollout.engine.{next(iter(engine.options))}: 'auto' has no options; name the engine that they are for"
+        )
+    devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
+    installed = is_installed("vllm") if vllm is None else vllm
+    two = devices >= 2 and installed and config.device in ("auto", "cuda") and config.model.dtype != "float64"
+    chosen = SECOND_DEVICE if two else {"use": "native"}
+    rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
+    return config.model_copy(update={"rollout": rollout})
+
+
+def check_installed(members: Members) -> None:
+    """Raise ConfigError where the engine needs a package that is not here."""
+    package = members.engine.traits.requires
+    if package is not None and not is_installed(package):
+        raise ConfigError(
+            f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here; install "
+            f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU), or choose the engine 'native'"
+        )
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; it is not imported for that."""
+    return importlib.util.find_spec(package) is not None
+
+
+def reward_spec(config: Config) -> dict[str, Any]:
+    """The reward as plain data, the form in which it travels to a worker."""
+    reward = config.reward
+    if reward.use is not None:
+        return {"use": reward.use, "options": reward.options}
+    parts = [{"use": p.use, "weight": p.weight, "options": p.options} for p in reward.parts]
+    return {"parts": parts, "shaping": reward.shaping}
+
+
+def _entry(family: Family[T], member: Member, base: Path) -> Entry[T]:
+    try:
+        return resolve(family, member.use, base=base)
+    except ConfigError as error:
+        raise ConfigError(f"{family.key}: {error}") from error
+
+
+def _bound(family: Family[T], member: Member, base: Path) -> Bound[T]:
+    return bind(_entry(family, member, base), member.options, key=family.key)
+
+
+def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
+    return bind(_entry(REWARD, Member(use=part["use"]), base), part["options"], key=REWARD.key)
+
+
+def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
+    """Under a group baseline one rollout teaches nothing: who gets any gets at least 2, unless told otherwise."""
+    entry = _entry(ALLOCATOR, config.allocate, base)
+    pairs = {"minimum": 2} if advantage.traits.baseline == "group" and "minimum" in entry.options else {}
+    return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
+
+
+def _objective(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> Objective:
+    names = distinct([term.name for term in terms], taken=RATIOS)
+    return Objective(
+        loss=loss.call,
+        terms=tuple(
+            Term(name, said.coefficient, term.call) for name, said, term in zip(names, config.terms, terms, strict=True)
+        ),
+    )
+
+
+def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> frozenset[str]:
+    """What the learner must compute. With a single optimizer update per step the ratio is 1, and old log-probs would
+    be computed for nothing, unless they correct for the engine.
+    """
+    declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
+    single = config.update.epochs * config.update.updates_per_step == 1
+    return declared if single and not config.update.max_importance else declared | {"old_logprobs"}
