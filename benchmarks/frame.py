@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
 PACKAGES = ("winnow-rl", "torch", "transformers")
 T = TypeVar("T")
 Turn = dict[str, tuple[T, float]]  # of each contestant: what it returned, and its seconds
@@ -107,10 +109,17 @@ def write(name: str, report: Mapping[str, Any], *, packages: Sequence[str] = PAC
         },
         **report,
     }
-    path = HERE / "results" / f"{full['date']}_{name}.json"
+    path = _free(f"{full['date']}_{name}")
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(full, indent=1, ensure_ascii=True) + "\n", encoding="ascii")
     return path
+
+
+@functools.cache  # what is written again by the same run replaces itself
+def _free(name: str) -> Path:
+    """The result of another run is not overwritten: the day's second is called <name>_2."""
+    stems = (name, *(f"{name}_{number}" for number in range(2, 1000)))
+    return next(path for path in (RESULTS / f"{stem}.json" for stem in stems) if not path.exists())
 
 
 def _relative(word: str) -> str:
