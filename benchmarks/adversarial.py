@@ -10,7 +10,6 @@ try to write a file. Writes benchmarks/results/<date>_adversarial.json.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import resource
@@ -22,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import numpy as np
 
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -214,9 +213,7 @@ def with_environment(changes: Mapping[str, str], work: Callable[[], Any]) -> Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=1000, help="answers per setting")
-    times = parser.parse_args().times
+    options = frame.parse(frame.parser(__doc__, times=(1000, "answers per setting")))
     found = {}
     for ground, environment in GROUND_TYPES.items():
         if ground == "with gmpy2" and importlib.util.find_spec("gmpy2") is None:
@@ -224,7 +221,7 @@ def main() -> None:
             continue
         for thread, run in {"main thread": lambda work: work(), "another thread": in_thread}.items():
             name = f"{ground}, {thread}"
-            found[name] = with_environment(environment, lambda run=run: run(lambda: measure(times)))
+            found[name] = with_environment(environment, lambda run=run: run(lambda: measure(options.times)))
             print(name, found[name])
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     report = {
@@ -236,7 +233,7 @@ def main() -> None:
         "settings": found,
     }
     print(f"largest process: {peak:.0f} MB of {MEMORY_MB}")
-    print(f"written: {dated.write('adversarial', report, packages=('winnow-rl', 'math-verify', 'sympy', 'gmpy2'))}")
+    frame.finish("adversarial", report, options, packages=("winnow-rl", "math-verify", "sympy", "gmpy2"))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ benchmarks/results/<date>_chaos.json with --write; exits with 1 where anything d
 
 from __future__ import annotations
 
-import argparse
 import collections
 import functools
 import hashlib
@@ -38,7 +37,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import dated
+import frame
 import torch
 
 import winnow
@@ -399,13 +398,11 @@ def report(trials: Sequence[Trial], seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = frame.parser(__doc__, kills=100, seed=0)
     parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=ROTATION)
     parser.add_argument("--named-only", action="store_true", help="no moment that depends on how fast the machine is")
     parser.add_argument("--write", action="store_true", help="write a dated result")
-    arguments = parser.parse_args()
+    arguments = frame.parse(parser)
     torch.set_num_threads(1)
     trials = []
     with tempfile.TemporaryDirectory(prefix="winnow-chaos-") as home:
@@ -420,7 +417,7 @@ def main() -> int:
     kinds = found["kinds_of_moment"]
     print(f"{found['kills_equal']} of {found['kills']} kills, {kinds} kinds of moment, ended in equal bytes")
     if arguments.write:
-        print(dated.write("chaos", found, packages=("torch", "transformers", "peft", "safetensors")))
+        frame.finish("chaos", found, packages=(*frame.PACKAGES, "peft", "safetensors"))
     return 0 if all(result.equal for result in trials) else 1
 
 

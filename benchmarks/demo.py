@@ -6,11 +6,10 @@ python benchmarks/demo.py runs/demo-...
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 
 from winnow.state.logbook import read_metrics, totals
 
@@ -30,8 +29,13 @@ def summary(run: Path) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def main() -> None:
+    parser = frame.parser(__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = frame.parse(parser).folder
     report = {run.name: summary(run) for run in sorted(folder.iterdir()) if (run / "metrics.jsonl").is_file()}
-    path = dated.write("demo", {"runs": report}, packages=("torch", "transformers"))
-    print(path.read_text(encoding="ascii"))
+    frame.finish("demo", {"runs": report}, show=("runs",))
+
+
+if __name__ == "__main__":
+    main()

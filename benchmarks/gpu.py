@@ -25,12 +25,13 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
+import frame
 import torch
-from gpu_ceilings import ceilings
 from gpu_generation import entrants, generation
-from gpu_lab import Lab
+from gpu_lab import SECONDS, Lab
 from gpu_update import updates
 
+PER_RUN = 10  # operations per timed run
 Section = tuple[str, Callable[[], None], float]  # name, work, share of the whole time by which it must be over
 
 
@@ -76,16 +77,18 @@ def _sections(lab: Lab, known: dict[str, float]) -> list[Section]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(
+        __doc__,
+        most_rollouts=(512, "tried in one micro-batch"),
+        prompt_tokens=128,
+        tokens=(256, "of every rollout"),
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--minutes", type=float, default=8.5, help="what would end later is skipped")
     parser.add_argument("--shape", nargs="+", default=["1.5B", "3B", "0.5B"], help="the first one is the main line")
     parser.add_argument("--rollouts", type=int, nargs="+", default=[64, 8, 512, 128, 256, 32, 16], help="in this order")
     parser.add_argument("--few-rollouts", type=int, nargs="+", default=[64, 512, 8], help="for the other shapes")
-    parser.add_argument("--most-rollouts", type=int, default=512, help="tried in one micro-batch")
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=256, help="of every rollout")
     parser.add_argument(
         "--native",
         type=_native,
@@ -97,7 +100,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds-per-point", type=float, default=8.0, help="spent on repeating a measurement")
     parser.add_argument("--seconds-for-pairs", type=float, default=45.0)
     parser.add_argument("--commit", help="what is measured, where the machine has the files without their history")
-    return parser.parse_args()
+    return frame.parse(parser)
 
 
 def _native(text: str) -> tuple[str, dict[str, Any]]:
@@ -110,6 +113,44 @@ def _native(text: str) -> tuple[str, dict[str, Any]]:
         except tomllib.TOMLDecodeError:
             options[key] = value
     return text, options
+
+
+def ceilings(lab: Lab) -> dict[str, float]:
+    """`bandwidth` in bytes per second, the best of three ways to move memory, and `matmul` in operations per second."""
+    large = lab.device.type == "cuda"
+    rows = torch.randn(65536 if large else 1024, 16384 if large else 1024, device=lab.device, dtype=lab.dtype)  # 2 GiB
+    side = 8192 if large else 256
+    a, b = (torch.randn(side, side, device=lab.device, dtype=lab.dtype) for _ in range(2))
+    moved = _moves(rows)
+    speeds = {name: _speed(lab, name, work, amount) for name, (work, amount) in moved.items()}
+    matmul = _speed(lab, "matmul", lambda: a @ b, 2 * side**3)
+    return {"bandwidth": max(speeds.values()), "matmul": matmul}
+
+
+def _moves(rows: torch.Tensor) -> dict[str, tuple[Callable[[], Any], int]]:
+    """Work and the bytes that it reads and writes."""
+    size = rows.numel() * rows.element_size()
+    other, target = torch.ones_like(rows), torch.empty_like(rows)
+    vector = torch.ones(rows.shape[1], device=rows.device, dtype=rows.dtype)
+    return {
+        "copy": (lambda: target.copy_(rows), 2 * size),
+        "triad": (lambda: torch.add(rows, other, alpha=3.0, out=target), 3 * size),
+        "matrix times vector": (lambda: rows @ vector, size),
+    }
+
+
+def _speed(lab: Lab, name: str, work: Callable[[], Any], amount: int) -> float:
+    """Amount per second; 0 where it could not be measured."""
+
+    def run() -> None:
+        for _ in range(PER_RUN):
+            work()
+
+    measured = lab.measure("ceiling", 1, {"what": name}, run, repeats=5)
+    speed = PER_RUN * amount / min(measured["seconds"]) if SECONDS in measured else 0.0
+    unit, scale = ("tera_operations", 1e12) if name == "matmul" else ("gigabytes", 1e9)
+    lab.record(measured | {f"{unit}_per_second": round(speed / scale, 2)})
+    return speed
 
 
 def _device(device: torch.device) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import continuous_batching
-from continuous_batching import Work
+import frame
+from baselines import Work, generate, generate_batch
 from gpu_lab import SECONDS, Cost, Lab, cost_of, engine_context, random_model, random_prompts, release
 
 import winnow.engines  # noqa: F401  # registers native
@@ -56,11 +55,11 @@ def entrants(lab: Lab) -> list[Entrant]:
     """Who takes part, by name. Raises ConfigError where native has no such option."""
     everyone = [
         Entrant("native", _native({}), briefly=False, in_turns=True),
-        Entrant("generate", lambda work: lambda: continuous_batching.generate(work, 1), in_turns=True),
-        Entrant("generate_batch", lambda work: lambda: continuous_batching.generate_batch(work, 1)),
+        Entrant("generate", lambda work: lambda: generate(work, 1), in_turns=True),
+        Entrant("generate_batch", lambda work: lambda: generate_batch(work, 1)),
         Entrant(
             "generate_batch with CUDA graphs",
-            lambda work: lambda: continuous_batching.generate_batch(work, 1, cuda_graphs=True),
+            lambda work: lambda: generate_batch(work, 1, cuda_graphs=True),
             only_at=(PAIRED_AT,),
         ),
     ]
@@ -140,8 +139,8 @@ def _pairs(lab: Lab, shape: str, work: Work) -> None:
         budget=lab.options.seconds_for_pairs,
     )
     if SECONDS in measured:
-        ratios = {name: [turn["generate"] / turn[name] for turn in turns] for name in runs if name != "generate"}
-        medians = {name: round(statistics.median(ratio), 3) for name, ratio in ratios.items()}
+        seconds = {name: [turn[name] for turn in turns] for name in runs}
+        medians = {name: frame.median_ratio(seconds["generate"], seconds[name]) for name in runs if name != "generate"}
         measured |= {"turns": turns, "median_of_generate_over": medians}
     lab.record(measured)
 

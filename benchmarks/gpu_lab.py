@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import numpy as np
 import torch
 import transformers
@@ -56,7 +55,7 @@ class Lab:
         print(f"{self.section}: {what}", flush=True)
 
     def write(self) -> Path:
-        return dated.write("gpu", self.found, packages=("winnow-rl", "torch", "transformers"))
+        return frame.write("gpu", self.found)
 
     def measure(
         self,
@@ -89,7 +88,7 @@ class Lab:
         if problem:
             return point | problem
         self._seen.setdefault(kind, {})[size] = max(seconds)
-        return point | {"seconds": seconds, SECONDS: round(statistics.median(seconds), 5), "peak_gib": peak}
+        return point | {"seconds": seconds, SECONDS: frame.median(seconds), "peak_gib": peak}
 
     def time(self, work: Callable[[], Any]) -> float:
         """Seconds from asking for the work to its end on the device."""

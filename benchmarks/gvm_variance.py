@@ -22,7 +22,6 @@ benchmarks/results/<date>_gvm_variance.json.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import numpy as np
 import torch
 
@@ -62,14 +61,12 @@ class Measured:
 
 def main() -> None:
     options = _options()
-    torch.set_num_threads(options.threads)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="winnow-variance-") as folder:
         sets = [f"seed={options.seed}", "verify.workers=0"]
         run = build(resolve_members(load(CONFIG, sets), CONFIG.parent), folder=Path(folder), device=torch.device("cpu"))
         measured = measure(run, options)
     report = {
-        "settings": vars(options),
         "gradients": "exact, all parameters, per rollout",
         "parameters": sum(p.numel() for p in run.policy.parameters.values()),
         "prompts": len(measured.grams),
@@ -79,17 +76,15 @@ def main() -> None:
         "probed": {n: probed(measured, n, options) for n in options.rollouts},
         "seconds": round(time.perf_counter() - begin, 1),
     }
-    print(json.dumps({key: report[key] for key in ("prompts", "measured", "probed", "seconds")}, indent=1))
-    print(f"written: {dated.write('gvm_variance', report, packages=('winnow-rl', 'torch', 'transformers'))}")
+    frame.finish("gvm_variance", report, options, show=("prompts", "measured", "probed", "seconds"))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(
+        __doc__, prompts=64, measure=64, pool=96, probe=8, probes=200, resamples=1000, threads=1, seed=0
+    )
     parser.add_argument("--rollouts", type=int, nargs="+", default=[4, 8, 16], metavar="N", help="per prompt")
-    defaults = {"prompts": 64, "measure": 64, "pool": 96, "probe": 8, "probes": 200, "resamples": 1000}
-    for key, value in {**defaults, "threads": 1, "seed": 0}.items():
-        parser.add_argument(f"--{key}", type=int, default=value)
-    return parser.parse_args()
+    return frame.parse(parser)
 
 
 def measure(run: Run, options: argparse.Namespace) -> Measured:

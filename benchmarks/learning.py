@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 
 from winnow.config import load
 from winnow.state.logbook import read_metrics, totals
@@ -42,18 +42,16 @@ def main() -> None:
     for name in options.configs:
         found[name] = summary([_run(name, seed, options) for seed in range(options.seeds)])
         print(_line(name, found[name]), flush=True)
-    report = {"settings": vars(options), "configs": found}
-    print(f"written: {dated.write('learning', report, packages=('winnow-rl', 'torch', 'transformers'))}")
+    frame.finish("learning", {"configs": found}, options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__, threads=1)
     parser.add_argument("--configs", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--seeds", type=int, choices=range(1, 11), default=3, metavar="N", help="runs of each")
     parser.add_argument("--steps", type=int, help="instead of the configuration's own")
     parser.add_argument("--problems", type=int, help="held-out problems, instead of the configuration's own")
-    parser.add_argument("--threads", type=int, default=1)
-    return parser.parse_args()
+    return frame.parse(parser)
 
 
 def _run(name: str, seed: int, options: argparse.Namespace) -> Run:

@@ -1,4 +1,4 @@
-r"""How often the `math` grader is wrong, and how fast it is, beside plain math-verify on the same pairs.
+"""How often the `math` grader is wrong, and how fast it is.
 
     python benchmarks/math_equivalence.py
 
@@ -9,7 +9,6 @@ figure. Writes benchmarks/results/<date>_math_equivalence.json.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections import Counter
@@ -17,17 +16,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import numpy as np
 from math_pairs import DATA, KINDS, LABEL_NOISE, Pair, counts, make_pairs
 
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.verify import Verifiers
 
-REWARDS: Mapping[str, Mapping[str, Any]] = {
-    "winnow boxed, grader math": {"use": "boxed", "options": {"grader": "math"}},
-    "plain math-verify": {"use": "plain_math_verify.py:plain"},
-}
+REWARD: Mapping[str, Any] = {"use": "boxed", "options": {"grader": "math"}}
+PACKAGES = ("winnow-rl", "math-verify", "latex2sympy2_extended", "sympy", "mpmath", "gmpy2", "antlr4-python3-runtime")
 
 
 def group_of(index: int, pair: Pair) -> Group:
@@ -39,13 +36,12 @@ def group_of(index: int, pair: Pair) -> Group:
     return Group(prompt=prompt, rollouts=(rollout,))
 
 
-def judge(reward: Mapping[str, Any], pairs: Sequence[Pair], *, timeout_seconds: float) -> tuple[list[Outcome], Any]:
+def judge(pairs: Sequence[Pair], *, timeout_seconds: float) -> tuple[list[Outcome], dict[str, Any]]:
     """The outcome of every pair, and what it took."""
     groups = [group_of(i, pair) for i, pair in enumerate(pairs)]
-    base = Path(__file__).parent
     limits = {"timeout_seconds": timeout_seconds, "memory_mb": 2048, "max_failure_share": 1.0}
     before = os.times()
-    with Verifiers(reward, workers=1, base=base, **limits) as verifiers:
+    with Verifiers(REWARD, workers=1, **limits) as verifiers:
         started = time.perf_counter()
         verifiers.submit(groups[0].prompt, groups[0].rollouts[0])
         verifiers.collect(groups[:1])
@@ -105,40 +101,33 @@ def _by_kind(pairs: Iterable[Pair]) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder with the seven files")
     parser.add_argument("--timeout-seconds", type=float, default=5.0)
-    parser.add_argument("--only", choices=tuple(REWARDS), help="one of the two")
     parser.add_argument("--show", action="store_true", help="print every wrong verdict, and write no file")
-    options = parser.parse_args()
+    options = frame.parse(parser)
     pairs = make_pairs(options.data)
-    found: dict[str, Any] = {}
-    for name, reward in REWARDS.items():
-        if options.only in (None, name):
-            outcomes, speed = judge(reward, pairs, timeout_seconds=options.timeout_seconds)
-            found[name] = {**errors(pairs, outcomes), **speed}
-            _print(name, found[name], zip(pairs, outcomes, strict=True) if options.show else ())
-    if not options.show:
-        report = {
-            "pairs": len(pairs),
-            "pairs_by_kind": {
-                kind: {"label": "equal" if KINDS[kind][0] else "different", "pairs": count}
-                for kind, count in counts(pairs).items()
-            },
-            "timeout_seconds": options.timeout_seconds,
-            "label_noise": [[*key, reason] for key, reason in LABEL_NOISE.items()],
-            "graders": found,
-        }
-        print(f"written: {dated.write('math_equivalence', report, packages=PACKAGES)}")
-
-
-PACKAGES = ("winnow-rl", "math-verify", "latex2sympy2_extended", "sympy", "mpmath", "gmpy2", "antlr4-python3-runtime")
-
-
-def _print(name: str, found: Mapping[str, Any], verdicts: Iterable[tuple[Pair, Outcome]]) -> None:
-    print(name)
+    outcomes, speed = judge(pairs, timeout_seconds=options.timeout_seconds)
+    found = {**errors(pairs, outcomes), **speed}
     for key, value in found.items():
-        print(f"  {key}: {value}")
+        print(f"{key}: {value}")
+    if options.show:
+        _print_wrong(zip(pairs, outcomes, strict=True))
+        return
+    report = {
+        "pairs": len(pairs),
+        "pairs_by_kind": {
+            kind: {"label": "equal" if KINDS[kind][0] else "different", "pairs": count}
+            for kind, count in counts(pairs).items()
+        },
+        "timeout_seconds": options.timeout_seconds,
+        "label_noise": [[*key, reason] for key, reason in LABEL_NOISE.items()],
+        "grader": found,
+    }
+    frame.finish("math_equivalence", report, packages=PACKAGES)
+
+
+def _print_wrong(verdicts: Iterable[tuple[Pair, Outcome]]) -> None:
     for pair, outcome in verdicts:
         if outcome.correct is not pair.equal:
             said = "equal" if pair.equal else "different"

@@ -1,15 +1,11 @@
 r"""Metamorphic pairs: real golds rewritten so that they must, or must not, be equal to themselves.
 
-    pairs = make_pairs(folder)          # as a module
-    python benchmarks/math_pairs.py     # as a program: how many there are of each kind
-
 A kind is a function from a gold to its rewritings; what it makes is equal to the gold, or different from it, by
 construction. Where the construction is wrong for a gold, the pair stays in and stands in LABEL_NOISE with the reason.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -249,17 +245,3 @@ def counts(pairs: Iterable[Pair]) -> dict[str, int]:
     """Pairs per kind, in the order of KINDS."""
     found = Counter(pair.kind for pair in pairs)
     return {kind: found[kind] for kind in KINDS}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=DATA, help="the folder with the seven files")
-    pairs = make_pairs(parser.parse_args().data)
-    for kind, count in counts(pairs).items():
-        print(f"{kind:12} {'equal' if KINDS[kind][0] else 'different':10} {count:6,}")
-    print(f"{'':12} {'all':10} {len(pairs):6,} pairs of {len({pair.gold for pair in pairs}):,} golds")
-    print(dict(Counter(pair.source for pair in pairs)))
-
-
-if __name__ == "__main__":
-    main()

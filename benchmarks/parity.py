@@ -9,12 +9,11 @@ samples at temperature 0.9 while the policy is trained at 1. Writes benchmarks/r
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import dated
+import frame
 import torch
 from bundled import bundled
 
@@ -34,13 +33,10 @@ PRECISIONS: tuple[tuple[str, Precision], ...] = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for key, value in {"prompts": 128, "threads": 1}.items():
-        parser.add_argument(f"--{key}", type=int, default=value)
+    parser = frame.parser(__doc__, prompts=128, threads=1)
     parser.add_argument("--rollouts", type=int, nargs="+", default=[1, 12, 24])
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    report: dict[str, Any] = {"settings": vars(options)}
+    options = frame.parse(parser)
+    report: dict[str, Any] = {}
     for policy, engine in PRECISIONS:
         context, prompts = bundled(options.prompts, at_once=512, dtype=policy)
         found = {
@@ -49,7 +45,7 @@ def main() -> None:
         }
         print(f"policy in {policy}, native with dtype {engine!r}", json.dumps(found, indent=1), flush=True)
         report[f"policy in {policy}, native with dtype {engine!r}"] = found
-    print(f"written: {dated.write('parity', report, packages=('winnow-rl', 'torch', 'transformers'))}")
+    frame.finish("parity", report, options)
 
 
 def compared(

@@ -8,14 +8,13 @@ Everything is judged by the reward `reasoning_gym` in a killable worker with a l
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import numpy as np
 from adversarial import PAYLOADS
 from reasoning_gym.factory import DATASETS, create_dataset
@@ -61,10 +60,9 @@ def examine(verifiers: Verifiers, dataset: str, items: int, folder: Path) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--items", type=int, default=20)
+    parser = frame.parser(__doc__, items=20)
     parser.add_argument("--datasets", nargs="*", default=sorted(set(DATASETS) - {"composite"}))
-    options = parser.parse_args()
+    options = frame.parse(parser)
     found = {}
     limits = {"timeout_seconds": 2.0, "memory_mb": 2048, "max_failure_share": 1.0}
     with tempfile.TemporaryDirectory() as folder, Verifiers({"use": "reasoning_gym"}, workers=1, **limits) as verifiers:
@@ -83,7 +81,7 @@ def main() -> None:
         "by_data_set": found,
     }
     print({key: value for key, value in report.items() if key != "by_data_set"})
-    print(f"written: {dated.write('reasoning_gym_audit', report, packages=('winnow-rl', 'reasoning_gym', 'sympy'))}")
+    frame.finish("reasoning_gym_audit", report, packages=("winnow-rl", "reasoning_gym", "sympy"))
 
 
 if __name__ == "__main__":

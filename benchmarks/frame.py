@@ -1,0 +1,151 @@
+"""What the benchmarks share: options, threads, contestants in turns, and dated results.
+
+A result is benchmarks/results/<date>_<name>.json, with what is needed to measure it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import json
+import os
+import platform
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PACKAGES = ("winnow-rl", "torch", "transformers")
+T = TypeVar("T")
+Turn = dict[str, tuple[T, float]]  # of each contestant: what it returned, and its seconds
+
+
+def parser(doc: str | None, **integers: int | tuple[int, str]) -> argparse.ArgumentParser:
+    """With an option per integer: `max_tokens=(64, "of a rollout")` is --max-tokens, 64 unless it is given."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in integers.items():
+        value, meaning = default if isinstance(default, tuple) else (default, None)
+        made.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=meaning)
+    return made
+
+
+def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options given. Where `threads` is one of them, torch computes with so many."""
+    options = made.parse_args()
+    if "threads" in options:
+        import torch  # not above: the sandbox's programs are timed from a process without it
+
+        torch.set_num_threads(options.threads)
+    return options
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What the work returned, and its seconds."""
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start
+
+
+def paired(rounds: int, contestants: Mapping[str, Callable[[int], T]], *, warm_up: int = 1) -> list[Turn[T]]:
+    """All contestants in turn, so many rounds in one process: a machine that is busy slows all of them.
+
+    Each is given the round's number, from 1 on, as its seed; 0 while it warms up, which is left out.
+    """
+    for contestant in contestants.values():
+        for _ in range(warm_up):
+            contestant(0)
+    return [
+        {name: timed(lambda run=run, seed=seed: run(seed)) for name, run in contestants.items()}  # type: ignore[misc]
+        for seed in range(1, rounds + 1)
+    ]
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median over the rounds of the ratio within a round."""
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 3)
+
+
+def median(values: Sequence[float], digits: int = 5) -> float:
+    """Rounded."""
+    return round(statistics.median(values), digits)
+
+
+def finish(
+    name: str,
+    report: Mapping[str, Any],
+    options: argparse.Namespace | None = None,
+    *,
+    packages: Sequence[str] = PACKAGES,
+    show: Sequence[str] = (),
+) -> None:
+    """Print parts of the report, and write it with the options as its settings."""
+    if show:
+        print(json.dumps({part: report[part] for part in show}, indent=1))
+    settings = {} if options is None else {"settings": vars(options)}
+    print(f"written: {write(name, settings | dict(report), packages=packages)}")
+
+
+def write(name: str, report: Mapping[str, Any], *, packages: Sequence[str] = PACKAGES) -> Path:
+    """Date, command, commit, versions and hardware, then the report itself."""
+    full = {
+        "date": datetime.date.today().isoformat(),
+        "command": shlex.join(["python", *(_relative(word) for word in sys.argv)]),
+        "commit": _commit(),
+        "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
+        "hardware": {
+            "machine": platform.machine(),
+            "kernel": platform.release(),
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "load_average": os.getloadavg(),
+        },
+        **report,
+    }
+    path = _free(f"{full['date']}_{name}")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(full, indent=1, ensure_ascii=True) + "\n", encoding="ascii")
+    return path
+
+
+@functools.cache  # what is written again by the same run replaces itself
+def _free(name: str) -> Path:
+    """The result of another run is not overwritten: the day's second is called <name>_2."""
+    stems = (name, *(f"{name}_{number}" for number in range(2, 1000)))
+    return next(path for path in (RESULTS / f"{stem}.json" for stem in stems) if not path.exists())
+
+
+def _relative(word: str) -> str:
+    """No path of this machine in a result."""
+    return os.path.relpath(word) if word.startswith("/") else word
+
+
+def _commit() -> str:
+    head = _git("rev-parse", "HEAD").strip()
+    return f"{head} with uncommitted changes" if _git("status", "--porcelain") else head
+
+
+def _git(*arguments: str) -> str:
+    if shutil.which("git") is None:
+        return ""
+    return subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True).stdout
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())

@@ -1,0 +1,47 @@
+"""The frame that the benchmarks share, and the scripts and results that are referred to."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import frame
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_contestants_take_turns_after_they_have_warmed_up():
+    calls = []
+    runs = {name: lambda seed, name=name: calls.append(name + str(seed)) or seed for name in "ab"}
+    turns = frame.paired(2, runs, warm_up=1)
+    assert calls == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert [[turn[name][0] for name in "ab"] for turn in turns] == [[1, 1], [2, 2]]
+    assert min(seconds for turn in turns for _, seconds in turn.values()) >= 0
+
+
+def test_the_median_is_that_of_the_ratios_within_a_round():
+    assert frame.median_ratio([2.0, 30.0, 9.0], [1.0, 10.0, 9.0]) == 2.0  # of 2, 3 and 1; of the medians it is 1
+
+
+def test_a_result_of_another_run_is_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(frame, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/speed.py", "--rounds", "3"])
+    first = frame.write("speed", {"ratio": 1})
+    assert frame.write("speed", {"ratio": 2}) == first
+    frame._free.cache_clear()  # as in another process
+    second = frame.write("speed", {"ratio": 3})
+    frame._free.cache_clear()
+    assert second.name == f"{first.stem}_2.json"
+    assert [json.loads(path.read_text())["ratio"] for path in (first, second)] == [2, 3]
+    assert json.loads(first.read_text())["command"] == "python benchmarks/speed.py --rounds 3"
+
+
+def test_scripts_and_results_that_are_referred_to_exist():
+    folders = [path for name in ("docs", "scripts", "benchmarks") for path in (REPOSITORY / name).iterdir()]
+    texts = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "README.md", *folders) if path.is_file()]
+    named = {name for text in texts for name in re.findall(r"benchmarks/[\w*/.-]+\.(?:py|json)", text)}
+    assert {"benchmarks/engines.py", "benchmarks/results/*_vllm.json"} <= named
+    assert {name for name in named if not list(REPOSITORY.glob(name))} == set()
