@@ -7,9 +7,9 @@ runs left on the disk is then compared: every tensor of every checkpoint (weight
 bit, the state of optimizer, history and verifiers, and every row of both logs but for what the clock and the memory
 gauge said. A resumed run must also equal the run of 4 steps in a row.
 
-A tree is a checkout with src/ and configs/. A configuration key that is called otherwise in one of the two is in
-RENAMED_KEYS, a metric in RENAMED_METRICS. With --keep a run is not made again as long as its tree and settings are what
-they were; any other content of the variants' folders there is deleted. Exits with 1 where anything differs. Writes
+A tree is a checkout with src/, configs/ and tests/e2e/. What one of the two calls otherwise is in RENAMED_KEYS, a key
+of the configuration, or in RENAMED_METRICS. With --keep a run is not made again as long as its tree and settings are
+what they were; any other content of the variants' folders there is deleted. Exits with 1 where anything differs. Writes
 benchmarks/results/<date>_identity.json with --write.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -25,9 +24,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ class Variant:
 
     config: str
     sets: tuple[str, ...] = ()
-    acts: str = ""  # the end of a name of which some value is not 0, or what the variant is about did not happen
+    acts: str = "policy/grad_norm"  # the end of a name of which some value is not 0, or the variant shows nothing
     resumes: str = ""  # the variant that this one is, ended after some steps and resumed
     ends: int = 0  # after so many
 
@@ -70,7 +70,7 @@ MOVED = ("evaluate.every=3", "checkpoint.every=3")  # a checkpoint within a wind
 PLAIN = ("grpo", "dr_grpo", "raft", "raft_plus_plus", "pods", "arithmetic")
 
 VARIANTS: dict[str, Variant] = {
-    **{name: Variant(name, acts="policy/grad_norm") for name in PLAIN},
+    **{name: Variant(name) for name in PLAIN},
     "gvm_grpo": Variant("gvm_grpo", ("probe.every=2",), "budget/probe_rollouts"),
     "gvm_raft_plus_plus": Variant("gvm_raft_plus_plus", ("probe.every=2",), "budget/probe_rollouts"),
     "gvm_pods": Variant("gvm_pods", ("task.size=16",), "gradient_norm"),  # visits every prompt twice
@@ -106,17 +106,17 @@ VARIANTS: dict[str, Variant] = {
         "raft_plus_plus", ("update.epochs=2", "update.updates_per_step=2"), "policy/clip_fraction"
     ),
     "cispo": Variant("grpo", ("loss.use=cispo", "update.updates_per_step=2"), "policy/clip_fraction"),
-    "gspo": Variant("grpo", ("loss.use=gspo", "update.updates_per_step=2"), "policy/clip_fraction"),
+    "gspo": Variant("grpo", ("loss=gspo", "update.updates_per_step=2"), "policy/clip_fraction"),
     "importance": Variant(
         "arithmetic",
         ("update.max_importance=2.0", "rollout.engine.use=native", "rollout.engine.dtype=bfloat16"),
         "policy/logprob_gap_mean",
     ),
-    "second_process": Variant("arithmetic", tuple(f"rollout.engine.{option}" for option in SECOND), "policy/grad_norm"),
-    "hf": Variant("arithmetic", ("rollout.engine=hf",), "policy/grad_norm"),
-    "gradient_checkpointing": Variant("arithmetic", ("model.gradient_checkpointing=true",), "policy/grad_norm"),
-    "float64": Variant("arithmetic", ("model.dtype=float64",), "policy/grad_norm"),
-    "linear": Variant("arithmetic", ("optimizer.schedule=linear", "optimizer.warmup_steps=2"), "policy/grad_norm"),
+    "second_process": Variant("arithmetic", tuple(f"rollout.engine.{option}" for option in SECOND)),
+    "hf": Variant("arithmetic", ("rollout.engine=hf",)),
+    "gradient_checkpointing": Variant("arithmetic", ("model.gradient_checkpointing=true",)),
+    "float64": Variant("arithmetic", ("model.dtype=float64",)),
+    "linear": Variant("arithmetic", ("optimizer.schedule=linear", "optimizer.warmup_steps=2")),
 }
 VARIANTS |= {
     f"resume_{name}": replace(VARIANTS[name], resumes=name, ends=ends)
@@ -152,6 +152,10 @@ class Difference:
     said: str
 
 
+class FailedError(Exception):
+    """A run that did not end as it should, or that shows nothing."""
+
+
 def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory() as scratch:
@@ -182,35 +186,41 @@ def _options() -> argparse.Namespace:
 
 
 def _compared(name: str, before: Tree, after: Tree) -> dict[str, Any]:
-    """One variant in both trees, printed and as the result has it."""
-    ran = [_ran(name, before), _ran(name, after)]
-    facts = [_facts(of.folder) for of in ran]
-    _check_acts(name, facts[0])
-    differences = list(_differences(*facts))
-    if straight := VARIANTS[name].resumes:
-        resumed = _differences(_facts(_ran(straight, before).folder), facts[0])
-        differences += [replace(d, name=f"{d.name}, {straight} and its resume by `before`") for d in resumed]
+    """One variant in both trees: printed, and as the result has it."""
+    try:
+        ran = _ran(name, before), _ran(name, after)
+        facts = _facts(ran[0].folder), _facts(ran[1].folder)
+        _check_acts(name, facts[0])
+        differences = [*_differences(*facts), *_at_the_resume(name, before, facts[0])]
+    except FailedError as error:
+        print(f"{name:<24}FAILED\n{textwrap.indent(str(error), ' ' * 4)}", flush=True)
+        return {"differences": {"run": 1}, "first": [str(error)]}
+    counts = Counter(difference.file for difference in differences)
     seconds = ", ".join(f"{side.seconds:.1f} s{' (kept)' * side.kept}" for side in ran)
     print(f"{name:<24}{'DIFFERENT' if differences else 'same':<11}{len(facts[0]):>7} values   {seconds}", flush=True)
-    counts = Counter(difference.file for difference in differences)
-    shown = [d for file in counts for d in itertools.islice((d for d in differences if d.file == file), SHOWN)]
-    said = [f"{d.file}: {d.name}: {d.said}" for d in shown]
-    for line in (*said, *(f"{file}: {count} differences" for file, count in counts.items())):
+    first = [f"{d.file}: {d.name}: {d.said}" for file in counts for d in _of(differences, file)[:SHOWN]]
+    for line in (*first, *(f"{file}: {count} differences" for file, count in counts.items())):
         print(f"    {line}")
-    return {
-        "sets": [*COMMON, *VARIANTS[name].sets],
-        "values": len(facts[0]),
-        "seconds": [side.seconds for side in ran],
-        "differences": dict(counts),
-        "first": said,
-    }
+    sets, seconds_each = [*COMMON, *VARIANTS[name].sets], [side.seconds for side in ran]
+    return {"sets": sets, "values": len(facts[0]), "seconds": seconds_each, "differences": counts, "first": first}
+
+
+def _of(differences: Sequence[Difference], file: str) -> list[Difference]:
+    return [difference for difference in differences if difference.file == file]
+
+
+def _at_the_resume(name: str, before: Tree, resumed: Mapping[str, Any]) -> Iterator[Difference]:
+    """How a run that was resumed differs from the one of as many steps in a row, by the same tree."""
+    if straight := VARIANTS[name].resumes:
+        for difference in _differences(_facts(_ran(straight, before).folder), resumed):
+            yield replace(difference, name=f"{difference.name}, in a row -> resumed")
 
 
 def _check_acts(name: str, facts: Mapping[str, Any]) -> None:
     """A variant in which nothing happens would be the same in any two trees."""
     end = VARIANTS[name].acts
     if not any(_is_nonzero(value) for fact, value in facts.items() if fact.endswith(end)):
-        raise SystemExit(f"{name}: no value of {end} is other than 0, so it shows nothing: change its settings")
+        raise FailedError(f"no value of {end} is other than 0, so this variant shows nothing: change its settings")
 
 
 def _is_nonzero(value: Any) -> bool:
@@ -220,7 +230,7 @@ def _is_nonzero(value: Any) -> bool:
 def _tree(path: Path, runs: Path) -> Tree:
     """Raises SystemExit for a folder whose winnow is not the one that its runs would import."""
     path = path.resolve()
-    files = [f for part in ("src", "configs") for f in sorted((path / part).rglob("*")) if _is_read(f)]
+    files = [f for part in ("src", "configs", "tests/e2e") for f in sorted((path / part).rglob("*")) if _is_read(f)]
     code = "import winnow; print(winnow.__file__)"
     imported = subprocess.run(
         [sys.executable, "-c", code], cwd=path, env=_environment(path), capture_output=True, text=True
@@ -230,7 +240,7 @@ def _tree(path: Path, runs: Path) -> Tree:
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(path)}\n{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    source = " ".join(file.read_text(encoding="utf-8") for file in files if file.suffix == ".py")
+    source = " ".join(file.read_text(encoding="utf-8") for file in (path / "src").rglob("*.py"))
     return Tree(path, runs, digest.hexdigest(), frozenset(re.findall(r"\w+", source)))
 
 
@@ -262,7 +272,7 @@ def _ran(name: str, tree: Tree) -> Ran:
     folder.parent.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     for launch in launches:
-        _launch(name, tree, [*launch, "--output", str(folder)])
+        _launch(tree, [*launch, "--output", str(folder)])
     seconds = round(time.perf_counter() - begin, 1)
     note.write_text(json.dumps({"made": made, "seconds": seconds}))
     return Ran(folder, seconds, kept=False)
@@ -282,12 +292,11 @@ def _spelt(assignment: str, words: frozenset[str]) -> str:
     return assignment if known else f"{RENAMED_KEYS.get(key, key)}{equals}{value}"
 
 
-def _launch(name: str, tree: Tree, arguments: list[str]) -> None:
+def _launch(tree: Tree, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "winnow", "train", *arguments]
     ended = subprocess.run(command, cwd=tree.path, env=_environment(tree.path), capture_output=True, text=True)
     if ended.returncode:
-        said = f"{ended.stdout[-1000:]}{ended.stderr[-3000:]}"
-        raise SystemExit(f"{name}: {tree.path} ended with exit code {ended.returncode}:\n{said}")
+        raise FailedError(f"{tree.path}: exit code {ended.returncode}\n{ended.stdout[-500:]}{ended.stderr[-2000:]}")
 
 
 def _facts(folder: Path) -> dict[str, Any]:
