@@ -329,7 +329,7 @@ def _renamed(name: str) -> str:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
-    for fact in sorted({*before, *after}):
+    for fact in dict.fromkeys([*before, *after]):  # the order of training
         file, _, name = fact.partition(": ")
         if fact not in before or fact not in after:
             yield Difference(file, name, f"only {'before' if fact in before else 'after'}")
