@@ -1,0 +1,356 @@
+"""Same seeds, same bits: a source tree of winnow against another one, which changed structure and words only.
+
+    python benchmarks/identity.py --before ../before --after . --keep /tmp/identity
+
+Every variant is trained for 4 steps by both trees, each in processes of its own, on one thread of the CPU. What the
+runs left on the disk is then compared: every tensor of every checkpoint (weights, adapters, moments, reference) bit for
+bit, the state of optimizer, history and verifiers, and every row of both logs but for what the clock and the memory
+gauge said. A resumed run must also equal the run of 4 steps in a row.
+
+A tree is a checkout with src/, configs/ and tests/e2e/. What one of the two calls otherwise is in RENAMED_KEYS, a key
+of the configuration, or in RENAMED_METRICS. With --keep a run is not made again as long as its tree and settings are
+what they were; any other content of the variants' folders there is deleted. Exits with 1 where anything differs. Writes
+benchmarks/results/<date>_identity.json with --write.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dated
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+RENAMED_KEYS = {  # as the variants below have it: as a tree has it in which the first is no word of the source
+    "rollout.dynamic_sampling_rounds": "rollout.refill_rounds",
+    "loss.clip_low": "loss.low",
+    "loss.clip_high": "loss.high",
+}
+RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # the beginning of a name: what takes its place, in rows of any tree
+CLOCK = ("seconds/", "memory/", "eval/seconds", "outcome.seconds")  # beginnings of what no two runs share
+
+COMMON = (
+    *("steps=4", "device=cpu", "threads=1", "rollout.prompts_per_step=8", "evaluate.every=2", "evaluate.problems=16"),
+    *("checkpoint.every=2", "checkpoint.keep_last=9"),
+)
+SHOWN = 3  # differences of a file that are printed
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A configuration of configs/ and what is changed in it."""
+
+    config: str
+    sets: tuple[str, ...] = ()
+    acts: str = "policy/grad_norm"  # the end of a name of which some value is not 0, or the variant shows nothing
+    resumes: str = ""  # the variant that this one is, ended after some steps and resumed
+    ends: int = 0  # after so many
+
+
+SECOND = ("use=tests/e2e/second_engine.py:second", "folder=src/winnow/models/bundled", "timeout_seconds=600.0")
+KL = 'terms=[{use="kl",coefficient=0.05}]'
+PROBED = ("allocate=gvm", "probe.every=2", "task.size=32")  # two windows
+MOVED = ("evaluate.every=3", "checkpoint.every=3")  # a checkpoint within a window, its reference not the first one
+PLAIN = ("grpo", "dr_grpo", "raft", "raft_plus_plus", "pods", "arithmetic")
+
+VARIANTS: dict[str, Variant] = {
+    **{name: Variant(name) for name in PLAIN},
+    "gvm_grpo": Variant("gvm_grpo", ("probe.every=2",), "budget/probe_rollouts"),
+    "gvm_raft_plus_plus": Variant("gvm_raft_plus_plus", ("probe.every=2",), "budget/probe_rollouts"),
+    "gvm_pods": Variant("gvm_pods", ("task.size=16",), "gradient_norm"),  # visits every prompt twice
+    "probe_embedding": Variant("arithmetic", (*PROBED, "probe.gradient_norm=embedding"), "gradient_norm"),
+    "probe_output_head": Variant("arithmetic", (*PROBED, "probe.gradient_norm=output_head"), "gradient_norm"),
+    "outer_reset": Variant(
+        "gvm_grpo", ("probe.every=2", "probe.outer_reset=both", KL, *MOVED), "reference/model.embed_tokens.weight"
+    ),
+    "lora": Variant("grpo", ("model.lora.rank=4", "update.updates_per_step=2", KL), "loss/kl"),
+    "lora_outer_reset": Variant(
+        "gvm_grpo",
+        ("model.lora.rank=4", "probe.every=2", "probe.outer_reset=reference", KL, *MOVED),
+        "lora_B.default.weight",
+    ),
+    "dynamic_sampling": Variant(
+        "arithmetic",
+        (
+            *("task.levels=[4,6]", "rollout.rollouts_per_prompt=4", "select.keep_per_prompt=2"),
+            "rollout.dynamic_sampling_rounds=2",
+        ),
+        "dynamic_sampling/rounds",
+    ),
+    "entropy": Variant("arithmetic", ('terms=[{use="entropy",coefficient=0.01}]',), "loss/entropy"),
+    "epochs": Variant(
+        "arithmetic",
+        (
+            *("update.epochs=2", "update.updates_per_step=2", "loss.clip_low=0.1", "loss.clip_high=0.3"),
+            "optimizer.learning_rate=1e-3",
+        ),
+        "policy/clip_fraction",
+    ),
+    "epochs_raft_plus_plus": Variant(
+        "raft_plus_plus", ("update.epochs=2", "update.updates_per_step=2"), "policy/clip_fraction"
+    ),
+    "cispo": Variant("grpo", ("loss.use=cispo", "update.updates_per_step=2"), "policy/clip_fraction"),
+    "gspo": Variant("grpo", ("loss=gspo", "update.updates_per_step=2"), "policy/clip_fraction"),
+    "importance": Variant(
+        "arithmetic",
+        ("update.max_importance=2.0", "rollout.engine.use=native", "rollout.engine.dtype=bfloat16"),
+        "policy/logprob_gap_mean",
+    ),
+    "second_process": Variant("arithmetic", tuple(f"rollout.engine.{option}" for option in SECOND)),
+    "hf": Variant("arithmetic", ("rollout.engine=hf",)),
+    "gradient_checkpointing": Variant("arithmetic", ("model.gradient_checkpointing=true",)),
+    "float64": Variant("arithmetic", ("model.dtype=float64",)),
+    "linear": Variant("arithmetic", ("optimizer.schedule=linear", "optimizer.warmup_steps=2")),
+}
+VARIANTS |= {
+    f"resume_{name}": replace(VARIANTS[name], resumes=name, ends=ends)
+    for name, ends in {"arithmetic": 2, "gvm_pods": 2, "outer_reset": 3, "lora_outer_reset": 3}.items()
+}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A checkout, and where its run folders are."""
+
+    path: Path
+    runs: Path
+    digest: str  # of every file that a run reads
+    words: frozenset[str]  # of its source
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that ended as it should."""
+
+    folder: Path
+    seconds: float
+    kept: bool  # from an earlier call
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is not the same in two runs."""
+
+    file: str
+    name: str
+    said: str
+
+
+class FailedError(Exception):
+    """A run that did not end as it should, or that shows nothing."""
+
+
+def main() -> None:
+    options = _options()
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = (options.keep or Path(scratch)).resolve()
+        before, after = _tree(options.before, runs / "before"), _tree(options.after, runs / "after")
+        found = {name: _compared(name, before, after) for name in options.only or VARIANTS}
+    different = [name for name, result in found.items() if result["differences"]]
+    print(f"{len(found) - len(different)} of {len(found)} variants are the same")
+    if options.write:
+        report = {
+            "renamed": {**{old: new for new, old in RENAMED_KEYS.items()}, **RENAMED_METRICS},
+            "trees": {"before": _described(before), "after": _described(after)},
+            "variants": found,
+        }
+        packages = ("winnow-rl", "torch", "transformers", "peft", "numpy", "safetensors")
+        print(f"written: {dated.write('identity', report, packages=packages)}")
+    sys.exit(1 if different else 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True, metavar="TREE")
+    parser.add_argument("--after", type=Path, required=True, metavar="TREE")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the run folders stay; else they are deleted")
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", help=", ".join(VARIANTS))
+    parser.add_argument("--write", action="store_true")
+    return parser.parse_args()
+
+
+def _compared(name: str, before: Tree, after: Tree) -> dict[str, Any]:
+    """One variant in both trees: printed, and as the result has it."""
+    try:
+        ran = _ran(name, before), _ran(name, after)
+        facts = _facts(ran[0].folder), _facts(ran[1].folder)
+        _check_acts(name, facts[0])
+        differences = [*_differences(*facts), *_at_the_resume(name, before, facts[0])]
+    except FailedError as error:
+        print(f"{name:<24}FAILED\n{textwrap.indent(str(error), ' ' * 4)}", flush=True)
+        return {"differences": {"run": 1}, "first": [str(error)]}
+    counts = Counter(difference.file for difference in differences)
+    seconds = ", ".join(f"{side.seconds:.1f} s{' (kept)' * side.kept}" for side in ran)
+    print(f"{name:<24}{'DIFFERENT' if differences else 'same':<11}{len(facts[0]):>7} values   {seconds}", flush=True)
+    first = [f"{d.file}: {d.name}: {d.said}" for file in counts for d in _of(differences, file)[:SHOWN]]
+    for line in (*first, *(f"{file}: {count} differences" for file, count in counts.items())):
+        print(f"    {line}")
+    sets, seconds_each = [*COMMON, *VARIANTS[name].sets], [side.seconds for side in ran]
+    return {"sets": sets, "values": len(facts[0]), "seconds": seconds_each, "differences": counts, "first": first}
+
+
+def _of(differences: Sequence[Difference], file: str) -> list[Difference]:
+    return [difference for difference in differences if difference.file == file]
+
+
+def _at_the_resume(name: str, before: Tree, resumed: Mapping[str, Any]) -> Iterator[Difference]:
+    """How a run that was resumed differs from the one of as many steps in a row, by the same tree."""
+    if straight := VARIANTS[name].resumes:
+        for difference in _differences(_facts(_ran(straight, before).folder), resumed):
+            yield replace(difference, name=f"{difference.name}, in a row -> resumed")
+
+
+def _check_acts(name: str, facts: Mapping[str, Any]) -> None:
+    """A variant in which nothing happens would be the same in any two trees."""
+    end = VARIANTS[name].acts
+    if not any(_is_nonzero(value) for fact, value in facts.items() if fact.endswith(end)):
+        raise FailedError(f"no value of {end} is other than 0, so this variant shows nothing: change its settings")
+
+
+def _is_nonzero(value: Any) -> bool:
+    return bool(value.any()) if isinstance(value, Tensor) else bool(value)
+
+
+def _tree(path: Path, runs: Path) -> Tree:
+    """Raises SystemExit for a folder whose winnow is not the one that its runs would import."""
+    path = path.resolve()
+    files = [f for part in ("src", "configs", "tests/e2e") for f in sorted((path / part).rglob("*")) if _is_read(f)]
+    code = "import winnow; print(winnow.__file__)"
+    imported = subprocess.run(
+        [sys.executable, "-c", code], cwd=path, env=_environment(path), capture_output=True, text=True
+    ).stdout.strip()
+    if not Path(imported).is_relative_to(path / "src"):
+        raise SystemExit(f"{path}: its runs would import {imported or 'no winnow at all'}; name a checkout of winnow")
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(path)}\n{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    source = " ".join(file.read_text(encoding="utf-8") for file in (path / "src").rglob("*.py"))
+    return Tree(path, runs, digest.hexdigest(), frozenset(re.findall(r"\w+", source)))
+
+
+def _is_read(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {**os.environ, **own, "PYTHONPATH": str(tree / "src")}
+
+
+def _described(tree: Tree) -> dict[str, str]:
+    git = ["git", "-C", str(tree.path), "describe", "--always", "--dirty", "--abbrev=40"]
+    said = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    return {"commit": said, "sha256": tree.digest}
+
+
+def _ran(name: str, tree: Tree) -> Ran:
+    """The run of a variant: that of an earlier call, where it would be made in the same way, or a new one."""
+    folder, note = tree.runs / name, tree.runs / f"{name}.json"
+    launches = _launches(VARIANTS[name], tree)
+    made = {"source": tree.digest, "launches": launches}
+    known = json.loads(note.read_text()) if note.exists() else {}
+    if known.pop("made", None) == made:
+        return Ran(folder, known["seconds"], kept=True)
+    note.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    for launch in launches:
+        _launch(tree, [*launch, "--output", str(folder)])
+    seconds = round(time.perf_counter() - begin, 1)
+    note.write_text(json.dumps({"made": made, "seconds": seconds}))
+    return Ran(folder, seconds, kept=False)
+
+
+def _launches(variant: Variant, tree: Tree) -> list[list[str]]:
+    """The arguments of each process, keys spelt as the tree spells them."""
+    sets = [_spelt(assignment, tree.words) for assignment in (*COMMON, *variant.sets)]
+    config = f"configs/{variant.config}.toml"
+    whole = [config, *(word for assignment in sets for word in ("--set", assignment))]
+    return [[*whole, "--set", f"steps={variant.ends}"], [*whole, "--resume"]] if variant.resumes else [whole]
+
+
+def _spelt(assignment: str, words: frozenset[str]) -> str:
+    key, equals, value = assignment.partition("=")
+    known = key.rpartition(".")[2] in words
+    return assignment if known else f"{RENAMED_KEYS.get(key, key)}{equals}{value}"
+
+
+def _launch(tree: Tree, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "winnow", "train", *arguments]
+    ended = subprocess.run(command, cwd=tree.path, env=_environment(tree.path), capture_output=True, text=True)
+    if ended.returncode:
+        raise FailedError(f"{tree.path}: exit code {ended.returncode}\n{ended.stdout[-500:]}{ended.stderr[-2000:]}")
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    """All that a run left and that does not depend on the clock: a tensor or a JSON value for each "file: name"."""
+    facts: dict[str, Any] = {}
+    for path in sorted(folder.glob("checkpoints/**/*.safetensors")):
+        facts |= {f"{path.relative_to(folder)}: {name}": tensor for name, tensor in load_file(path).items()}
+    for path in sorted(folder.glob("checkpoints/*/trainer.json")):
+        state = json.loads(path.read_text(encoding="utf-8"))["state"]
+        facts |= {f"{path.relative_to(folder)}: {name}": value for name, value in _flat(state)}
+    for log in ("metrics.jsonl", "rollouts.jsonl"):
+        for number, line in enumerate((folder / log).read_bytes().splitlines(), start=1):
+            facts |= {f"{log}: line {number}: {_renamed(name)}": value for name, value in _flat(json.loads(line))}
+    return facts
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and what is no table, without what the clock and the memory gauge said."""
+    for key, value in nested.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{name}.")
+        elif not name.startswith(CLOCK):
+            yield name, value
+
+
+def _renamed(name: str) -> str:
+    found = next((old for old in RENAMED_METRICS if name.startswith(old)), "")
+    return RENAMED_METRICS[found] + name.removeprefix(found) if found else name
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+    for fact in dict.fromkeys([*before, *after]):  # the order of training
+        file, _, name = fact.partition(": ")
+        if fact not in before or fact not in after:
+            yield Difference(file, name, f"only {'before' if fact in before else 'after'}")
+        elif said := _unlike(before[fact], after[fact]):
+            yield Difference(file, name, said)
+
+
+def _unlike(one: Any, other: Any) -> str:
+    """How two values differ; nothing where they are the same to the last bit."""
+    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
+        texts = json.dumps(one), json.dumps(other)  # a float is written in full, and 1 is not 1.0
+        return "" if texts[0] == texts[1] else " -> ".join(text[:80] for text in texts)
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return f"{one.dtype} {tuple(one.shape)} -> {other.dtype} {tuple(other.shape)}"
+    bits = [tensor.reshape(-1, 1).view(torch.uint8) for tensor in (one, other)]
+    places = (bits[0] != bits[1]).any(dim=1).nonzero().flatten().tolist()
+    if not places:
+        return ""
+    first = [tensor.flatten()[places[0]].item() for tensor in (one, other)]
+    return f"{len(places)} of {one.numel()} numbers, the first {first[0]!r} -> {first[1]!r}"
+
+
+if __name__ == "__main__":
+    main()
