@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import dated
+import frame
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -171,7 +171,7 @@ def main() -> None:
             "variants": found,
         }
         packages = ("winnow-rl", "torch", "transformers", "peft", "numpy", "safetensors")
-        print(f"written: {dated.write('identity', report, packages=packages)}")
+        print(f"written: {frame.write('identity', report, packages=packages)}")
     sys.exit(1 if different else 0)
 
 
