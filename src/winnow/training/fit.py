@@ -9,23 +9,22 @@ from pathlib import Path
 
 import torch
 
-from winnow.errors import ConfigError, RunFolderError, UpdateError
+from winnow.errors import ConfigError, RunFolderError
 from winnow.models.device import resolve_device
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.input_digests import Digests, digests
-from winnow.state.logbook import METRICS
 from winnow.state.manifest import Change, compare, describe_run, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 from winnow.training.boundary import Boundary, reached, rescued, save, untouched
 from winnow.training.build import Run, build
 from winnow.training.evaluation import evaluate
 from winnow.training.members import Members
+from winnow.training.notices import StepNotices, beginning, check_skipped
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.signals import Leave, Stop, stop_signals
 from winnow.training.step import train_step
-from winnow.training.step_metrics import RATIOS
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def fit(
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
             folder.record(about(inputs=inputs), recorded(changes))
-            for text in (*(c.notice for c in changes), *_beginning(folder, resume, saved), *run.notices):
+            for text in (*(c.notice for c in changes), *beginning(folder, resume, saved), *run.notices):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
             evaluated = run.logbook.truncate_from(done, but_evaluation=same)
@@ -113,18 +112,17 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
     config = run.config
     watch(Started(run.folder, first_step, config.steps, run.devices))
-    in_parity = True
+    notices = StepNotices(run)
 
     def advance(step: int) -> None:
-        nonlocal in_parity
         if (step == 0 or _due(step, config.evaluate.every)) and not (evaluated and step == first_step):
             _evaluate(run, step, watch)
         if not stop.asked:
             plan(run, step)
             watch(report := train_step(run, step))
-            _warn_about_silence(report, watch)
-            in_parity = _warn_about_parity(run, report, watch, before=in_parity)
-            _check_skipped(run, step)
+            for text in notices.of(report):
+                watch(Notice(text))
+            check_skipped(run, step)
 
     with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
         for step in range(first_step, config.steps):
@@ -196,76 +194,8 @@ def _try_to_save(run: Run, step: int, watch: Watch) -> None:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 
-def _beginning(folder: RunFolder, resume: bool, saved: checkpoint.Checkpoint | None) -> tuple[str, ...]:
-    """What a person should know about where the run goes on, or starts again."""
-    if saved is not None:
-        return saved.notices
-    if resume:
-        return ("there is no checkpoint yet: the run starts again from its first step",)
-    if (folder.path / METRICS).exists():
-        return ("an earlier launch in this folder ended before its first step was done: what it had logged is removed",)
-    return ()
-
-
 def _save(run: Run, at: Boundary, watch: Watch) -> Path:
     saved = save(run, at)
     for text in saved.notices:
         watch(Notice(text))
     return saved.path
-
-
-def _check_skipped(run: Run, step: int) -> None:
-    """Raise UpdateError once more updates in a row than `update.max_skipped` could not be taken."""
-    limit, skipped = run.config.update.max_skipped, run.optimizer.not_finite
-    if limit and skipped >= limit:
-        raise UpdateError(
-            f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "
-            f"(update.max_skipped = {limit}); the weights are those before them. Where a loss, a term or an advantage "
-            f"of your own computes NaN or infinity, mend it; else the policy is near overflow: lower "
-            f"optimizer.learning_rate or look for rewards of extreme size, and go on from an earlier checkpoint"
-        )
-
-
-def _warn_about_silence(report: StepReport, watch: Watch) -> None:
-    """A step from which nothing could be learned says so, and why."""
-    m = report.metrics
-    if m["budget/updates"] > 0:
-        return
-    if m["select/trained"] > 0:
-        why = "the gradient was not finite; is the learning rate too high?"
-        watch(Notice(f"step {report.step}: no update was taken: {why}"))
-        return
-    if m["group/count"] == 0:
-        watch(Notice(f"step {report.step}: no update was taken: the plan gave none of its prompts a rollout"))
-        return
-    flat, right, wrong = (int(m[f"group/{name}"]) for name in ("flat", "all_correct", "all_wrong"))
-    watch(
-        Notice(
-            f"step {report.step}: nothing to learn from, no update was taken: {flat} of {int(m['group/count'])} groups "
-            f"are flat ({right} all correct, {wrong} all wrong; {int(m['outcome/unparsable'])} rollouts without a "
-            f"readable answer, {m.get('rollout/truncated', 0.0):.0%} cut off at max_new_tokens, "
-            f"{int(m['outcome/failed'])} verifier failures)"
-        )
-    )
-
-
-def _warn_about_parity(run: Run, report: StepReport, watch: Watch, *, before: bool) -> bool:
-    """Whether the engine sampled what was trained; where it no longer does, that is said, once until it does again."""
-    m = report.metrics
-    if "policy/parity_alarm" not in m:  # nothing was trained
-        return before
-    if m["policy/parity_alarm"] and before:
-        declared, config = run.engine.logprob_tolerance, run.config.rollout
-        watch(
-            Notice(
-                f"step {report.step}: the engine {config.engine.label!r} did not sample what is trained: of the same "
-                f"tokens its log-probs and the policy's differ by {m['policy/logprob_gap_mean']:.2g} on average (it "
-                f"declares {declared.mean:.2g}), by {m['policy/logprob_gap_p999']:.2g} or more in one of a thousand "
-                f"(it declares {declared.tail:.2g}) and by {m['policy/logprob_gap_max']:.2g} at most, and "
-                f"{m['policy/ratio_outside']:.1%} of the ratios lie outside [{RATIOS[0]}, {RATIOS[1]}] (limit "
-                f"{config.max_ratio_outside:.1%}). It says that it sampled with the weights of version {report.step}. "
-                f"Look for weights that it did not take over, another temperature, or reduced precision; until "
-                f"policy/parity_alarm is 0 again, every ratio and gradient is biased"
-            )
-        )
-    return not m["policy/parity_alarm"]

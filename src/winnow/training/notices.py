@@ -1,0 +1,88 @@
+"""What a run says of itself between two steps: where it goes on, a step without an update, an engine out of parity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from winnow.errors import UpdateError
+from winnow.records import StepReport
+from winnow.state.checkpoint import Checkpoint
+from winnow.state.logbook import METRICS
+from winnow.state.run_folder import RunFolder
+from winnow.training.build import Run
+from winnow.training.step_metrics import RATIOS
+
+
+def beginning(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tuple[str, ...]:
+    """What a person should know about where the run goes on, or starts again."""
+    if saved is not None:
+        return saved.notices
+    if resume:
+        return ("there is no checkpoint yet: the run starts again from its first step",)
+    if (folder.path / METRICS).exists():
+        return ("an earlier launch in this folder ended before its first step was done: what it had logged is removed",)
+    return ()
+
+
+def check_skipped(run: Run, step: int) -> None:
+    """Raise UpdateError once more updates in a row than `update.max_skipped` could not be taken."""
+    limit, skipped = run.config.update.max_skipped, run.optimizer.not_finite
+    if limit and skipped >= limit:
+        raise UpdateError(
+            f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "
+            f"(update.max_skipped = {limit}); the weights are those before them. Where a loss, a term or an advantage "
+            f"of your own computes NaN or infinity, mend it; else the policy is near overflow: lower "
+            f"optimizer.learning_rate or look for rewards of extreme size, and go on from an earlier checkpoint"
+        )
+
+
+@dataclass
+class StepNotices:
+    """What is said of a run's steps. That the engine is out of parity is said once, until it is in parity again."""
+
+    run: Run
+    in_parity: bool = True
+
+    def of(self, report: StepReport) -> Iterator[str]:
+        """A sentence per thing that a person should know about this step."""
+        if (text := silence(report)) is not None:
+            yield text
+        alarm = report.metrics.get("policy/parity_alarm")  # absent where nothing was trained
+        if alarm and self.in_parity:
+            yield out_of_parity(self.run, report)
+        if alarm is not None:
+            self.in_parity = not alarm
+
+
+def silence(report: StepReport) -> str | None:
+    """Why no update was taken in a step; None where one was."""
+    m = report.metrics
+    if m["budget/updates"] > 0:
+        return None
+    if m["select/trained"] > 0:
+        return f"step {report.step}: no update was taken: the gradient was not finite; is the learning rate too high?"
+    if m["group/count"] == 0:
+        return f"step {report.step}: no update was taken: the plan gave none of its prompts a rollout"
+    flat, right, wrong = (int(m[f"group/{name}"]) for name in ("flat", "all_correct", "all_wrong"))
+    return (
+        f"step {report.step}: nothing to learn from, no update was taken: {flat} of {int(m['group/count'])} groups "
+        f"are flat ({right} all correct, {wrong} all wrong; {int(m['outcome/unparsable'])} rollouts without a "
+        f"readable answer, {m.get('rollout/truncated', 0.0):.0%} cut off at max_new_tokens, "
+        f"{int(m['outcome/failed'])} verifier failures)"
+    )
+
+
+def out_of_parity(run: Run, report: StepReport) -> str:
+    """That the engine did not sample what was trained, and how far it was from it."""
+    m, declared, config = report.metrics, run.engine.logprob_tolerance, run.config.rollout
+    return (
+        f"step {report.step}: the engine {config.engine.label!r} did not sample what is trained: of the same "
+        f"tokens its log-probs and the policy's differ by {m['policy/logprob_gap_mean']:.2g} on average (it "
+        f"declares {declared.mean:.2g}), by {m['policy/logprob_gap_p999']:.2g} or more in one of a thousand "
+        f"(it declares {declared.tail:.2g}) and by {m['policy/logprob_gap_max']:.2g} at most, and "
+        f"{m['policy/ratio_outside']:.1%} of the ratios lie outside [{RATIOS[0]}, {RATIOS[1]}] (limit "
+        f"{config.max_ratio_outside:.1%}). It says that it sampled with the weights of version {report.step}. "
+        f"Look for weights that it did not take over, another temperature, or reduced precision; until "
+        f"policy/parity_alarm is 0 again, every ratio and gradient is biased"
+    )
