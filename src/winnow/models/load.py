@@ -8,20 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.models.model_folder import settings_folder, weights_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel  # which imports all that computes: seconds that reading settings can save
 
 T = TypeVar("T")
 

@@ -1,0 +1,85 @@
+"""The parameters of common decoders from their settings alone, by names and shapes, without importing their code.
+
+transformers takes seconds to import what computes with a model, and planning memory computes with none. A family that
+is not here is made by transformers on the meta device, which has the same parameters (meta.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+class Skeleton(nn.Module):
+    """A Llama, Qwen2 or Qwen3 on the meta device that cannot compute: what there is to store, and its settings."""
+
+    def __init__(self, config: Any, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config, self.dtype = config, dtype
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
+        self.model.norm = _norm(config.hidden_size)
+        self.model.rotary_emb = _rotary(_head_size(config))
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The output layer, as transformers calls it."""
+        return self.lm_head
+
+
+def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
+    """Of a family that is known; None for any other, and for settings that a known one may have and this does not
+    follow.
+    """
+    if config.model_type not in FAMILIES or getattr(config, "quantization_config", None) is not None:
+        return None
+    with torch.device("meta"):
+        made = Skeleton(config, dtype)
+    for parameter in made.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return made
+
+
+def _layer(config: Any) -> nn.Module:
+    hidden, head = config.hidden_size, _head_size(config)
+    queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
+    bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
+    layer, attention, mlp = nn.Module(), nn.Module(), nn.Module()
+    attention.q_proj = nn.Linear(hidden, queries, bias=bias)
+    attention.k_proj = nn.Linear(hidden, keys, bias=bias)
+    attention.v_proj = nn.Linear(hidden, keys, bias=bias)
+    attention.o_proj = nn.Linear(queries, hidden, bias=bias and config.model_type != "qwen2")
+    if config.model_type == "qwen3":
+        attention.q_norm, attention.k_norm = _norm(head), _norm(head)
+    widened = getattr(config, "mlp_bias", False)
+    mlp.gate_proj = nn.Linear(hidden, config.intermediate_size, bias=widened)
+    mlp.up_proj = nn.Linear(hidden, config.intermediate_size, bias=widened)
+    mlp.down_proj = nn.Linear(config.intermediate_size, hidden, bias=widened)
+    layer.self_attn, layer.mlp = attention, mlp
+    layer.input_layernorm, layer.post_attention_layernorm = _norm(hidden), _norm(hidden)
+    return layer
+
+
+def _head_size(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _norm(size: int) -> nn.Module:
+    norm = nn.Module()
+    norm.weight = nn.Parameter(torch.empty(size))
+    return norm
+
+
+def _rotary(head: int) -> nn.Module:
+    """Its frequencies stay in float32, whatever the weights are in."""
+    rotary = nn.Module()
+    for name in ("inv_freq", "original_inv_freq"):
+        rotary.register_buffer(name, torch.empty(head // 2), persistent=False)
+    return rotary
