@@ -41,7 +41,7 @@ import frame
 import torch
 
 import winnow
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.testing import tiny
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from winnow.algos.allocation import gvm
-from winnow.config import load
+from winnow.config_file import load
 from winnow.learner.policy import Policy
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator

@@ -22,7 +22,7 @@ from typing import Any
 
 import frame
 
-from winnow.config import load
+from winnow.config_file import load
 from winnow.state.logbook import read_metrics, totals
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from trl_sides import Measured, Setting, hash_reward
 
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling

@@ -119,7 +119,7 @@ def train(
 
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
-    from winnow.config import validate
+    from winnow.config_file import validate
     from winnow.training.resolve import resolve_members
 
     members = resolve_members(validate(config), base=Path.cwd(), critic=critic)

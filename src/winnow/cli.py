@@ -75,7 +75,7 @@ def train(
     output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
-    from winnow.config import load
+    from winnow.config_file import load
     from winnow.report.progress import progress
     from winnow.training.fit import fit
     from winnow.training.resolve import resolve_members

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import winnow
 from winnow.cli import app
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.engines.hf import hf
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics

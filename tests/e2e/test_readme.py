@@ -16,7 +16,8 @@ import winnow
 from winnow import testing
 from winnow.cli import app
 from winnow.commands.config_keys import keys
-from winnow.config import Config, load
+from winnow.config import Config
+from winnow.config_file import load
 from winnow.families import FAMILIES
 from winnow.records import PromptStats
 from winnow.registry import members

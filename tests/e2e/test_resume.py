@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from winnow.config import dump, validate
+from winnow.config import dump
+from winnow.config_file import validate
 
 KILLED = Path(__file__).with_name("killed.py")
 
@@ -83,7 +84,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, smallest, tmp_path):
 
 
 def test_the_written_configuration_is_the_one_meant(smallest, tmp_path):
-    from winnow.config import load
+    from winnow.config_file import load
 
     config = smallest()
     assert dump(load(write_config(tmp_path / "c.toml", config))) == dump(validate(config))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
 from winnow.training.fit import Evaluated, Notice, Started

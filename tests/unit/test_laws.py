@@ -15,7 +15,18 @@ import winnow
 
 SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
-WORDS = ["version", "errors", "seeds", "metrics", "records", "families", "user_code", "registry", "config"]
+WORDS = [
+    "version",
+    "errors",
+    "seeds",
+    "metrics",
+    "records",
+    "families",
+    "user_code",
+    "registry",
+    "config",
+    "config_file",
+]
 ROOMS = {"tasks", "engines", "verify", "learner", "state"}
 DOOR = {"__main__", "cli", "testing", "winnow"}
 FLOORS = [set(WORDS), {"algos", "rewards"}, {"models"}, {"memory"}, ROOMS, {"training"}, {"report"}, {"commands"}, DOOR]
@@ -118,7 +129,7 @@ def test_the_door_lists_what_it_opens_in_order():
 SPEAKS_OF_FLAGS = {
     "cli.py",
     "commands/check.py",
-    "config.py",
+    "config_file.py",
     "report/training_history.py",
     "report/summary.py",
     "verify/sandbox/bwrap.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 from winnow.commands.cost import describe, first_prompt_lines
 from winnow.commands.dry_run import dry_run
 from winnow.commands.run_settings import toml
-from winnow.config import load
+from winnow.config_file import load
 from winnow.errors import DataError
 from winnow.memory.plan import in_bytes
 from winnow.report.text import safe, wrapped

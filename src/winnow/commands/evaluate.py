@@ -17,7 +17,8 @@ import torch
 
 from winnow.algos.estimators import pass_at_k
 from winnow.commands.run_settings import settings_for
-from winnow.config import Config, Evaluate, Member, dump, merge
+from winnow.config import Config, Evaluate, Member, dump
+from winnow.config_file import merge
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.models.device import resolve_device

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, Member, dump, merge, override, read_toml, validate
+from winnow.config import Config, Member, dump
+from winnow.config_file import merge, override, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.report.text import safe
 from winnow.state.saved_runs import Manifest, check_is_model, check_same_problems, check_trusted, read_manifest, run_of

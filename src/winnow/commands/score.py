@@ -13,7 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from winnow.config import Config, override, validate
+from winnow.config import Config
+from winnow.config_file import override, validate
 from winnow.errors import DataError
 from winnow.records import Kind, Outcome, Prompt, Rollout
 from winnow.report.text import one_line, percent, safe, shorten

@@ -19,7 +19,8 @@ from winnow.commands.evaluate import (
 )
 from winnow.commands.output import check_new
 from winnow.commands.run_settings import toml
-from winnow.config import dump, validate
+from winnow.config import dump
+from winnow.config_file import validate
 from winnow.errors import ConfigError, DataError
 
 SAMPLED = (group("a", (RIGHT, WRONG, WRONG, UNREAD)), group("b", (RIGHT, RIGHT, FAILED, WRONG), texts=[NASTY] * 4))

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from published_models import make
 from winnow.cli import app
-from winnow.config import load as load_config
-from winnow.config import validate
+from winnow.config_file import load as load_config
+from winnow.config_file import validate
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.errors import ConfigError

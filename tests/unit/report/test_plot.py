@@ -6,7 +6,8 @@ import math
 import pytest
 
 from synthetic_run import evaluation, metrics, write_run
-from winnow.config import dump, validate
+from winnow.config import dump
+from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.report.heading import heading
 from winnow.report.plot import draw, plot

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import winnow
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
 from winnow.models.load import load

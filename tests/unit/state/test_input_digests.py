@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.state.input_digests import BLOCK, BLOCKS, WHOLE, digest, digests
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from winnow.algos.allocation import gvm, gvm_online, gvm_weights
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.records import Prompt
 from winnow.seeds import generator
 from winnow.state.prompt_history import History

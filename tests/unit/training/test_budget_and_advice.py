@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from winnow.commands.cost import describe
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.training.advice import advice
 from winnow.training.budget import budget
 from winnow.training.resolve import resolve_members

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from winnow.config import load
+from winnow.config_file import load
 from winnow.records import PolicyOutput
 from winnow.state.logbook import read_metrics
 from winnow.testing import micro_batch

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import winnow
-from winnow.config import validate
+from winnow.config_file import validate
 from winnow.records import PromptStats
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.probe import reset, starts_window, window

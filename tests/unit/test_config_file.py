@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from winnow.config import Config, dump, load, validate
+from winnow.config import Config, dump
+from winnow.config_file import load, validate
 from winnow.errors import ConfigError
 
 

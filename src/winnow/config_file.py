@@ -1,0 +1,162 @@
+"""A configuration from TOML or keyword arguments: read, overridden, checked, and every mistake told by key and line.
+
+config = load(Path("configs/arithmetic.toml"), sets=["optimizer.learning_rate=1e-4"])
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from winnow.config import SHORTHANDS, Config, sections_in, tables
+from winnow.errors import ConfigError, did_you_mean
+
+
+def load(path: Path, sets: Sequence[str] = ()) -> Config:
+    """Read a TOML file, apply `--set a.b=c` overrides, validate. Raises ConfigError."""
+    data, text = read_toml(path)
+    for assignment in sets:
+        override(data, assignment)
+    return validate(data, source=str(path), text=text, sets=sets)
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """A TOML file as nested data that is not validated yet, and its text. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
+    try:
+        return tomllib.loads(text), text
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def validate(
+    data: Mapping[str, Any], *, source: str = "the configuration", text: str = "", sets: Sequence[str] = ()
+) -> Config:
+    """Check a nested mapping. Raises ConfigError with one line per mistake: key, line where known, remedy.
+
+    `sets` are the overrides that are in `data` already: a mistake in one of them is not looked for in `text`.
+    """
+    try:
+        return Config.model_validate(data)
+    except pydantic.ValidationError as error:
+        raise ConfigError("\n".join(_explain(e, source, text, sets) for e in error.errors())) from error
+
+
+def override(data: dict[str, Any], assignment: str) -> None:
+    """Apply one `a.b=c` to nested data, the value read as TOML, a bare word as text. Raises ConfigError."""
+    key, equals, raw = assignment.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(
+            f"--set {assignment!r}: write it as key=value, for example --set optimizer.learning_rate=1e-4"
+        )
+    try:
+        value = tomllib.loads(f"value = {raw.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word is a string
+    try:
+        put(data, key.strip(), value)
+    except ConfigError as error:
+        raise ConfigError(f"--set {assignment!r}: {error}") from error
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested data; a member by name that is given an option becomes a table.
+
+    The value is a person's, given beside a file or instead of one: a "file.py:function" or a template's file in it
+    starts from where that person stands, not from the file's folder. Raises ConfigError where the key leads through
+    what is no table.
+    """
+    data.update(tables(data))
+    *above, last = key.split(".")
+    for table in above:
+        data = data.setdefault(table, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"{key}: {table!r} is not a table")
+    data[last] = _from_here(last, value)
+
+
+def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
+    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces what was there."""
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and not {"use", "parts"} & value.keys():
+            merge(data, value, f"{prefix}{name}.")
+        else:
+            put(data, f"{prefix}{name}", value)
+
+
+def _from_here(name: str, value: Any) -> Any:
+    """The same with an absolute path in each "file.py:function" that names a member, and in a template's file."""
+    if isinstance(value, Mapping):
+        return {key: _from_here(key, inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_from_here(name, inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    is_member = ".py:" in value and name in ("use", *SHORTHANDS, "engine")
+    is_file = name == "template" and os.path.isfile(os.path.expanduser(value))
+    return os.path.abspath(os.path.expanduser(value)) if is_member or is_file else value
+
+
+def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> str:
+    path = [str(p) for p in error["loc"] if not _is_union_arm(p)]
+    key = ".".join(path)
+    where = _set_of(key, sets) or (f"{source}, line {line}" if (line := _line_of(text, path)) else source)
+    match error["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
+        case "missing":
+            return f"{where}: {key!r} is missing"
+        case "value_error":
+            return f"{where}: {key + ': ' if key else ''}{error['ctx']['error']}"
+        case _:
+            return f"{where}: {key!r} is {error['input']!r}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _set_of(key: str, sets: Sequence[str]) -> str | None:
+    """The last override of a key or of a table around it; it is the one that counts."""
+    named = (s for s in reversed(sets) if key and f"{key}.".startswith(f"{s.partition('=')[0].strip()}."))
+    found = next(named, None)
+    return None if found is None else f"--set {found}"
+
+
+def _is_union_arm(part: Any) -> bool:
+    """pydantic puts the tried arm of a union into the location ("str", "function-...", "literal[...]")."""
+    return isinstance(part, str) and bool(re.fullmatch(r"str|callable|int|float|(literal|tuple|function)\W.*", part))
+
+
+def _fields_at(path: Sequence[str]) -> list[str]:
+    section: Any = Config
+    for name in path:
+        if name.isdigit():
+            continue
+        section = next(sections_in(section.model_fields[name].annotation), None)
+        if section is None:
+            return []
+    return list(section.model_fields)
+
+
+def _line_of(text: str, path: Sequence[str]) -> int | None:
+    """Where a key stands in TOML text, found by reading table headers; None when it is not written there."""
+    table: list[str] = []
+    keys = [p for p in path if not p.isdigit()]
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([\w.\-]+)\s*\]+", line):
+            table = header[1].split(".")
+            if table == keys:
+                return number
+        elif assignment := re.match(r"\s*([\w.\-]+)\s*=", line):
+            written = [*table, *assignment[1].split(".")]
+            if written == keys or (len(written) < len(keys) and written == keys[: len(written)] and "{" in line):
+                return number
+    return None
