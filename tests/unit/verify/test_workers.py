@@ -222,7 +222,7 @@ def test_a_worker_that_was_slow_once_loses_nothing():
     ],
 )  # fmt: skip
 def test_what_a_reward_writes_into_its_worker_s_socket_fails_its_worker_alone(line: str, tmp_path: Path):
-    """With the right ticket, so that the zygote takes it for the verdict and passes it on."""
+    """With the right ticket, so that the fork server takes it for the verdict and forwards it."""
     (tmp_path / "line").write_text(line)
     with verifiers(timeout_seconds=LONG) as room:
         first, forged, last = judged(room, "4", f"forge 1 {tmp_path / 'line'}", "4")
@@ -234,11 +234,11 @@ def test_what_a_reward_writes_into_its_worker_s_socket_fails_its_worker_alone(li
 def test_a_reward_that_writes_without_end_fills_no_memory_but_its_worker_s():
     with verifiers(timeout_seconds=LONG) as room:
         before, flood, after = judged(room, "4", "flood", "4")
-        zygote = room.stream([(group("zygote_mb").prompt, group("zygote_mb").rollouts[0])])
-        (told,) = zygote
+        asked = group("fork_server_mb")
+        (memory,) = room.stream([(asked.prompt, asked.rollouts[0])])
     assert (before.kind, flood.cause, after.kind) == ("correct", "crash", "correct")
     assert "no verdict of its task" in flood.detail
-    assert told.reward < 400  # MB, of 16 MB per line and the imports
+    assert memory.reward < 400  # MB, of 16 MB per line and the imports
 
 
 def test_a_file_that_writes_into_the_socket_while_it_is_imported_is_no_traceback():
@@ -273,7 +273,7 @@ def test_a_worker_killed_from_outside_loses_nothing():
     assert str(after.answer).split()[1] != str(before.answer).split()[1]
 
 
-def test_a_zygote_killed_from_outside_loses_nothing():
+def test_a_fork_server_killed_from_outside_loses_nothing():
     with verifiers("verify_zoo.py:modules") as room:
         (before,) = judged(room, "x")
         many = group(*["x"] * 50)
@@ -284,7 +284,7 @@ def test_a_zygote_killed_from_outside_loses_nothing():
     assert done.correct.all()
 
 
-def test_a_zygote_that_never_lives_is_given_up():
+def test_a_fork_server_that_always_ends_is_given_up():
     with (
         verifiers() as room,
         pytest.raises(VerifierError, match=r"ended 3 times without a single verdict \(status -9\)"),
@@ -360,9 +360,9 @@ def test_workers_are_forks_of_a_process_without_torch(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "torch", sys)  # whatever the trainer has imported
     with verifiers("verify_zoo.py:modules", workers=2) as room:
         found = {tuple(str(o.answer).split()) for o in judged(room, *["x"] * 40)}
-    zygotes, _, torch, hash_seed = (set(column) for column in zip(*found, strict=True))
-    assert len(zygotes) == 1
-    assert int(zygotes.pop()) != os.getpid()
+    servers, _, torch, hash_seed = (set(column) for column in zip(*found, strict=True))
+    assert len(servers) == 1
+    assert int(servers.pop()) != os.getpid()
     assert (torch, hash_seed) == ({"False"}, {"0"})
 
 
@@ -392,13 +392,13 @@ def test_a_room_that_nobody_holds_ends_its_workers():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a busy process when its parent dies")
-def test_a_hanging_worker_dies_with_its_zygote():
+def test_a_hanging_worker_ends_with_its_fork_server():
     with verifiers("verify_zoo.py:hang_after_first", timeout_seconds=LONG) as room:
-        zygote, worker = map(int, str(judged(room, "x")[0].answer).split()[:2])
+        server, worker = map(int, str(judged(room, "x")[0].answer).split()[:2])
         hang = group("delay 600")
         room.submit(hang.prompt, hang.rollouts[0])
         time.sleep(0.1)
-        os.kill(zygote, signal.SIGKILL)
+        os.kill(server, signal.SIGKILL)
         assert eventually(lambda: not alive(worker))
 
 
@@ -429,19 +429,19 @@ def test_a_killed_trainer_leaves_no_orphans(number: signal.Signals):
     script = TRAINER.format(reward="hang_after_first", end="time.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
-        zygote, worker = map(int, trainer.stdout.readline().split()[:2])
+        server, worker = map(int, trainer.stdout.readline().split()[:2])
         time.sleep(0.1)  # now its worker hangs
         assert alive(worker)
         trainer.send_signal(number)
-    assert eventually(lambda: not alive(zygote) and not alive(worker))
+    assert eventually(lambda: not alive(server) and not alive(worker))
 
 
 def test_an_interpreter_that_ends_takes_its_workers_along():
     script = TRAINER.format(reward="hang_after_first", end="")
     ended = subprocess.run([sys.executable, "-c", script], cwd=HERE, capture_output=True, text=True, timeout=LONG)
     assert (ended.returncode, ended.stderr) == (0, "")
-    zygote, worker = map(int, ended.stdout.split()[:2])
-    assert eventually(lambda: not alive(zygote) and not alive(worker))
+    server, worker = map(int, ended.stdout.split()[:2])
+    assert eventually(lambda: not alive(server) and not alive(worker))
 
 
 def test_a_reward_that_cannot_be_imported_is_a_config_error():
