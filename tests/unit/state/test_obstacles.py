@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -157,14 +158,14 @@ def test_a_file_where_a_checkpoint_folder_belongs_is_passed_over(tmp_path):
 def test_a_checkpoint_that_the_disk_does_not_give_back_is_passed_over(tmp_path, monkeypatch):
     save(tmp_path, 1, keep_last=2)
     save(tmp_path, 2, keep_last=2)
-    real = checkpoint.hashlib.file_digest
+    real = hashlib.file_digest
 
     def failing(file, *rest):
         if "step-000002" in file.name:
             raise OSError(errno.EIO, "Input/output error")
         return real(file, *rest)
 
-    monkeypatch.setattr(checkpoint.hashlib, "file_digest", failing)
+    monkeypatch.setattr(hashlib, "file_digest", failing)
     found = checkpoint.newest(tmp_path)
     assert found.step == 1
     assert "step-000002 is damaged (Input/output error) and was passed over" in found.notices[0]

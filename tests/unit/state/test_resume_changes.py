@@ -9,7 +9,7 @@ import pytest
 
 from winnow.config import Config, dump
 from winnow.errors import ConfigError, RunFolderError
-from winnow.state.manifest import MAY_CHANGE, Change, compare, recorded, same_evaluation
+from winnow.state.resume_changes import MAY_CHANGE, Change, compare, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 
 RUN = Path("runs/a")
