@@ -84,7 +84,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _batch(rows: Sequence[TrainingSequence]) -> Batch:
-    return Batch(epoch=0, update=0, sequences=tuple(rows))
+    return Batch(epoch=0, sequences=tuple(rows))
 
 
 @torch.no_grad()

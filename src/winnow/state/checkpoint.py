@@ -89,9 +89,9 @@ def save(
 ) -> Checkpoint:
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
-    `write_model` fills a folder (see `write_model_folder`); `tensors` may be on any device and share no memory; `state`
-    is strict JSON; `logs` say where the run's logs end, which are on the disk up to there. A whole checkpoint of this
-    very step is left as it is where the logs still hold the rows it relies on, as the run has resumed from it.
+    `write_model` fills a folder (see `write_model_folder`); `tensors` may live anywhere and share no memory; `state` is
+    strict JSON; `logs` say where the run's logs end, which are on the disk up to there. A whole checkpoint of this very
+    step is left as it is, where the logs still hold what it relies on: it is what the run resumed from.
 
     Raises RunFolderError where there is too little room or a write fails. Older checkpoints are then untouched and the
     new files are removed, so a run may continue and try again later. ValueError for a state that is not JSON.
