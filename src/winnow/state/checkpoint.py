@@ -195,7 +195,7 @@ def _write(
     draft.mkdir()
     try:
         write_model(draft)
-    except Exception as error:  # a full disk surfaces as whatever type the model's own libraries like
+    except Exception as error:  # a full disk is reported as an exception of any type, depending on the model's library
         raise OSError(f"writing the model raised {type(error).__name__}: {error}") from error
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
     write_json(draft / STATE, {"step": step, "state": dict(state)}, indent=None)

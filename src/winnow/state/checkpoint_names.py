@@ -1,4 +1,4 @@
-"""Where a run's checkpoints are and what they are called: `checkpoints/step-000010` below the run folder.
+"""Where a run's checkpoints are, and how they are named: `checkpoints/step-000010` below the run folder.
 
 This module imports no torch.
 """
@@ -20,12 +20,12 @@ def path_of(run: Path, step: int) -> Path:
 
 
 def has_name_of_one(path: Path) -> bool:
-    """Whether a path is called like a checkpoint of a run."""
+    """Whether a path is named like a checkpoint of a run."""
     return path.parent.name == FOLDER and _NAME.fullmatch(path.name) is not None
 
 
 def find(run: Path) -> list[tuple[int, Path]]:
-    """(step, path) of everything that is called like a checkpoint of a run, whole or not, oldest first.
+    """(step, path) of everything that is named like a checkpoint of a run, whole or not, oldest first.
 
     Raises OSError where the folder of the checkpoints cannot be read.
     """

@@ -51,7 +51,7 @@ def digest(path: Path) -> str:
 
 
 def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
-    """(name, path) of the files that a key's text stands for."""
+    """(name, path) of the files that a key's text names."""
     if ".py:" in value:
         name = value.rpartition(":")[0]
         yield from _if_file(name, base / name)

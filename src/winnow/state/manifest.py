@@ -37,7 +37,7 @@ def describe_run(
 def parse(text: bytes, path: Path) -> dict[str, Any] | None:
     """The manifest in the bytes of the file `path`; None where they are no manifest of winnow's.
 
-    Raises RunFolderError for one of a later format, as it is not known what it means.
+    Raises RunFolderError for one of a later format, which this version may misread.
     """
     try:
         data = json.loads(text)

@@ -106,7 +106,7 @@ def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
 
 
 def _edited(before: Mapping[str, Any], after: Mapping[str, Any], bases: tuple[str, str], step: int) -> Iterator[Change]:
-    """Files of one key that are no longer what they were, where both runs know any."""
+    """A change for each key whose files differ, where both runs have digests of some."""
     for key in before:
         was, now = before[key], after.get(key, before[key])
         if _placed(was, bases[0]) == _placed(now, bases[1]):
@@ -147,7 +147,7 @@ def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, 
 
 
 def _placed(value: Any, base: str) -> Any:
-    """A value with its files of code by their places, so that one that is named from another folder is the same."""
+    """A value with absolute paths of its Python files, so that the same file named from another folder is equal."""
     if isinstance(value, dict):
         return {_placed(name, base): _placed(inner, base) for name, inner in value.items()}
     if isinstance(value, list):

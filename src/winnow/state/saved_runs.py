@@ -32,7 +32,7 @@ class Manifest:
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
-    """The manifest of a run folder; with `own`, of a run of this user alone.
+    """The manifest of a run folder; with `own`, only of a run that belongs to this user.
 
     Raises RunFolderError where there is none that this winnow can read, and for another user's.
     """
@@ -118,8 +118,8 @@ def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -
 
 
 def _runs(key: str, text: str, *, items_made: bool) -> bool:
-    """A function of a file is imported, a reward without a sandbox runs what the model writes, and scorers of
-    reasoning-gym execute fields of an item, which its own task makes.
+    """Whether a text makes the run execute code: a function of a file is imported, a reward without a sandbox runs what
+    the model writes, and scorers of reasoning-gym execute fields of items, which are trusted from its own task only.
     """
     unsafe = key.endswith(".sandbox") and text == "unsafe"
     scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"

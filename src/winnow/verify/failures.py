@@ -25,7 +25,7 @@ from winnow.rewards.outcomes import failure
 OUT_OF_MEMORY = 86  # a worker's exit status; a process without memory should not have to write a report
 SOCKET_HINT = "does the reward write to file descriptors that it has not opened?"
 WINDOW = 1000
-FEWEST_FAILURES = 20  # below it a share says little
+FEWEST_FAILURES = 20  # below this number a share is too uncertain
 STARTS_WITHOUT_VERDICT = 3
 
 
