@@ -3,7 +3,7 @@
     python benchmarks/golds.py
 
 Prints a table, names every gold that fails, and writes benchmarks/results/<date>_golds.json. Files and rewards are
-those of FILES, which tests/unit/rewards/test_math_golds.py checks too.
+those of FILES, which tests/unit/rewards/math_equivalence/test_math_golds.py checks too.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from winnow.rewards.math_equivalence import algebra
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 from golds import FILES, KNOWN, check
 
 ROWS = {
