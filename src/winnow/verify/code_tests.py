@@ -17,7 +17,7 @@ from winnow.rewards.extract import after_reasoning
 from winnow.rewards.outcomes import failure
 from winnow.rewards.tags import thinking_open
 from winnow.verify.compare import same_output, same_value
-from winnow.verify.sandbox import Limits, Program, Run, SandboxError, choose
+from winnow.verify.sandbox import Limits, Program, RunResult, SandboxError, choose
 from winnow.verify.sandbox.choice import Preference, Sandbox
 
 LONGEST_PROGRAM = 2**18  # bytes; longer ones are not compiled
@@ -145,7 +145,7 @@ def _as_program(source: bytes, function: str, test: _Test) -> Program:
     return Program(code=source, stdin=stdin, function=function, arguments=json.dumps(test.arguments))
 
 
-def _verdict(run: Run, test: _Test, tolerance: float) -> _Verdict:
+def _verdict(run: RunResult, test: _Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
         return _Verdict(run.ending, _last_line(run.detail), run.late)
     if test.arguments is None:

@@ -14,7 +14,7 @@ from winnow.errors import VerifierError
 from winnow.verify.sandbox import bwrap, interpreter, landlock, seccomp
 from winnow.verify.sandbox.interpreter import Interpreter
 from winnow.verify.sandbox.launch import Layers, run_all
-from winnow.verify.sandbox.limits import Limits, Program, Run
+from winnow.verify.sandbox.limits import Limits, Program, RunResult
 
 Preference = Literal["auto", "bubblewrap", "landlock", "unsafe"]
 RUNS_BETWEEN_CANARIES = 500
@@ -66,7 +66,7 @@ class Sandbox:
 
     def run_all(
         self, programs: Sequence[Program], limits: Limits, *, at_once: int, until: float = math.inf
-    ) -> Iterator[tuple[int, Run]]:
+    ) -> Iterator[tuple[int, RunResult]]:
         """`launch.run_all`, where a run that the sandbox itself failed is repeated once.
 
         Raises SandboxError when the canary programs show that it is broken.
@@ -77,7 +77,7 @@ class Sandbox:
                 ((_, run),) = run_all(self.layers, [programs[place]], limits, at_once=1, until=until)
             yield place, run
 
-    def run(self, program: Program, limits: Limits) -> Run:
+    def run(self, program: Program, limits: Limits) -> RunResult:
         """One program."""
         ((_, run),) = self.run_all([program], limits, at_once=1)
         return run

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from winnow.verify.sandbox import bwrap, landlock, seccomp
 from winnow.verify.sandbox.interpreter import Interpreter
-from winnow.verify.sandbox.limits import Ending, Limits, Program, Run
+from winnow.verify.sandbox.limits import Ending, Limits, Program, RunResult
 
 _FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 _USERS = range(61184, 65520)  # unused: the range from which systemd gives one user to each service
@@ -50,7 +50,7 @@ class Layers:
 
 def run_all(
     layers: Layers, programs: Iterable[Program], limits: Limits, *, at_once: int, until: float = math.inf
-) -> Iterator[tuple[int, Run]]:
+) -> Iterator[tuple[int, RunResult]]:
     """Each program's place and how it went, as they end; at most `at_once` run at a time, started in order.
 
     At `until` (of time.monotonic) what runs is ended with time_limit, and nothing more starts. Closing the iterator
@@ -118,11 +118,11 @@ class _Process:
         left = self._deadline - time.monotonic()
         return left if self._open else min(left, _RECHECK_SECONDS)
 
-    def advance(self) -> Run | None:
+    def advance(self) -> RunResult | None:
         """Write its input, read its output, kill it when it exceeds a limit; returns the run once it has ended."""
         if self._process is None:
             self.end()
-            return Run(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
+            return RunResult(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
         self._write_input()
         for pipe in _readable(self._open):
             self._receive(pipe)
@@ -174,19 +174,21 @@ class _Process:
         _kill(process, wrapped=self._wrapped)
         self._open.clear()
 
-    def _run(self, code: int, cpu_seconds: float) -> Run:
+    def _run(self, code: int, cpu_seconds: float) -> RunResult:
         stdout, stderr, report = (bytes(data) for data in self._received.values())
         seconds = time.monotonic() - self._started
         lines = report.splitlines() or [b""]
         shown = stderr[-_SHOWN:].decode("utf-8", "replace").strip()
         # Not at the common deadline: after a slow program the next one may be started too late to become ready.
         if lines[0] != self._nonce + b" ready" and not (self._killed and time.monotonic() >= self._until):
-            return Run(ending="sandbox_error", detail=f"it ended before the program began: {shown}", seconds=seconds)
+            return RunResult(
+                ending="sandbox_error", detail=f"it ended before the program began: {shown}", seconds=seconds
+            )
         ending = self._killed or _ending(code, lines[-1], cpu_seconds, self._limits)
         head = self._nonce + b" value "
         value = lines[-1].removeprefix(head) if lines[-1].startswith(head) else None
         late = self._killed == "time_limit"
-        return Run(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds, late=late)
+        return RunResult(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds, late=late)
 
 
 class _Pipes(NamedTuple):

@@ -33,7 +33,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunResult:
     """The result of a run. Only the ending `sandbox_error` is not caused by the program."""
 
     ending: Ending
