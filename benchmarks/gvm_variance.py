@@ -128,7 +128,7 @@ def norms_of(policy: Policy, group: Group) -> FloatArray:
 
 def gradient(policy: Policy, row: TrainingSequence) -> torch.Tensor:
     """[P] of log P(rollout | prompt), summed over its tokens."""
-    (mb,) = policy.micro_batches(Batch(epoch=0, update=0, sequences=(row,)))
+    (mb,) = policy.micro_batches(Batch(epoch=0, sequences=(row,)))
     parts = torch.autograd.grad(policy.forward(mb).logprobs.sum(), list(policy.parameters.values()))
     return torch.cat([part.flatten() for part in parts])
 

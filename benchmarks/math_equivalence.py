@@ -3,7 +3,7 @@
     python benchmarks/math_equivalence.py
 
 Every pair of math_pairs.py goes through the whole path of a run: `Verifiers`, one killable worker, the reward `boxed`.
-Seconds of the processor are those of trainer, zygote and worker together, so that a busy machine does not slow the
+Seconds of the processor are those of trainer, fork server and worker together, so that a busy machine does not slow the
 figure. Writes benchmarks/results/<date>_math_equivalence.json.
 """
 

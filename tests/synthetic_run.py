@@ -40,7 +40,7 @@ def batch(groups):
         for r, keep in zip(g.rollouts, g.keep, strict=True)
         if keep
     )
-    return Batch(epoch=0, update=0, sequences=rows)
+    return Batch(epoch=0, sequences=rows)
 
 
 def metrics(step, **changes):

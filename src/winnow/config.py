@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -305,6 +305,26 @@ def dump(config: Config) -> dict[str, Any]:
     """The resolved configuration as JSON-ready data; a function passed as an object appears by its name."""
     plain = config.model_dump(mode="python")
     return typing.cast(dict[str, Any], _plain(plain))
+
+
+def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """(path, value) of every value in nested data that is no table and no list with entries; a place in a list is an
+    integer.
+    """
+    if isinstance(data, Mapping):
+        for name, value in data.items():
+            yield from leaves(value, (*path, str(name)))
+    elif isinstance(data, (list, tuple)) and data:
+        for place, value in enumerate(data):
+            yield from leaves(value, (*path, place))
+    else:
+        yield path, data
+
+
+def key_of(path: Sequence[str | int]) -> str:
+    """The dotted key of a leaf; one in a list has the list's key."""
+    first_place = next((depth for depth, name in enumerate(path) if isinstance(name, int)), None)
+    return ".".join(map(str, path[:first_place]))
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-Finish = Literal["stop", "length", "abort"]
+Finish = Literal["stop", "length"]
 Kind = Literal["correct", "wrong", "unparsable", "failed"]
 Cause = Literal["timeout", "memory", "crash", "sandbox", "raised", "malformed"]
 CAUSES: tuple[Cause, ...] = ("timeout", "memory", "crash", "sandbox", "raised", "malformed")
@@ -235,7 +235,6 @@ class Batch:
     """The rows of one optimizer step, weighted; rows that cannot teach have already left."""
 
     epoch: int
-    update: int  # within the epoch
     sequences: tuple[TrainingSequence, ...]
 
 

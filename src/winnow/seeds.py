@@ -14,22 +14,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Part = str | int
+SeedName = str | int
+Part = SeedName
 _UNIT = 2.0**-53
 _WORD = 2**64 - 1
 
 
-def derive(*parts: Part) -> int:
+def derive(*names: SeedName) -> int:
     """A 128-bit key from names; `derive(1, "2")` and `derive("1", 2)` differ."""
-    return int.from_bytes(_hashed(parts).digest(), "little")
+    return int.from_bytes(_hashed(names).digest(), "little")
 
 
-def generator(*parts: Part) -> np.random.Generator:
+def generator(*names: SeedName) -> np.random.Generator:
     """A counter-based generator (Philox) keyed by names."""
-    return np.random.Generator(np.random.Philox(key=derive(*parts)))
+    return np.random.Generator(np.random.Philox(key=derive(*names)))
 
 
-def uniforms(keys: Iterable[tuple[Part, ...]], count: int) -> npt.NDArray[np.float64]:
+def uniforms(keys: Iterable[tuple[SeedName, ...]], count: int) -> npt.NDArray[np.float64]:
     """[keys, count] numbers in [0, 1), a row as `generator(*key).random(count)` gives it, in a third of the time: one
     generator is set to each key in turn.
     """
@@ -43,16 +44,16 @@ def uniforms(keys: Iterable[tuple[Part, ...]], count: int) -> npt.NDArray[np.flo
     return np.array(rows, dtype=np.float64).reshape(-1, count)
 
 
-def uniform(*parts: Part) -> float:
+def uniform(*names: SeedName) -> float:
     """One number in [0, 1) keyed by names."""
-    return (derive(*parts) >> 75) * _UNIT
+    return (derive(*names) >> 75) * _UNIT
 
 
 @dataclass(frozen=True, slots=True)
 class Rng:
     """What a selector draws from: one uniform per rollout id, whatever the order of the rollouts."""
 
-    key: tuple[Part, ...]
+    key: tuple[SeedName, ...]
 
     def uniforms(self, ids: Sequence[str]) -> npt.NDArray[np.float64]:
         """[N] numbers in [0, 1), one per id: `uniform(*key, id)`, with what the ids share hashed once."""
@@ -65,8 +66,8 @@ class Rng:
         return np.asarray((high >> 11) * _UNIT, dtype=np.float64)
 
 
-def _hashed(parts: Iterable[Part]) -> hashlib.blake2b:
-    return hashlib.blake2b(_bytes("\x1f".join(f"{type(part).__name__}:{part}" for part in parts)), digest_size=16)
+def _hashed(names: Iterable[SeedName]) -> hashlib.blake2b:
+    return hashlib.blake2b(_bytes("\x1f".join(f"{type(name).__name__}:{name}" for name in names)), digest_size=16)
 
 
 def _bytes(text: str) -> bytes:

@@ -87,7 +87,7 @@ def test_native_reports_the_log_probs_of_the_policy(dtype: str) -> None:
         TrainingSequence(prompt=prompt, rollout=rollout, group=place // ROLLOUTS, advantage=1.0, weight=1.0)
         for place, (prompt, rollout) in enumerate(flat(groups))
     )
-    batch = Batch(epoch=0, update=0, sequences=rows)
+    batch = Batch(epoch=0, sequences=rows)
     learner = Policy(
         loaded.model, temperature=1.0, pad_token=loaded.tokenizer.pad_token_id, tokens_per_micro_batch=4096
     )

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from winnow.config import Config, dump
+from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError
 
@@ -158,3 +158,10 @@ def test_a_member_named_by_one_override_gets_options_by_the_next(tmp_path):
     assert [(member.use, member.options) for member in config.select] == [("random", {"keep_per_prompt": 2})]
     with pytest.raises(ConfigError, match=r"--set 'seed.a=1': seed.a: 'seed' is not a table"):
         load(tmp_path / "run.toml", ["seed=3", "seed.a=1"])
+
+
+def test_leaves_are_named_by_their_tables_and_by_their_places_in_lists():
+    data = {"a": {"b": 1, "none": {}}, "list": [{"use": "x"}, (2, [])]}
+    found = dict(leaves(data))
+    assert found == {("a", "b"): 1, ("list", 0, "use"): "x", ("list", 1, 0): 2, ("list", 1, 1): []}
+    assert [key_of(path) for path in found] == ["a.b", "list", "list", "list"]

@@ -46,9 +46,9 @@ def schedule(
         if row.teaches or not drop_silent:
             rows[candidate.position].append(row)
     return [
-        Batch(epoch=epoch, update=update, sequences=tuple(row for position in part for row in rows[position]))
+        Batch(epoch=epoch, sequences=tuple(row for position in part for row in rows[position]))
         for epoch in range(epochs)
-        for update, part in enumerate(_cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch)))
+        for part in _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
     ]
 
 

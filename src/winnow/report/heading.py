@@ -9,7 +9,7 @@ from typing import Any
 
 from winnow.registry import members
 from winnow.report.text import shorten
-from winnow.state.run_folder import MANIFEST
+from winnow.state.manifest import MANIFEST
 
 LONGEST = 40  # characters of a name
 

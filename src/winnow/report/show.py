@@ -118,7 +118,7 @@ def _rollout(logged: LoggedGroup, place: int, choice: Choice) -> str:
     return "\n".join(lines)
 
 
-_ENDED = {"stop": "ended", "length": "cut off", "abort": "aborted"}
+_ENDED = {"stop": "ended", "length": "cut off"}
 
 
 def _verdict(outcome: Outcome) -> str:

@@ -69,8 +69,8 @@ def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -
 def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
     """1 when the last box after the reasoning is right; a box inside reasoning that never ended is no answer.
 
-    Numbers may be `absolute_tolerance` away, or what the problem's own field `error` says; its field `unit` counts as
-    written after a gold that names none (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError for an
+    Numbers may be `absolute_tolerance` away, or as far as the problem's field `error` allows; its field `unit` is added
+    to a gold that names none (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError for an
     `error` that is no number.
     """
     equal = tolerant(GRADERS[grader], stated_error(prompt.meta, absolute_tolerance))
@@ -101,13 +101,13 @@ def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0
 
 
 def _conclusion(prompt: Prompt, rollout: Rollout) -> str:
-    """What follows the reasoning; nothing when the prompt opened it and the completion never closed it."""
+    """The text after the reasoning; empty when the prompt opened it and the completion never closed it."""
     unfinished = thinking_open(prompt) and "</think>" not in rollout.text
     return "" if unfinished else after_reasoning(rollout.text)
 
 
 def _marked(gold: object) -> object:
-    """GSM8K's golds may come with their worked solution."""
+    """The marked answer of a GSM8K gold that includes its worked solution."""
     return (hashes(gold) or gold) if isinstance(gold, str) else gold
 
 

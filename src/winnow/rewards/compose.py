@@ -1,4 +1,4 @@
-"""From plain data to one total function: the reward of a run, its options bound, its parts weighed.
+"""Builds the reward of a run from plain data: options bound, parts weighted, exceptions caught.
 
 score = make_reward({"parts": [{"use": "r1_zero", "weight": 80}, {"use": "format", "weight": 20}]})
 score(prompt, rollout)  # an Outcome, whatever the functions inside do
@@ -60,7 +60,7 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
 
 
 def warm(spec: Mapping[str, Any]) -> None:
-    """Do now what the first verdict would wait for: every part's trait `warm(options)`, where it declares one."""
+    """Do now what the first verdict would wait for: call the trait `warm(options)` of every part that declares one."""
     for part in spec.get("parts", [spec]):
         if callable(part["use"]) or ".py:" in part["use"]:
             continue  # a user's file has been imported, which is all it can ask for

@@ -1,12 +1,12 @@
-r"""What every reward promises, as one check that a registered reward, and a user's own, is put through.
+r"""The contract of every reward, as one check for registered rewards and for a user's own.
 
-A reward joins by saying how a right answer is phrased:
+For the check a reward declares how a right answer is phrased:
 
     @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}")
 
-and, where the golds of its prompts stand in `meta`, example_meta=lambda gold: {...} beside it. One that reads an answer
-in one form only says so, asks=[("<answer>", "</answer>"), (r"\boxed",)]: alternatives, each with the marks that a
-completion then has, so that `winnow check` can look for them in the prompt.
+and, where the golds of its prompts are in `meta`, example_meta=lambda gold: {...} in addition. A reward that reads an
+answer in certain forms only declares them, asks=[("<answer>", "</answer>"), (r"\boxed",)]: alternatives, each with the
+marks that a completion in this form has, so that `winnow check` can look for them in the prompt.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_reward(
     phrase: Any = None,
     best: float = 1.0,
 ) -> None:
-    """Raise AssertionError unless the reward pays `best` for its own example, never more for junk, and always the same.
+    """Raise AssertionError unless the reward gives `best` for its own example, never more for junk, and is repeatable.
 
     The example is phrased for `phrase`, by default the gold itself (a list of golds accepts any one of them).
     """

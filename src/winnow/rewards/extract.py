@@ -1,4 +1,4 @@
-"""Where the answer of a completion stands. Every function takes text and gives the answer's text, or None."""
+"""Finds the answer in a completion. Every function takes text and returns the answer's text, or None."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def last_number(text: str) -> str | None:
 
 
 def after_reasoning(text: str) -> str:
-    """What follows the last `</think>`, up to a `<think>` that never ends; the whole text where there is neither."""
+    """The text after the last `</think>`, up to a `<think>` that never ends; the whole text where there is neither."""
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 

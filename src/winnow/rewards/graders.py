@@ -1,4 +1,4 @@
-"""Graders by name: (answer, gold) -> equal or not; and how golds are read."""
+"""The graders by name, (answer, gold) -> equal or not, and how golds are read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_grader(options: Mapping[str, Any]) -> None:
 
 
 def warm_grader(options: Mapping[str, Any]) -> None:
-    """What a worker needs before its first verdict: computer algebra, where `grader` is "math"."""
+    """Load what the first verdict needs: computer algebra, where `grader` is "math"."""
     if options.get("grader") == "math":
         algebra.warm()
 

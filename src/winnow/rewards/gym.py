@@ -1,4 +1,4 @@
-"""The scorers of reasoning-gym as a reward, and the question whether one of its data sets can be cheated by a constant.
+"""The scorers of reasoning-gym as a reward, and a check whether a constant answer scores too well on a data set.
 
 Its scorers are not hardened: run them in a worker (`verify.workers > 0`), which is killed when one hangs.
 """
@@ -57,18 +57,18 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
     r"""The data set's own score, between 0 and 1, for the last answer tag (or box) after the reasoning; correct at 1.
 
     For prompts of the task `reasoning_gym`, whose `meta` holds the item (Stojanovski et al., 2025, arXiv 2505.24760).
-    An answer that does not look like the data set's answers never reaches the scorer: it is unparsable. What the scorer
-    raises is a failure, and so is a score that is not finite, or an item with a field that the scorer would execute and
-    that does not look like the data set's; other scores are clamped.
+    An answer that does not look like the data set's answers is unparsable and not given to the scorer. An exception of
+    the scorer is a failure, and so is a score that is not finite, or an item with a field that the scorer would execute
+    and that does not look like the data set's; other scores are clamped.
     """
     dataset, entry = prompt.meta["dataset"], prompt.meta["entry"]
     if field := foreign_field(dataset, entry):
-        return failure("malformed", said_foreign(dataset, field))
+        return failure("malformed", foreign_field_message(dataset, field))
     answer = _answer(prompt, rollout)
     if answer is None or not admits(dataset, entry, answer):
         return unparsable()
     scorer = _scorer(dataset, _key(prompt.meta["options"]))
-    with contextlib.redirect_stdout(None):  # some print what they think of an answer
+    with contextlib.redirect_stdout(None):  # some scorers print
         value = scorer(answer, entry)
     if not math.isfinite(value):
         return failure("malformed", f"the scorer of {dataset} returned {value} for {answer!r:.200}")
@@ -83,14 +83,14 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
     )
 
 
-def said_foreign(dataset: str, field: str) -> str:
+def foreign_field_message(dataset: str, field: str) -> str:
     """What is wrong with an item that has a `foreign_field`."""
     return f"the scorer of {dataset} would execute {field} of the item, which does not look like one of this data set"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantAudit:
-    """The best that an answer which never looks at the question can do."""
+    """The best score of an answer that does not depend on the question."""
 
     constant: str
     score: float  # its mean over the items
@@ -98,7 +98,7 @@ class ConstantAudit:
 
     @property
     def beaten(self) -> bool:
-        """True where the constant does better than guessing the commonest gold would explain."""
+        """Whether the constant scores more than guessing the commonest gold explains."""
         return self.score > self.majority + MARGIN
 
 
@@ -135,7 +135,7 @@ def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
 
 
 def _paid(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:
-    """What the reward would pay; nothing where the scorer raises."""
+    """The reward for an answer; 0 where the scorer raises."""
     if foreign_field(dataset, entry) or not admits(dataset, entry, answer):
         return 0.0
     try:

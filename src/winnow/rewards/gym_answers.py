@@ -1,9 +1,9 @@
-"""What an answer to one of reasoning-gym's data sets looks like, and what its items: nothing else reaches its scorer.
+"""Which answers and items of reasoning-gym's data sets are well-formed: only those are given to its scorers.
 
-Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, some pay for
-`nan` or for any text at all. The nine, and those without a gold, have a grammar written here; of the others, the
-gold of the item says which words and marks an answer may have. Five execute a field of the item as well, and an item
-may come from a file: such fields have a grammar too.
+Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, some reward
+`nan` or any text at all. For the nine, and for those without a gold, there is a grammar here; for the others, the gold
+of the item determines which words and marks an answer may have. Five scorers execute a field of the item as well, and
+an item may be read from a file: such fields have a grammar too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ITEMS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
         "polynomial_multiplication": {"answer": _ALGEBRA},
         "simple_integration": _INTEGRAL,
         "intermediate_integration": _INTEGRAL,
-        "composite": {"metadata.source_dataset": r"(?!)"},  # its scorer is another's, which the item chooses: none
+        "composite": {"metadata.source_dataset": r"(?!)"},  # the item chooses the scorer: no item is accepted
     }.items()
 }
 
@@ -73,7 +73,7 @@ def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
-    """True when `answer` looks like an answer to this item."""
+    """Whether `answer` looks like an answer to this item."""
     gold = entry["answer"]
     longest = max(LONGEST, 2 * len(gold)) if isinstance(gold, str) else LONGEST
     if not answer.strip() or len(answer) > longest or _unprintable(answer):
@@ -86,15 +86,16 @@ def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
 
 
 def _like(answer: str, gold: str, question: str) -> bool:
-    """No longer than four golds, no mark that neither the gold nor a number has, and words as in `_words_like`."""
+    """Whether it is at most four golds long, has only the marks of gold and numbers, and words as in `_words_like`."""
     if len(answer) > 4 * len(gold) + 64 or "__" in answer:
         return False
     return _marks(answer) <= _marks(gold) | _NUMBER_MARKS and _words_like(answer, gold, question)
 
 
 def _words_like(answer: str, gold: str, question: str) -> bool:
-    """No words where the gold has none, yes or no where it is one of these, any where the question does not hold the
-    gold's own, and otherwise words of gold and question."""
+    """Whether the words of an answer are acceptable: none where the gold has none, yes or no where the gold is one of
+    them, any words where those of the gold are not in the question, and otherwise the words of gold and question.
+    """
     mine, theirs = _words(answer), _words(gold)
     for closed in _CLOSED:
         if theirs and theirs <= closed:

@@ -1,4 +1,4 @@
-"""A reward for stopping in time. It knows nothing of the answer: use it as a part beside one that does."""
+"""A reward for stopping in time. It does not read the answer: use it as a part beside a reward that does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The boundary between a reward function and the rest: whatever it returned becomes one `Outcome`."""
+"""Turns whatever a reward function returned into one `Outcome`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST_REWARD = 1e6  # beyond this a number is a bug of the reward (3e38 is wha
 
 
 def failure(cause: Cause, detail: str) -> Outcome:
-    """The verdict "no verdict": reward NaN, correct None."""
+    """The outcome of a verifier that gave no verdict: reward NaN, correct None."""
     return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
 
 

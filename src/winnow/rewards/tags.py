@@ -1,4 +1,4 @@
-"""Rewards for the shape of a completion: think and answer tags. They know nothing of the answer.
+"""Rewards for the format of a completion: think and answer tags. They do not compare the answer.
 
 Where the prompt ends with an opened `<think>` (the chat and r1_zero templates do that), the completion is read as if it
 began with that tag, so the same option-free reward serves every template.
@@ -12,7 +12,7 @@ from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-ASKS = [TAGS[1:]]  # the first one is often the prompt's own
+ASKS = [TAGS[1:]]  # without the first, which is often written by the prompt
 _BETWEEN = re.compile(r"</think>\s*<answer>")
 
 

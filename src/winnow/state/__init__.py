@@ -1,1 +1,1 @@
-"""What a run keeps on the disk: its folder, manifest, checkpoints and logs."""
+"""The files of a run: its folder, manifest, checkpoints and logs."""

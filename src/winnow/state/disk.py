@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever moment the process is killed at, and names where other things may stand."""
+"""Writes files that are whole or absent whenever the process is killed, and refuses links, pipes and the like."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 class InTheWay(OSError):
-    """Something else stands where a file or a folder of a run belongs."""
+    """There is something else where a file or a folder of a run belongs."""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -39,7 +39,7 @@ def sync(path: Path) -> None:
 
 
 def kind(path: Path, *, follow: bool = False) -> str | None:
-    """What stands at a path, in words; None where nothing does. A link is a link, unless it is to be followed."""
+    """What there is at a path, in words; None for nothing. With `follow`, what a link leads to instead of the link."""
     try:
         mode = (path.stat if follow else path.lstat)().st_mode
     except FileNotFoundError:
@@ -48,16 +48,16 @@ def kind(path: Path, *, follow: bool = False) -> str | None:
 
 
 def check_kind(path: Path, wanted: str, *, follow: bool = False) -> None:
-    """Raise InTheWay where anything but a `wanted` thing ("a file", "a folder") stands at a path."""
+    """Raise InTheWay where there is anything else at a path than what is `wanted` ("a file", "a folder")."""
     found = kind(path, follow=follow)
     if found not in (wanted, None):
         raise InTheWay(errno.EINVAL, f"{path.name} is {found}, where {wanted} belongs")
 
 
 def open_file(path: Path, flags: int) -> int:
-    """A descriptor of a regular file: a link is not followed, and a pipe is not waited for.
+    """A descriptor of a regular file. Does not follow a link or wait for a pipe.
 
-    Raises InTheWay for what is no file, OSError as os.open does.
+    Raises InTheWay where there is something else than a file, OSError as os.open does.
     """
     check_kind(path, "a file")
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -81,9 +81,9 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_json(path: Path, data: Any, *, indent: int | None = 1) -> None:
-    """Replace `path` by `data` as strict JSON in one atomic move. What `path` may link to is left alone.
+    """Replace `path` by `data` as strict JSON in one atomic move. Where `path` is a link, its target stays as it is.
 
-    Raises OSError when the disk refuses, ValueError for a number that is not finite; `path` is then as it was.
+    Raises OSError when writing fails, ValueError for a number that is not finite; `path` is then as it was.
     """
     replace_file(path, json.dumps(data, indent=indent, allow_nan=False).encode() + b"\n")
 

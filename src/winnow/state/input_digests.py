@@ -1,21 +1,20 @@
-"""What a run reads besides its configuration: digests of the files that the configuration names, by key.
+"""Digests of the files that a configuration names, by key: what a run reads besides its configuration.
 
     {"reward.use": {"mine.py": "sha256:..."}, "task.path": {"train.jsonl": "sha256:..."}, "model.path": {...}}
 
-A file of at most 64 MiB is hashed whole. Of a larger one, weights as a rule, its length and 1,024 blocks spread evenly
-over it are: other weights differ everywhere, while an edit of a few bytes between two blocks goes unnoticed. Modules
-that a user's file imports, functions passed as objects, and data sets read from the hub have no digest.
+A file of at most 64 MiB is hashed whole. Of a larger one, usually weights, its length and 1,024 blocks spread evenly
+over it are hashed: other weights differ everywhere, while an edit of a few bytes between two blocks is not noticed.
+Modules that a user's file imports, functions passed as objects, and data sets read from the hub have no digest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from winnow.config import Config, dump
+from winnow.config import Config, dump, key_of, leaves
 from winnow.errors import DataError
 from winnow.models.model_folder import cached_folder, on_hub, settings_folder
 
@@ -27,18 +26,19 @@ Digests = dict[str, dict[str, str]]
 
 
 def digests(config: Config, base: Path, *, below: str = "") -> Digests:
-    """{key of the configuration: {file: digest}} for every file that it names and that is there; of the keys that begin
-    with `below` alone, so that no weights are read where nobody asks for them.
+    """{key of the configuration: {file: digest}} for every existing file that the configuration names, under the keys
+    that begin with `below`. A file named in a list is under the list's key.
     """
     found: Digests = {}
-    for key, value in ((key, value) for key, value in _texts(dump(config)) if key.startswith(below)):
+    texts = ((key_of(path), leaf) for path, leaf in leaves(dump(config)) if isinstance(leaf, str))
+    for key, value in ((key, value) for key, value in texts if key.startswith(below)):
         for name, path in _files(key, value, base):
             found.setdefault(key, {})[name] = digest(path)
     return found
 
 
 def digest(path: Path) -> str:
-    """Of one file: see above for what it tells apart."""
+    """The digest of one file, as the module says above."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if size <= WHOLE:
@@ -50,20 +50,8 @@ def digest(path: Path) -> str:
     return f"sampled-sha256:{sampled.hexdigest()}"
 
 
-def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every text in a configuration; members of a list go by the list's key."""
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, f"{key}.{name}" if key else name)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from ((key, text) for _, text in _texts(inner, key))
-    elif isinstance(value, str):
-        yield key, value
-
-
 def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
-    """(name, path) of the files that a key's text stands for."""
+    """(name, path) of the files that a key's text names."""
     if ".py:" in value:
         name = value.rpartition(":")[0]
         yield from _if_file(name, base / name)
@@ -78,7 +66,7 @@ def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _if_file(name: str, path: Path) -> Iterator[tuple[str, Path]]:
-    if os.path.isfile(path):  # unlike Path's own, False where a text is no path at all
+    if os.path.isfile(path):  # False for a text that cannot be a path, where Path.is_file raises
         yield name, path
 
 
@@ -88,8 +76,8 @@ def _in_folder(folder: Path | None, endings: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _model_folder(path: str) -> Path | None:
-    """Where a model lies on this machine: the bundled one, a folder, or a hub id's files in the cache."""
+    """A model's folder on this machine: the bundled one, a given one, or that of a hub id in the cache."""
     try:
         return cached_folder(path) if on_hub(path) else settings_folder(path)
-    except DataError:  # it lies nowhere, which whoever loads it says
+    except DataError:  # there is none; loading the model reports it
         return None

@@ -1,4 +1,4 @@
-"""Where a log ended when a checkpoint was saved, and whether it still holds all that it held then.
+"""Where a log ended when a checkpoint was saved, and whether it still holds every row up to there.
 
 A mark is a length and a digest of the bytes before it. Rows are only ever appended and are synced before they are
 marked, so a file that is long enough and has the same bytes there is the same file. This module imports no torch.
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from winnow.state.disk import opened
 
-TAIL_BYTES = 2**16  # that are compared: the last rows before the mark, which no other run has
+TAIL_BYTES = 2**16  # compared before the mark: the last rows there, which differ from those of any other run
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a log ended."""
+    """The end of a log."""
 
     bytes: int
     tail_sha256: str  # of its last 64 KiB, or of all of it
@@ -33,7 +33,7 @@ def synced_mark(path: Path, end: int | None = None) -> Mark:
 
 
 def lost(path: Path, mark: Mark) -> str | None:
-    """What of a marked log is gone, in words; None when it is all there. Raises OSError."""
+    """What a log lacks of the rows before its mark, in words; None when it has them all. Raises OSError."""
     if not path.exists():
         return f"there is no such file, and there were {mark.bytes} bytes"
     with opened(path, os.O_RDONLY) as descriptor:

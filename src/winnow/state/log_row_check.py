@@ -1,4 +1,4 @@
-"""Is a row of a log what winnow writes? Logs are read by people's tools too, and arrive cut, edited or invented.
+"""Checks that a row of a log is one that winnow writes: a log may have been cut, edited or made by other programs.
 
 This module imports no torch.
 """
@@ -16,11 +16,11 @@ from winnow.records import Cause, Finish, Kind
 
 Text = InstanceOf[str]  # not `str`: pydantic refuses lone surrogates, which a model may write
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-Number = float | None  # null stands for a number that JSON cannot say
+Number = float | None  # null for a number that JSON cannot represent
 
 
 class _Strict(BaseModel):
-    """What must be there, of which type; a key of a later version may be there besides."""
+    """The required keys and their types; further keys, as a later version may write them, are accepted."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, arbitrary_types_allowed=True)
 
@@ -75,7 +75,7 @@ class _Rollout(_Strict):
 
 
 def check_rollout(row: Mapping[str, Any]) -> None:
-    """Raise ValueError, naming the key, unless the row holds all that rows.py writes of a rollout."""
+    """Raise ValueError, naming the key, unless the row holds all that log_rows.py writes of a rollout."""
     try:
         _Rollout.model_validate(row)
     except pydantic.ValidationError as error:

@@ -1,6 +1,6 @@
-"""How the records of a step become rows of JSON, and rows become the same records again.
+"""Converts the records of a step to rows of JSON, and rows back to the same records.
 
-A row of rollouts.jsonl is one rollout and stands alone, its prompt included, so that a program may stream, filter or
+A row of rollouts.jsonl is one rollout, complete with its prompt, so that a program may stream, filter or
 re-score the file line by line; the rows of a group follow each other, so that groups can be rebuilt. It holds
 
     step, seed                      of the step and of the run: with both, a selector's random numbers can be redrawn
@@ -182,7 +182,7 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
 
 
 def encode(data: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8; text that UTF-8 does not know (a lone surrogate) makes the row one of ASCII with escapes."""
+    """JSON in UTF-8; or in ASCII with escapes, where a text holds a lone surrogate, which UTF-8 cannot encode."""
     try:
         return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:
@@ -190,14 +190,14 @@ def encode(data: Mapping[str, Any]) -> bytes:
 
 
 def _other(value: Any) -> Any:
-    """What orjson does not know: a user's reward or metadata may hold arrays that are not contiguous."""
+    """For types that orjson cannot encode: a user's reward or metadata may hold arrays that are not contiguous."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     raise TypeError(f"a row cannot hold a {type(value).__name__}: {value!r:.80}")
 
 
 def _plain(value: Any) -> Any:
-    """The same data in Python's own types, with null for every number that JSON cannot say."""
+    """The same data in Python's own types, with null for every number that JSON cannot represent."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, float):

@@ -1,8 +1,8 @@
-"""What a run writes down: metrics.jsonl, one row per step, and rollouts.jsonl, one row per rollout (see rows.py).
+"""The logs of a run: metrics.jsonl, one row per step, and rollouts.jsonl, one row per rollout (see log_rows.py).
 
 A row that cannot be written raises RunFolderError after the file has been cut back to its last whole row. The run
-is meant to stop there: resuming from the last checkpoint rewrites the rows since then, bit by bit the same, while a
-run that went on would leave a hole that nothing fills. This module imports no torch.
+should then stop: a resume from the last checkpoint rewrites the rows since then, bit by bit the same, while a run that
+continued would have a gap in its logs. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
 
 
 class Logbook:
-    """Appends to the two files of a run folder. Rows are in step order and each is handed to the system at once.
+    """Appends to the two files of a run folder. Rows are in step order, and each is written at once.
 
-    `marks` say where the files ended, by name, when the checkpoint was saved that the run goes on from.
+    `marks` say where the files ended, by name, when the checkpoint was saved from which the run resumes.
     """
 
     def __init__(self, folder: Path, *, seed: int, marks: Mapping[str, Mark] = MappingProxyType({})) -> None:
@@ -46,7 +46,7 @@ class Logbook:
 
     def check(self, saved: Path | None = None) -> None:
         """Raise RunFolderError unless both files can be written and hold every row that the checkpoint in `saved`
-        relies on: after a power cut, or an edit, they may not.
+        relies on, which may be missing after a power cut or an edit.
         """
         for path in (self._rollouts, self._metrics):
             with _refusals(path):
@@ -61,10 +61,10 @@ class Logbook:
                 )
 
     def sync(self, step: int) -> dict[str, Mark]:
-        """Wait until every row is on the disk, and say where those before `step` end in each file: what the checkpoint
-        of `step` is about to rely on. `step` is the newest one that has rows, or the next.
+        """Wait until every row is on the disk, and return where the rows before `step` end in each file, on which the
+        checkpoint of `step` will rely. `step` is the newest one that has rows, or the next.
 
-        Raises RunFolderError when the disk refuses.
+        Raises RunFolderError when that fails.
         """
         marks: dict[str, Mark] = {}
         for path in (self._rollouts, self._metrics):
@@ -78,12 +78,12 @@ class Logbook:
     def write(
         self, step: int, metrics: Mapping[str, float], groups: Sequence[Group], batches: Sequence[Batch]
     ) -> StepReport:
-        """Log a finished step: its rollouts, then its metrics, whose row says that the step is complete.
+        """Log a finished step: its rollouts, then its metrics, whose row marks the step as complete.
 
         `groups` are filled up to their advantages, in the order that `TrainingSequence.group` of the batches counts.
 
         Raises KeyError for a metric without a meaning, ValueError for a group that is not filled, RunFolderError when
-        the disk refuses.
+        writing fails.
         """
         row = metrics_line(step, metrics)
         weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
@@ -101,13 +101,13 @@ class Logbook:
         self._append(self._metrics, step, metrics_line(step, metrics))
 
     def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
-        """Forget `step` and everything after it, a torn last line included, before a resume.
+        """Remove `step` and everything after it, an incomplete last line included, before a resume.
 
-        With `but_evaluation` one of the weights before `step` stays: they are what is resumed. Returns whether there is
-        one. Each file is cut once, at a row's beginning: a kill leaves it as it was or as it should be. A damaged row
-        behind its mark was never synced, and is cut off with what follows it.
+        With `but_evaluation` an evaluation before `step` stays, as it is one of the weights that are resumed. Returns
+        whether there is one. Each file is cut once, at a row's beginning, so that a kill leaves it either uncut or cut.
+        A damaged row after its mark was never synced, and is removed with everything after it.
 
-        Raises DataError for a damaged row elsewhere, RunFolderError when the disk refuses.
+        Raises DataError for a damaged row elsewhere, RunFolderError when cutting fails.
         """
         stays = False
         for path in (self._rollouts, self._metrics):
@@ -123,7 +123,7 @@ class Logbook:
         return stays
 
     def _append(self, path: Path, step: int, rows: bytes) -> None:
-        if self._began.get(path.name, (-1, 0))[0] < step:  # before its bytes: a signal may come right after them
+        if self._began.get(path.name, (-1, 0))[0] < step:  # before writing: a signal may arrive right after it
             self._began[path.name] = (step, path.stat().st_size if path.exists() else 0)
         _append(path, rows)
 
@@ -131,7 +131,7 @@ class Logbook:
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """One dictionary per step, in step order, evaluations merged in; "step" is a key of each.
 
-    `path` is the file or its run folder. Raises DataError, with the line, for what is not a row.
+    `path` is the file or its run folder. Raises DataError, with the line, for a line that is not a row.
     """
     path = path / METRICS if path.is_dir() else path
     steps: dict[int, dict[str, float]] = {}
@@ -143,7 +143,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def totals(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """What the rows of a run cost together: "steps", and sums of budget/..., seconds/... and eval/seconds by name."""
+    """The totals over the rows of a run: "steps", and sums of budget/..., seconds/... and eval/seconds by name."""
     out: dict[str, float] = {"steps": 0}
     for row in rows:
         out["steps"] += "budget/rollouts" in row
@@ -173,7 +173,7 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
 
 
 def ends_cut(path: Path) -> bool:
-    """Whether a log's last row is cut: it is being written, or its writer was killed. Readers leave such a row out."""
+    """Whether a log's last row is incomplete: it is being written, or the writer was killed. Readers ignore it."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
     return False
@@ -208,7 +208,7 @@ def _checked_rollouts(path: Path, step: int | None) -> Iterator[tuple[int, dict[
 
 @contextlib.contextmanager
 def _named(path: Path, number: int, what: str) -> Iterator[None]:
-    """What is wrong with a row, as a DataError that names file and line."""
+    """A TypeError or ValueError inside becomes a DataError that names file and line."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -216,9 +216,9 @@ def _named(path: Path, number: int, what: str) -> Iterator[None]:
 
 
 def _rows(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Parsed rows with their lines; a last line without its end is still being written, or torn, and is left out."""
+    """Parsed rows with their line numbers; an incomplete last line is ignored."""
     try:
-        check_kind(path, "a file", follow=True)  # to open a pipe is to wait for its writer
+        check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         file = path.open("rb")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; name a run folder or its log") from error
@@ -229,8 +229,8 @@ def _rows(path: Path, step: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _end_before(path: Path, step: int, *, trusted: float) -> tuple[int, bytes]:
-    """Bytes of the whole rows in front of the first one of `step` or later, or of the first damaged one that starts at
-    byte `trusted` or later; and that row of `step`.
+    """The number of bytes before the first row of `step` or later, or before the first damaged row that starts at byte
+    `trusted` or later; and that row of `step`.
     """
     end = 0
     try:
@@ -254,7 +254,7 @@ def _is_evaluation(line: bytes, step: int) -> bool:
 
 
 def _extent(path: Path) -> str:
-    """How far a log goes, for a person."""
+    """Up to which step a log goes, for a message."""
     steps: list[int] = []
     with contextlib.suppress(DataError, OSError):
         for _, step in _whole(path):
@@ -272,7 +272,7 @@ def _whole(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def _step_of(path: Path, number: int, line: bytes) -> int:
-    """The step of a row; parsing only its beginning is what keeps reading one step of a large file fast."""
+    """The step of a row; only its beginning is parsed, so that reading one step of a large file is fast."""
     match = _STEP.match(line)
     return int(match[1]) if match else int(_row(path, number, line)["step"])
 

@@ -1,4 +1,4 @@
-"""What a run has learned about its prompts, and how many rollouts each is to get next.
+"""The results of a run's prompts so far, and the plan how many rollouts each prompt gets next.
 
 The allocator reads `stats` and its answer is written back with `record_plan`; a training step only reads `plan`.
 This module imports no torch.
@@ -20,8 +20,8 @@ from winnow.records import FloatArray, Group, IntArray, Prompt, PromptStats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What one prompt has shown. Each visit fades by `decay` at the next, so that an old policy's answers count for
-    less.
+    """The results of one prompt. At each visit the earlier ones are multiplied by `decay`, so that rollouts of older
+    policies count for less.
     """
 
     verified: float = 0.0  # rollouts with a verdict
@@ -33,7 +33,7 @@ class Seen:
         return self.correct / self.verified if self.verified else math.nan
 
     def then(self, group: Group, gradient_norm: float, decay: float) -> Seen:
-        """After one more visit."""
+        """The results after one more visit."""
         measured = not math.isnan(gradient_norm) and bool(group.correct.any())
         return Seen(
             verified=decay * self.verified + int(group.valid.sum()),
@@ -44,20 +44,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What the plan says about one prompt."""
+    """The plan for one prompt."""
 
     count: int  # rollouts to generate
-    pass_rate: float | None  # the estimate the count was made from; None where nothing was known
+    pass_rate: float | None  # the estimate that the count is based on; None where there was none
 
 
 class History:
-    """What every prompt has shown and the current plan; both survive a resume through `state_dict`.
+    """The results of every prompt and the current plan; both are restored at a resume through `state_dict`.
 
-    A probe's findings are kept apart from those of training: they were measured at once, under the same weights, for
-    all prompts of a plan, and are replaced by the next probe's.
+    The results of a probe are kept apart from those of training: they were measured together, under the same weights,
+    for all prompts of a plan, and the next probe replaces them.
 
-    What training has shown is kept for every prompt it has ever met, in the checkpoints too (docs/allocation.md says
-    how many bytes that is), and only where `remember` says that something plans or weighs by it.
+    The results of training are kept for every prompt that was ever sampled, in the checkpoints too (docs/allocation.md
+    has the number of bytes), and only with `remember`, which is set where an allocator or a weighting reads them.
     """
 
     def __init__(self, *, decay: float = 1.0, remember: bool = True) -> None:
@@ -68,11 +68,11 @@ class History:
         self._plan: dict[str, Planned] = {}
 
     def stats(self, prompts: Sequence[Prompt]) -> PromptStats:
-        """What training has shown of G prompts: NaN and 0 trials for one never verified."""
+        """The results of training for G prompts: NaN and 0 trials for a prompt that was never verified."""
         return _stats(prompts, self._seen)
 
     def probed(self, prompts: Sequence[Prompt]) -> PromptStats:
-        """What the last probe has shown of G prompts."""
+        """The results of the last probe for G prompts."""
         return _stats(prompts, self._probed)
 
     def observe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
@@ -81,11 +81,11 @@ class History:
             self._seen = self._seen | self._after(self._seen, groups, gradient_norms, self._decay)
 
     def snapshot(self) -> History:
-        """As it is now, whatever is observed and planned later: what it holds is replaced, never changed."""
+        """A copy that later observations and plans do not change: the tables in it are replaced, never modified."""
         return copy.copy(self)
 
     def record_probe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
-        """Replace the last probe's findings."""
+        """Replace the results of the last probe."""
         self._probed = self._after({}, groups, gradient_norms, 1.0)
 
     @staticmethod
@@ -100,7 +100,7 @@ class History:
         }
 
     def record_plan(self, prompts: Sequence[Prompt], counts: IntArray, pass_rates: FloatArray) -> None:
-        """Replace the plan: [G] rollouts per prompt and the [G] pass rates (NaN: unknown) they were made from.
+        """Replace the plan: [G] rollouts per prompt and the [G] pass rates (NaN: unknown) that they are based on.
 
         Raises ValueError for lengths that differ, a negative count or a prompt planned twice.
         """
@@ -117,7 +117,7 @@ class History:
         self._plan = plan
 
     def has_plan(self, prompts: Sequence[Prompt]) -> bool:
-        """Whether `plan` knows every one of these prompts."""
+        """Whether each of these prompts is in the plan."""
         return all(prompt.id in self._plan for prompt in prompts)
 
     def plan(self, prompts: Sequence[Prompt], step: int) -> IntArray:
@@ -125,7 +125,7 @@ class History:
         return np.array([self._planned(prompt, step).count for prompt in prompts], dtype=np.int64)
 
     def planned_pass_rates(self, prompts: Sequence[Prompt]) -> FloatArray:
-        """[G] the pass rates the plan was made from, NaN where none was known or nothing was planned (a refill)."""
+        """[G] the pass rates that the plan is based on, NaN where there was none and for prompts outside the plan."""
         planned = [self._plan.get(prompt.id) for prompt in prompts]
         return np.array([math.nan if p is None or p.pass_rate is None else p.pass_rate for p in planned])
 
@@ -138,7 +138,7 @@ class History:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what `state_dict` described."""
+        """Restore what `state_dict` returned."""
         self._seen = {name: Seen(**seen) for name, seen in state["seen"].items()}
         self._probed = {name: Seen(**seen) for name, seen in state["probed"].items()}
         self._plan = {name: Planned(**planned) for name, planned in state["plan"].items()}

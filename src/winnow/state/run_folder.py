@@ -1,9 +1,9 @@
-"""A run's folder: one run, one writer at a time, and nobody else's files.
+"""A run's folder: one run, one process that writes at a time, and no files of other programs.
 
     runs/arithmetic/
       manifest.json     configuration, versions, threads, platform; what changed at each resume
       metrics.jsonl     one row per step; see logbook.py
-      rollouts.jsonl    one row per rollout; see rows.py
+      rollouts.jsonl    one row per rollout; see log_rows.py
       checkpoints/      step-000010/ ...; see checkpoint.py
       .lock             held with flock while a process writes here
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +22,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.errors import RunFolderError
+from winnow.state import checkpoint_names
 from winnow.state.disk import check_kind, draft_of, open_file, write_json
 from winnow.state.logbook import METRICS, ROLLOUTS
+from winnow.state.manifest import FORMAT, MANIFEST, parse
 
-MANIFEST = "manifest.json"
 LOCK = ".lock"
-FORMAT = 1
 _DONE = b'"budget/rollouts"'  # in the metrics of every step that is done
 _FIRST = b'{"step":0,'  # in every row of the first one
 
@@ -43,7 +42,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str, *, resume: bool) -> RunFolder:
-        """Take a new folder, or a winnow run's when `resume`. Nothing but the lock is written: see `record`.
+        """Open a new folder, or with `resume` that of a winnow run. Nothing but the lock is written: see `record`.
 
         A launch that ended before its first step was done leaves a folder that is still new.
 
@@ -68,7 +67,7 @@ class RunFolder:
         return cls(path, before if resume else {}, lock)
 
     def record(self, manifest: Mapping[str, Any], changes: Sequence[Any] = ()) -> None:
-        """Write `manifest`, which is JSON, and what a resume has changed after what earlier ones did.
+        """Write `manifest`, which is JSON, with the `changes` of this resume appended to those of earlier ones.
 
         Raises RunFolderError where it cannot be written.
         """
@@ -79,7 +78,7 @@ class RunFolder:
             raise _unusable(self.path, error) from error
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder for other processes."""
         self.lock.release()
 
     def __enter__(self) -> Self:
@@ -90,11 +89,11 @@ class RunFolder:
 
 
 class Lock:
-    """An exclusive flock on a file that names its holder; the kernel releases it when the process dies."""
+    """An exclusive flock on a file that names its holder; the kernel releases it when the process ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
-        # A forked verify worker shares the open file: without this, an orphan would keep the lock of a dead trainer.
+        # A forked verify worker shares the open file: without this, it would keep the lock of a killed trainer.
         os.register_at_fork(after_in_child=self.release)
 
     @classmethod
@@ -131,7 +130,7 @@ def _check_free(path: Path) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A folder with anything in it that is not a winnow run is not ours to touch."""
+    """Raise RunFolderError for a file, and for a folder that has contents and is no winnow run."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -146,27 +145,20 @@ def _refuse_foreign(path: Path) -> None:
 def _read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a winnow run, or None when there is none that winnow wrote.
 
-    Raises RunFolderError for one of a later format: what it means, and what else lies there, is not known here.
+    Raises RunFolderError for one of a later format.
     """
     try:
         check_kind(path / MANIFEST, "a file", follow=True)
-        data = json.loads((path / MANIFEST).read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
+        text = (path / MANIFEST).read_bytes()
+    except FileNotFoundError:
         return None
-    if not isinstance(data, dict) or "winnow_run" not in data:
-        return None
-    if data["winnow_run"] not in range(1, FORMAT + 1):
-        raise RunFolderError(
-            f"{path / MANIFEST} is of format {data['winnow_run']!r}, and this winnow knows {FORMAT} at most; use the "
-            f"version that wrote it, or a later one"
-        )
-    return data
+    return parse(text, path / MANIFEST)
 
 
 def _begun(path: Path) -> bool:
-    """False for what a launch leaves that ended before its first step was done: an evaluation, rows of that step."""
+    """Whether a step is done; an evaluation before the first one, or rollouts of the first one alone, do not count."""
     metrics, rollouts = logs = (path / METRICS, path / ROLLOUTS)
-    if any(path.glob("checkpoints/step-*")) or any(log.exists() and not log.is_file() for log in logs):
+    if checkpoint_names.paths(path) or any(log.exists() and not log.is_file() for log in logs):
         return True
     return _any_line(metrics, lambda line: _DONE in line) or _any_line(rollouts, lambda line: _FIRST not in line)
 
@@ -180,9 +172,9 @@ def _any_line(log: Path, is_so: Callable[[bytes], bool]) -> bool:
 
 def _contents(path: Path) -> str:
     """What a used folder holds, in a few words."""
-    checkpoints = sorted(entry.name for entry in path.glob("checkpoints/step-*"))
+    checkpoints = checkpoint_names.paths(path)
     files = sorted(entry.name for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    newest = f"newest checkpoint {checkpoints[-1]}" if checkpoints else "no checkpoint"
+    newest = f"newest checkpoint {checkpoints[-1].name}" if checkpoints else "no checkpoint"
     return f"{', '.join(files)}; {newest}"
 
 

@@ -1,31 +1,29 @@
-"""A run found again: beside one of its checkpoints, or by its folder. What lies in a folder is data until a person
-says that it may run.
+"""The settings of a run, read from its folder or from beside one of its checkpoints.
+
+A manifest is untrusted data: code that it names is run only where the user says so.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.config import Config
+from winnow.config import Config, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.state.checkpoint_names import FOLDER, has_name_of_one, paths
 from winnow.state.input_digests import digests
-from winnow.state.run_folder import FORMAT, MANIFEST
+from winnow.state.manifest import MANIFEST, parse
 
-CHECKPOINTS = "checkpoints"
 TRUST = "say that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
-_CHECKPOINT = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run's folder says about the run."""
+    """The settings of a run, and where they were read."""
 
     path: Path
     config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
@@ -34,26 +32,23 @@ class Manifest:
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
-    """The manifest of a run folder; with `own`, of a run of this user alone.
+    """The manifest of a run folder; with `own`, only of a run that belongs to this user.
 
     Raises RunFolderError where there is none that this winnow can read, and for another user's.
     """
     path = run / MANIFEST
     try:
         owner, text = _read(path)
-        data = json.loads(text)
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
-    except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is not JSON ({error}); give a configuration of your own instead") from error
     if own and owner != os.geteuid():
         raise RunFolderError(
             f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name: read it "
             f"first; then {TRUST}, make the file your own (chown), or give a configuration of your own"
         )
-    kind = data.get("winnow_run") if isinstance(data, dict) else None
-    if not isinstance(kind, int) or not 1 <= kind <= FORMAT or not isinstance(data.get("config"), dict):
-        raise RunFolderError(f"{path} is no manifest of a run that this version of winnow can read")
+    data = parse(text, path)
+    if data is None or not isinstance(data.get("config"), dict):
+        raise RunFolderError(f"{path} is no manifest of a run of winnow; give a configuration of your own instead")
     inputs = data.get("inputs")
     return Manifest(path, data["config"], Path(str(data.get("base", run))), inputs if isinstance(inputs, dict) else {})
 
@@ -62,27 +57,23 @@ def run_of(model: str) -> Path | None:
     """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
     path = Path(os.path.expanduser(model)).resolve()
     run = path.parent.parent
-    named = _CHECKPOINT.fullmatch(path.name) and path.parent.name == CHECKPOINTS
-    return run if named and (run / MANIFEST).is_file() else None
+    return run if has_name_of_one(path) and (run / MANIFEST).is_file() else None
 
 
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run folder, oldest first."""
-    found = ((_CHECKPOINT.fullmatch(path.name), path) for path in (run / CHECKPOINTS).glob("step-*") if path.is_dir())
-    return [path for _, path in sorted((int(match[1]), path) for match, path in found if match)]
+    return [path for path in paths(run) if path.is_dir()]
 
 
 def check_is_model(model: str) -> None:
-    """Raise DataError where there is no such folder, and for what lies around a model, a run folder or an adapter,
-    naming the model that is meant.
-    """
+    """Raise DataError where there is no such folder, and for a run folder or an adapter, naming the model to give."""
     path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
     if not (path.is_dir() or on_hub or model == "bundled"):
         raise DataError(f'there is no folder {model}; give a model folder, "bundled", or a hub id "owner/name"')
     if not path.is_dir() or (path / "config.json").is_file():
         return
-    run = path.parent if path.name == CHECKPOINTS else path
+    run = path.parent if path.name == FOLDER else path
     if (run / MANIFEST).is_file():
         saved = checkpoints(run)
         hint = f"its newest checkpoint is {saved[-1]}" if saved else "it holds no checkpoint yet"
@@ -95,8 +86,8 @@ def check_is_model(model: str) -> None:
 
 
 def check_same_problems(config: Config, manifest: Manifest) -> None:
-    """Raise DataError where the task of a run would read other files here than the run did: a path starts from where
-    the user stands.
+    """Raise DataError where the task of a run would read other files than the run did: its paths are relative to the
+    working directory.
     """
     here = digests(config, manifest.base, below="task.")
     for key, was in manifest.inputs.items():
@@ -109,9 +100,9 @@ def check_same_problems(config: Config, manifest: Manifest) -> None:
 
 
 def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a manifest's configuration would run code that nobody has asked for in this call.
+    """Raise ConfigError where a manifest's configuration would run code that the user has not named in this call.
 
-    `said` are the keys that the user gave, nested: what is named there is their own choice.
+    `said` are the keys that the user gave, nested.
     """
     own = {(key.removesuffix(".use"), text) for key, text in _texts(said)}
     items_made = config.task.use == "reasoning_gym" or "task" in said
@@ -127,8 +118,8 @@ def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -
 
 
 def _runs(key: str, text: str, *, items_made: bool) -> bool:
-    """A function of a file is imported, a reward without a sandbox runs what the model writes, and scorers of
-    reasoning-gym execute fields of an item, which its own task makes.
+    """Whether a text makes the run execute code: a function of a file is imported, a reward without a sandbox runs what
+    the model writes, and scorers of reasoning-gym execute fields of items, which are trusted from its own task only.
     """
     unsafe = key.endswith(".sandbox") and text == "unsafe"
     scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"
@@ -136,8 +127,8 @@ def _runs(key: str, text: str, *, items_made: bool) -> bool:
 
 
 def _shown(key: str, text: str, base: Path) -> str:
-    """With the path of the file that is imported, links followed: a member's starts from `base`, any other from where
-    the user stands.
+    """With the path of the imported file, links followed; it is relative to `base` for a function that a table names
+    with `use`, and to the working directory elsewhere.
     """
     if ".py:" not in text:
         return text
@@ -145,20 +136,13 @@ def _shown(key: str, text: str, base: Path) -> str:
     return f"{os.path.realpath(base / file if key.endswith('use') else file)}:{function}"
 
 
-def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every text in nested data."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _texts(inner, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, (list, tuple)):
-        for place, inner in enumerate(value):
-            yield from _texts(inner, f"{key}.{place}")
+def _texts(value: Any) -> list[tuple[str, str]]:
+    """(dotted key, text) of every text in nested data; what is in a list has its place in its key."""
+    return [(".".join(map(str, path)), leaf) for path, leaf in leaves(value) if isinstance(leaf, str)]
 
 
 def _read(path: Path) -> tuple[int, bytes]:
-    """(uid of its owner, bytes) of a file that is no link and nothing that could block."""
+    """(uid of its owner, bytes) of a regular file. Raises OSError for a link and for a pipe, without waiting for it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)

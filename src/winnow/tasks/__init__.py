@@ -1,4 +1,4 @@
-"""Tasks: where problems come from, and how templates render them into prompts. Importing this registers the tasks."""
+"""Tasks, which make problems, and templates, which render them into prompts. Importing this registers the tasks."""
 
 from winnow.tasks import arithmetic, code, gsm8k, jsonl, math, reasoning_gym
 

@@ -16,7 +16,7 @@ from winnow.tasks.splits import Split, check_split
 
 Draw = Callable[[np.random.Generator], tuple[str, int]]
 
-MOST_DRAWS = 5_000  # per problem; the rarest text of the smallest level comes up once in 200
+MOST_DRAWS = 5_000  # per problem; the rarest text of the smallest level is drawn once in 200
 
 
 @register("task")
@@ -48,7 +48,7 @@ def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 204
 
 
 def split_of(expression: str) -> Split:
-    """The split a text belongs to: a hash of it decides, 80 / 10 / 10."""
+    """The split of a text, by its hash: 80 / 10 / 10."""
     return splits.split_of(expression, pool="arithmetic split")
 
 

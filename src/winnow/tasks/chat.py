@@ -1,8 +1,8 @@
 """Questions through a tokenizer's own chat template.
 
 A template comes with a model and is a program: it may loop for ever, or fill the memory. It is compiled and rendered in
-a child process, which the kernel ends at its limits; the trainer never runs it. The child is a fork, as it needs what
-transformers' templates can do and a fresh import would take seconds; it touches neither torch nor a device.
+a child process, which the kernel ends at its limits; the trainer never runs it. The child is a fork, because importing
+transformers anew would take seconds; it uses neither torch nor a device.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from winnow.errors import DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Stands in for the clock of a chat template (the date is the one Llama 3's falls back to): a run resumed tomorrow must
-# see the same prompts. The + keeps what follows as it is.
+# Replaces the clock of a chat template by a fixed date (Llama 3's default), so that a run resumed on another day has
+# the same prompts. The + keeps the white space that follows.
 _CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 
 CPU_SECONDS = 30  # of one prompt; real templates take less than a thousandth
@@ -56,7 +56,7 @@ def chat_texts(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, sys
 
 
 def _end(child: int) -> int:
-    """Its wait status; killed first, in case that reading was interrupted."""
+    """The child's wait status. It is killed first, in case that reading was interrupted."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # a program that ignores SIGCHLD has no statuses
@@ -85,7 +85,7 @@ def _child(
     try:
         os.close(reading)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer's to answer
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
         with open(writing, "wb") as pipe:
             _answer(pipe, _rendered(questions, tokenizer, system))
     finally:
@@ -98,7 +98,7 @@ def _answer(pipe: BinaryIO, texts: Iterator[str]) -> None:
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         for text in texts:
             pipe.write(json.dumps(text).encode() + b"\n")
-            pipe.flush()  # what a limit ends cannot write it any more, and the prompts are counted
+            pipe.flush()  # at a limit the child ends at once, and the prompts that were written are counted
     except BrokenPipeError:
         return
     except MemoryError:

@@ -23,9 +23,9 @@ from winnow.tasks.source import Record, read_jsonl
 from winnow.tasks.splits import check_split, split_of
 
 Gold = dict[str, Any]
-MOST_DRAWS = 40  # per problem asked for; a tenth of the texts is test
-KeptRollouts = Literal["plain", "apps", "livecodebench"]
-_QUESTION: Mapping[KeptRollouts, str] = MappingProxyType(
+MOST_DRAWS = 40  # per requested problem; a tenth of the texts is in the test split
+Format = Literal["plain", "apps", "livecodebench"]
+_QUESTION: Mapping[Format, str] = MappingProxyType(
     {"plain": "question", "apps": "question", "livecodebench": "question_content"}
 )
 
@@ -46,7 +46,7 @@ def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> l
     asked, place = check_split(split), Path(path).expanduser()
     found = []
     for record in read_jsonl(place / f"{asked}.jsonl" if place.is_dir() else place):
-        question = record.text(_QUESTION[_shape(record)])
+        question = record.text(_QUESTION[_format(record)])
         if place.is_dir() or split_of(question) == asked:
             found.append(_problem(record, question, tests))
     return listed(found, split=split, source=path)
@@ -73,7 +73,7 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
     raise ConfigError(f"task.size: there are only about {len(found)} {split} programs, {size} were asked for")
 
 
-def _shape(record: Record) -> KeptRollouts:
+def _format(record: Record) -> Format:
     if "tests" in record.fields:
         return "plain"
     if "input_output" in record.fields:
@@ -84,8 +84,7 @@ def _shape(record: Record) -> KeptRollouts:
 
 
 def _problem(record: Record, question: str, tests: str) -> Problem:
-    shape = _shape(record)
-    gold = _GOLDS[shape](record, tests)
+    gold = _GOLDS[_format(record)](record, tests)
     if not gold["tests"]:
         raise DataError(f"{record.where}: this problem has no tests; remove it")
     starter = record.fields.get("starter_code")
@@ -139,7 +138,7 @@ def _call(case: Mapping[str, str]) -> dict[str, Any]:
     return {"args": [json.loads(line) for line in case["input"].splitlines()], "result": json.loads(case["output"])}
 
 
-_GOLDS: Mapping[KeptRollouts, Callable[[Record, str], Gold]] = MappingProxyType(
+_GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(
     {"plain": _plain, "apps": _apps, "livecodebench": _livecodebench}
 )
 _PICKLED = (

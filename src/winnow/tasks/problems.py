@@ -1,4 +1,4 @@
-"""Making problems: ids that follow the question, and the checks every list of problems must pass."""
+"""Makes problems: their ids follow from the question, and every list of them has unique ids."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from winnow.seeds import derive
 
 
 def problem(task: str, question: str, answer: Any, meta: dict[str, Any]) -> Problem:
-    """A problem whose id is a hash of its question: stable when other problems come, go or move."""
+    """A problem whose id is a hash of its question: stable when other problems are added, removed or reordered."""
     return Problem(id=f"{task}-{derive(question):032x}", question=question, answer=answer, task=task, meta=meta)
 
 
 def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Problem]:
-    """The problems of a split with unique ids: a repeated question is numbered `-2`, `-3` ... DataError without one."""
+    """The problems of a split with unique ids: a repeated question is numbered `-2`, `-3` ...
+
+    Raises DataError where there is no problem.
+    """
     seen: Counter[str] = Counter()
     found = []
     for one in problems:

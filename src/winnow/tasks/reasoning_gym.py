@@ -9,12 +9,12 @@ from typing import Any
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.records import Problem
 from winnow.registry import register
-from winnow.rewards.gym import AUDITED, refuse_constants, said_foreign
+from winnow.rewards.gym import AUDITED, foreign_field_message, refuse_constants
 from winnow.rewards.gym_answers import foreign_field
 from winnow.tasks.problems import problem
 from winnow.tasks.splits import Split, check_split, split_of
 
-ITEMS_PER_PROBLEM = 40  # a tenth of all items is of a small split, and a generator may repeat itself
+ITEMS_PER_PROBLEM = 40  # a small split gets a tenth of the items, and a generator may repeat questions
 
 
 @register("task")
@@ -83,14 +83,14 @@ def _different(items: Iterable[Mapping[str, Any]], asked: Split, size: int) -> l
 
 
 def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Demand that no option, such as the name of a variable, brings text into an item that its scorer would execute."""
+    """Raise ConfigError where an option, such as a variable's name, is in an item's field that the scorer executes."""
     for entry in entries:
         if field := foreign_field(dataset, entry):
-            raise ConfigError(f"task.options: {said_foreign(dataset, field)}; give other options")
+            raise ConfigError(f"task.options: {foreign_field_message(dataset, field)}; give other options")
 
 
 def _check_scorer(generator: Any, dataset: str, entry: dict[str, Any]) -> None:
-    """Demand that the gold still scores 1 once its item has been through JSON, as it will be in `meta`."""
+    """Raise ConfigError unless the gold scores 1 after its item was converted to JSON and back, as in `meta`."""
     gold = entry["answer"]
     if gold is not None and generator.score_answer(gold, _plain(entry)) < 1:
         raise ConfigError(f"task.dataset: the scorer of {dataset} needs objects that JSON cannot carry; choose another")

@@ -1,4 +1,4 @@
-"""Reading problems: records from a local .jsonl file or from a data set of the hub, each knowing its place."""
+"""Reads records from a local .jsonl file or from a data set of the hub, each with its place for error messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Record:
     where: str  # "train.jsonl:17", for messages
 
     def value(self, field: str) -> Any:
-        """A field that says something; DataError where it is missing, null, blank or an empty list."""
+        """The value of a field; DataError where it is missing, null, blank or an empty list."""
         value = self.fields.get(field)
         if value is None or value == [] or (isinstance(value, str) and not value.strip()):
             finding = "empty" if field in self.fields else f"missing{did_you_mean(field, self.fields)}"
@@ -33,7 +33,7 @@ class Record:
         return value
 
     def text(self, field: str) -> str:
-        """A field that is text a tokenizer can read; DataError otherwise."""
+        """The text of a field; DataError for another type and for text that a tokenizer cannot encode."""
         value = self.value(field)
         if not isinstance(value, str):
             raise DataError(f"{self.where}: the field {field!r} must be text, found {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Which split a problem belongs to: a pure function of its text, so splits are disjoint whoever asks, in any order."""
+"""Which split a problem belongs to: a pure function of its text, so that splits are always disjoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def split_of(text: str, *, pool: str = "split") -> Split:
 
 
 def train_or_validation(text: str) -> Split:
-    """The split of a problem of a published train split: a hash of its text holds 10% back for validation."""
+    """The split of a problem of a published train split: by a hash of its text, 10% are for validation."""
     return "train" if uniform("train or validation", text) < 0.9 else "validation"
 
 

@@ -1,4 +1,4 @@
-"""Which prompts a step sees: a pure function of (seed, step), so that resuming needs no cursor."""
+"""Which prompts a step gets: a pure function of (seed, step), so that a resume needs no cursor."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import numpy as np
 
 from winnow.errors import ConfigError
 from winnow.records import Prompt
-from winnow.seeds import Part, generator
+from winnow.seeds import SeedName, generator
 
 
 class PromptStream:
-    """Endless steps of distinct prompts: each epoch is a new permutation, cut to whole steps.
+    """The prompts of each step, for any number of steps: each epoch is a new permutation, cut to whole steps.
 
-    What the cut leaves over differs from epoch to epoch, so no prompt is left out for good.
+    The prompts that are left over at the end of an epoch differ from epoch to epoch, so none is left out every time.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[Part, ...]) -> None:
+    def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[SeedName, ...]) -> None:
         if per_step > len(prompts):
             raise ConfigError(
                 f"rollout.prompts_per_step = {per_step}, but the task has only {len(prompts)} prompts to train on; "
@@ -33,7 +33,7 @@ class PromptStream:
 
     def take(self, step: int, extra: int = 0) -> list[Prompt]:
         """[G] the prompts of a step, all different; with `extra` = n those of its n-th round of dynamic sampling,
-        different from all before in the step. A round is short, in the end empty, when the task has no more prompts.
+        different from all earlier ones of the step. Where the task has too few prompts, a round is shorter, or empty.
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         order = generator(*self._seed, "epoch", epoch).permutation(len(self.prompts))

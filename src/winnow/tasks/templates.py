@@ -1,4 +1,4 @@
-"""Templates: a problem's question becomes the text, and the tokens, that the policy continues."""
+"""Templates: they turn a problem's question into the text and the tokens that the policy continues."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from winnow.state import checkpoint
+from winnow.state.checkpoint_names import paths
 from winnow.state.prompt_history import History
 from winnow.training.build import REFERENCE, Run
 
@@ -107,5 +108,5 @@ def _rescue(run: Run, before: Boundary) -> str:
 
 
 def _elsewhere(run: Run) -> str:
-    saved = sorted(run.folder.glob(f"{checkpoint.FOLDER}/step-*"))
+    saved = paths(run.folder)
     return f"Resume the run to go on from {saved[-1]}" if saved else "There is no earlier checkpoint"

@@ -14,7 +14,8 @@ from winnow.models.device import resolve_device
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.input_digests import Digests, digests
-from winnow.state.manifest import Change, compare, describe_run, recorded, same_evaluation
+from winnow.state.manifest import describe_run
+from winnow.state.resume_changes import Change, compare, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 from winnow.training.boundary import Boundary, reached, rescued, save, untouched
 from winnow.training.build import Run, build

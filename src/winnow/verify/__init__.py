@@ -1,4 +1,4 @@
-"""Running rewards: killable workers, or the trainer itself; and the rewards that touch the world."""
+"""Runs rewards, in killable workers or in the trainer, and holds the reward that executes programs in a sandbox."""
 
 from winnow.verify import code_tests
 from winnow.verify.verifiers import Verifiers

@@ -17,17 +17,17 @@ from winnow.rewards.extract import after_reasoning
 from winnow.rewards.outcomes import failure
 from winnow.rewards.tags import thinking_open
 from winnow.verify.compare import same_output, same_value
-from winnow.verify.sandbox import Limits, Program, Run, SandboxError, choose
+from winnow.verify.sandbox import Limits, Program, RunResult, SandboxError, choose
 from winnow.verify.sandbox.choice import Preference, Sandbox
 
 LONGEST_PROGRAM = 2**18  # bytes; longer ones are not compiled
 _LANGUAGES = ("", "python", "python3", "py")
-_SHOWN = 200  # characters of a program's last words
+_SHOWN = 200  # characters of the last line of a program's stderr
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """One case: what goes in, and what must come out (which never goes in)."""
+    """One test: its input, and the expected output, which the program never sees."""
 
     stdin: str
     arguments: list[Any] | None  # of a function; None: a whole program
@@ -42,7 +42,7 @@ class _Verdict:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Options, and the sandbox itself: where none works, a run ends before it begins."""
+    """Check the options and choose the sandbox, so that a run where none works is refused before it begins."""
     for name in ("seconds", "total_seconds", "memory_mb", "cases_at_once"):
         if not options[name] > 0:
             raise ConfigError(f"{name} is {options[name]!r}: it must be more than 0")
@@ -80,9 +80,9 @@ def code_tests(
     may also be a method of a class Solution.
 
     A test may take `seconds` of CPU time, twice that and a half by the clock, and `memory_mb`; all of them together
-    `total_seconds`, which must stay below verify.timeout_seconds. What exceeds them is wrong; only a sandbox that
-    failed twice is failed(sandbox). An outcome that a limit by the clock had a say in is marked as late. `tolerance` is
-    for numbers that the gold writes with a point.
+    `total_seconds`, which must stay below verify.timeout_seconds. A program that exceeds them is wrong; only a sandbox
+    that failed twice is failed(sandbox). An outcome that depends on a limit by the clock is marked as late. `tolerance`
+    is for numbers that the gold writes with a point.
     """
     code = _program(prompt, rollout.text, program)
     if code is None:
@@ -129,7 +129,7 @@ def _judge(
 
 
 def _first_failure(found: Mapping[int, _Verdict]) -> int | None:
-    """Its place, once all before it are known: which one is reported must not depend on which was faster."""
+    """The place of the first test that failed, once all before it are known, so that it does not depend on speed."""
     for place in range(len(found)):
         if place not in found:
             return None
@@ -145,9 +145,9 @@ def _as_program(source: bytes, function: str, test: _Test) -> Program:
     return Program(code=source, stdin=stdin, function=function, arguments=json.dumps(test.arguments))
 
 
-def _verdict(run: Run, test: _Test, tolerance: float) -> _Verdict:
+def _verdict(run: RunResult, test: _Test, tolerance: float) -> _Verdict:
     if run.ending != "finished":
-        return _Verdict(run.ending, _last_words(run.detail), run.late)
+        return _Verdict(run.ending, _last_line(run.detail), run.late)
     if test.arguments is None:
         same = same_output(run.stdout, test.expected.encode("utf-8", "surrogatepass"), tolerance=tolerance)
         return _Verdict("pass" if same else "wrong", "")
@@ -181,12 +181,12 @@ def _complaint(place: int, verdict: _Verdict) -> str:
     return f"test {place + 1}: {verdict.kind}" + (f": {verdict.detail}" if verdict.detail else "")
 
 
-def _last_words(text: str) -> str:
+def _last_line(text: str) -> str:
     return text.rpartition("\n")[2][-_SHOWN:]
 
 
 def _program(prompt: Prompt, text: str, where: str) -> str | None:
-    """None without a program; one inside reasoning that never ended does not count."""
+    """The program in a completion; None where there is none, and inside reasoning that never ends."""
     if thinking_open(prompt) and "</think>" not in text:
         return None
     conclusion = after_reasoning(text)
@@ -194,7 +194,7 @@ def _program(prompt: Prompt, text: str, where: str) -> str | None:
 
 
 def last_fence(text: str) -> str | None:
-    """The content of the last ``` fence that says it is Python, or nothing; None without one that is closed."""
+    """The content of the last closed ``` fence whose language is Python or not given; None without one."""
     found, opened, language = None, None, ""
     lines = text.split("\n")
     for number, line in enumerate(lines):
@@ -209,7 +209,7 @@ def last_fence(text: str) -> str | None:
 
 
 def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
-    """The gold's function (empty: whole programs) and tests. Raises DataError for a gold that is none."""
+    """The gold's function (empty: whole programs) and tests. Raises DataError for a gold of another form."""
     gold = prompt.answer
     try:
         function = gold.get("function", "")
@@ -231,7 +231,7 @@ def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
 
 @functools.cache
 def _announce(sandbox: Sandbox) -> None:
-    """Once per process, and not again in the workers' zygote, which tests the same layers."""
+    """Print the layers once per process, and not in the fork server, which tests the same ones."""
     if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.forkserver":
         note = "" if sandbox.layers.seccomp else " ALONE (unsafe): they can do whatever this user can"
         print(f"sandbox: programs run behind {sandbox.layers}{note}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Records as JSON and back, exactly: what a worker's reward sees is what a reward in the trainer would see.
+"""Prompts, rollouts and outcomes as JSON and back, exactly: a reward in a worker sees what one in the trainer would.
 
-Arrays travel as base64 of their bytes, so token ids and log-probs arrive bit for bit; that costs about a microsecond
+Arrays are sent as base64 of their bytes, so token ids and log-probs arrive bit for bit; that costs about a microsecond
 per hundred tokens. NaN and infinities are written the way Python's json reads them.
 """
 
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from winnow.errors import DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.outcomes import check_outcome, failure
+from winnow.verify.failures import SOCKET_HINT
 
-SOCKET_HINT = "does the reward write to file descriptors that it has not opened?"
 _SHOWN = 80  # characters
 _OUTCOME_FIELDS = tuple(field.name for field in fields(Outcome))
 _dump = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
@@ -50,7 +50,7 @@ def encode_task(prompt: Prompt, rollout: Rollout) -> bytes:
         return _dump(task).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
-            f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so no worker can be told; "
+            f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so it cannot be sent to a worker; "
             f"let the task yield plain texts, numbers, lists and tables, or set verify.workers = 0"
         ) from error
 
@@ -75,7 +75,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(line: bytes) -> Outcome:
-    """What is no outcome is failed(crash): the reward has written into its worker's socket."""
+    """The outcome in a line; a line that holds none is failed(crash), as the reward wrote into its worker's socket."""
     try:
         outcome = Outcome(**json.loads(line))
         check_outcome(outcome)
@@ -92,7 +92,7 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_error(line: bytes) -> str:
-    """Why a zygote could not import the reward."""
+    """Why the fork server could not import the reward."""
     try:
         return str(json.loads(line))
     except (ValueError, RecursionError):

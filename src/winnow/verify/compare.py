@@ -1,4 +1,4 @@
-"""Is what a program answered what was expected? Asked outside the sandbox, of bytes and JSON that nobody trusts."""
+"""Compares the output of a program with the expected one, outside the sandbox: untrusted bytes and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INTEGER = re.compile(rb"[-+]?\d+")
 
 
 def same_output(mine: bytes, gold: bytes, *, tolerance: float) -> bool:
-    """Line by line, white space at the ends of lines and empty last lines aside.
+    """Compare line by line, ignoring white space at the ends of lines and empty last lines.
 
     Where the gold writes a number with a point or an exponent, any number within `tolerance` (relative to the gold's
     size, absolute below 1) will do; integers and words are compared as text.
@@ -24,7 +24,7 @@ def same_output(mine: bytes, gold: bytes, *, tolerance: float) -> bool:
 
 
 def same_value(mine: Any, gold: Any, *, tolerance: float) -> bool:
-    """JSON values: true is not 1, 2.0 is 2, and where the gold is no integer the tolerance counts, as for output."""
+    """Compare JSON values: true is not 1, 2.0 is 2, and where the gold is no integer the tolerance applies."""
     match gold:
         case bool() | None | str():
             return type(mine) is type(gold) and bool(mine == gold)

@@ -1,9 +1,10 @@
-"""Who judges what next: the plan of a zygote that hands tasks to its workers, without processes or clocks of its own.
+"""Which worker judges which task next: the rules of the fork server, without processes or clocks of their own.
 
-A worker's pipe may hold its next tasks, so that it need not wait for the zygote, which is what quick verdicts would
-spend most of their time on. It holds no more than `AHEAD_SECONDS` of work at the pace of the worker's last verdicts,
-and when one turns out slow all the same, while another worker is idle, what waits behind it is given away. A pipe
-cannot be emptied from outside, so the slow worker then retires with the verdict in hand.
+A worker may be sent tasks in advance (prefetch), so that it need not wait for the fork server between quick verdicts,
+which would cost more than the verdicts themselves. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at
+the speed of the worker's last verdicts. Where one verdict turns out slow all the same while another worker is idle, the
+tasks that wait behind it are assigned to others. They cannot be removed from the slow worker's socket, so that worker
+is retired after the verdict it is working on.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from winnow.verify.line_socket import Wire
+from winnow.verify.line_socket import LineSocket
 
-MOST_AHEAD = 7  # tasks
-AHEAD_SECONDS = 0.005
-SLOW_SECONDS = 0.02  # a verdict that takes longer shall not have others wait for it
-TASKS_PER_WORKER = 2000  # then a fresh one takes over, whatever the reward has leaked
+MAX_PREFETCH = 7  # tasks
+PREFETCH_SECONDS = 0.005
+SLOW_SECONDS = 0.02  # no task waits behind a verdict that takes longer while another worker is idle
+TASKS_PER_WORKER = 2000  # then a fresh one takes over, which bounds what a leaking reward can take
 
 
 @dataclass
@@ -27,53 +28,54 @@ class Task:
 
     ticket: bytes
     line: bytes
-    crashed: bool = False  # once already
+    crashed: bool = False  # whether it has crashed a worker before
 
 
 @dataclass(eq=False)
 class Worker:
-    """What the zygote knows of one of its forks."""
+    """The fork server's record of one of its worker processes."""
 
     pid: int
-    wire: Wire
-    tasks: deque[Task] = field(default_factory=deque)  # given and unanswered; the first is being judged
-    started: float = 0.0  # when the first of them was
+    socket: LineSocket
+    tasks: deque[Task] = field(default_factory=deque)  # assigned and unanswered; the first is being judged
+    started: float = 0.0  # time.monotonic() at which judging the first of them began
     answered: int = 0
-    ahead: int = 0  # tasks that may wait behind the one in hand
-    warm: bool = False  # it has judged before, so its imports are done
-    retiring: bool = False  # gets no more tasks
-    _pace: float = math.inf  # seconds that its last verdict took
+    prefetch: int = 0  # tasks that may wait behind the one being judged
+    warm: bool = False  # it has given a verdict before, so its imports are done
+    retiring: bool = False  # it gets no more tasks
+    _last_seconds: float = math.inf  # of its last verdict
 
     @property
     def room(self) -> int:
-        """How many more tasks it may be given."""
+        """How many more tasks may be assigned to it."""
         if self.retiring:
             return 0
-        return min(1 + self.ahead, TASKS_PER_WORKER - self.answered) - len(self.tasks)
+        return min(1 + self.prefetch, TASKS_PER_WORKER - self.answered) - len(self.tasks)
 
-    def took(self, seconds: float) -> None:
-        """Its last verdict did. Of the last two the quicker counts: on a busy machine any may have to wait its turn."""
-        self.ahead = int(min(MOST_AHEAD, AHEAD_SECONDS / max(1e-6, min(seconds, self._pace))))
-        self._pace = seconds
+    def record_verdict(self, seconds: float) -> None:
+        """Set `prefetch` by the quicker of the last two verdicts: on a busy machine any single one may be delayed."""
+        quicker = max(1e-6, min(seconds, self._last_seconds))
+        self.prefetch = int(min(MAX_PREFETCH, PREFETCH_SECONDS / quicker))
+        self._last_seconds = seconds
 
 
 def least_busy(workers: Iterable[Worker]) -> Worker | None:
-    """The one to give the next task to; None when none has room."""
+    """The worker to assign the next task to; None when none has room."""
     return min((worker for worker in workers if worker.room > 0), key=lambda worker: len(worker.tasks), default=None)
 
 
-def someone_idle(workers: Sequence[Worker], most: int) -> bool:
-    """A worker without a task, or room for another worker."""
+def any_idle(workers: Sequence[Worker], most: int) -> bool:
+    """Whether a worker has no task, or another worker may be started."""
     return len(workers) < most or any(worker.room > 0 and not worker.tasks for worker in workers)
 
 
-def blocked(workers: Iterable[Worker]) -> list[Worker]:
-    """Workers with tasks that wait behind the one in hand."""
+def with_waiting_tasks(workers: Iterable[Worker]) -> list[Worker]:
+    """The workers with tasks that wait behind the one being judged."""
     return [worker for worker in workers if len(worker.tasks) > 1]
 
 
-def give_away(worker: Worker) -> list[Task]:
-    """The tasks behind the one in hand, in order; the worker retires once that is done."""
+def release_waiting(worker: Worker) -> list[Task]:
+    """The tasks behind the one being judged, in order, for other workers; this one is retired after that verdict."""
     first, *rest = worker.tasks
     worker.tasks = deque([first])
     worker.retiring = True

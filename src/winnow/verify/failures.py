@@ -1,40 +1,108 @@
-"""Is the verifier still to be trusted? The rule that stops a run: a step's verdicts, an evaluation's, training's last
-1,000.
+"""What happens when a verifier fails: the outcome that its rollout gets, and the rule that stops a run.
+
+A worker that gives no verdict makes the outcome a failure, which has no reward and is never trained on:
+
+    no verdict within verify.timeout_seconds      failed(timeout); the worker is killed
+    more memory than verify.memory_mb             failed(memory); a fresh worker takes over
+    the worker crashed or sent no valid verdict   judged once more by a fresh worker, then failed(crash)
+
+A reward that raises is failed(raised), one that returns something invalid failed(malformed): see rewards/outcomes.py.
+Too many failures stop the run, counted over a step, over an evaluation, or over training's last 1,000 verdicts.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from winnow.errors import VerifierError
 from winnow.records import Cause, Outcome
+from winnow.rewards.outcomes import failure
 
+OUT_OF_MEMORY = 86  # a worker's exit status; a process without memory should not have to write a report
+SOCKET_HINT = "does the reward write to file descriptors that it has not opened?"
 WINDOW = 1000
-FEWEST_FAILURES = 20  # below it a share says little
+FEWEST_FAILURES = 20  # below this number a share is too uncertain
+STARTS_WITHOUT_VERDICT = 3
 
 
-def judge(outcomes: Sequence[Outcome], *, what: str, name: str, max_failure_share: float) -> None:
-    """Judge the verdicts of one `what` (an "evaluation") by themselves. Raises VerifierError as `Window.observe`."""
-    _judge(outcomes, [outcome.cause for outcome in outcomes], what, "its", name, max_failure_share)
+def timed_out(timeout_seconds: float, *, first_verdict_seconds: float | None = None) -> Outcome:
+    """The outcome of a task whose worker was killed at its limit.
+
+    `first_verdict_seconds` is the longer limit that the worker had, where this was to be its first verdict.
+    """
+    detail = f"no verdict within {timeout_seconds:g} seconds; the worker was killed"
+    if first_verdict_seconds is not None:
+        detail += f" after {first_verdict_seconds:.3g}, with what its first verdict was given to import and prepare"
+    return failure("timeout", detail)
 
 
-class Window:
-    """The causes of training's last verdicts, oldest first; None where there was a verdict."""
+def worker_ended(status: int, *, peak_mb: float, memory_mb: int, valid_lines: bool) -> Outcome:
+    """The outcome of the task that a worker was judging when it ended with the wait status `status`.
+
+    `peak_mb` is the most memory that it used, `memory_mb` its limit; `valid_lines` is False for a worker that was
+    killed because it sent something else than the verdict of its task.
+    """
+    if not valid_lines:
+        detail = f"the worker sent what is no verdict of its task, and so did a second one; {SOCKET_HINT}"
+        return failure("crash", detail)
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        if peak_mb > 0.8 * memory_mb:
+            detail = f"the worker was ended by {name} at {peak_mb:.0f} MB, with a limit of {memory_mb} MB"
+            return failure("memory", detail)
+        return failure("crash", f"the worker was ended by {name}, and so was a second one")
+    code = os.WEXITSTATUS(status)
+    if code == OUT_OF_MEMORY:
+        return failure("memory", f"more than {memory_mb} MB of memory")
+    return failure("crash", f"the worker exited with status {code}, and so did a second one")
+
+
+def is_retried(outcome: Outcome, *, crashed_before: bool) -> bool:
+    """Whether a task is judged once more: after its first crash, which may be the machine's fault, not the reward's."""
+    return outcome.cause == "crash" and not crashed_before
+
+
+def check_restart(name: str, starts: int, status: int | None) -> None:
+    """Raise VerifierError when the fork server of the reward `name` has ended too often without a single verdict.
+
+    `starts` counts its starts since the last verdict, `status` is its exit status.
+    """
+    if starts >= STARTS_WITHOUT_VERDICT:
+        raise VerifierError(
+            f"the process that runs the reward {name!r} ended {starts} times without a single verdict "
+            f"(status {status}); what it printed is above. To see the error happen here, set verify.workers = 0"
+        )
+
+
+def check_failures(outcomes: Sequence[Outcome], *, what: str, name: str, max_failure_share: float) -> None:
+    """Apply the rule to the outcomes of one `what` (an "evaluation") alone.
+
+    Raises VerifierError when failures pass the share and number at least 20, or when there is nothing but failures.
+    """
+    _check(outcomes, [outcome.cause for outcome in outcomes], what, "its", name, max_failure_share)
+
+
+class RecentVerdicts:
+    """The causes of training's last 1,000 verdicts, oldest first; None for a verdict that did not fail."""
 
     def __init__(self) -> None:
         self._causes: deque[Cause | None] = deque(maxlen=WINDOW)
 
     def observe(self, outcomes: Sequence[Outcome], *, name: str, max_failure_share: float) -> None:
-        """Take in the outcomes of one whole step. Raises VerifierError when failures pass the share of the window and
-        number at least 20, or when there is nothing but failures.
+        """Add the outcomes of one whole step.
+
+        Raises VerifierError when failures pass the share of the last 1,000 and number at least 20, or when the step
+        has nothing but failures.
         """
         self._causes.extend(outcome.cause for outcome in outcomes)
-        _judge(outcomes, self._causes, "step", "its last", name, max_failure_share)
+        _check(outcomes, self._causes, "step", "its last", name, max_failure_share)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON: how many verdicts, and which of them failed of what."""
+        """JSON: the number of verdicts, and [place, cause] of each that failed."""
         failures = [[place, cause] for place, cause in enumerate(self._causes) if cause is not None]
         return {"verdicts": len(self._causes), "failures": failures}
 
@@ -43,20 +111,20 @@ class Window:
         self._causes = deque((causes.get(place) for place in range(state["verdicts"])), maxlen=WINDOW)
 
 
-def _judge(
+def _check(
     outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
 ) -> None:
     """`outcomes` must not all be failures, nor may more than `most` of `seen`, of which they are the last."""
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):
-        raise VerifierError(_complain(name, f"every verdict of this {what}", what, failed, []))
+        raise VerifierError(_complaint(name, f"every verdict of this {what}", what, failed, []))
     if failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
         where = f"{len(causes)} of {which} {len(seen)} verdicts (limit {most:.1%})"
-        raise VerifierError(_complain(name, where, what, failed, causes))
+        raise VerifierError(_complaint(name, where, what, failed, causes))
 
 
-def _complain(name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]) -> str:
+def _complaint(name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]) -> str:
     counts = Counter(causes or (outcome.cause for outcome in failed))
     shown = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
     first = failed[0].detail.strip()

@@ -1,13 +1,15 @@
-"""The process between trainer and workers: imports the reward once, forks workers from that state, and kills them.
+"""The process between trainer and workers: it imports the reward once, forks workers from that state, and kills them.
 
     python -m winnow.verify.forkserver <socket> <settings>
 
 It is a fresh interpreter, never a fork of the trainer: no CUDA context, no threads and no torch get into a worker,
-and a fork costs about a millisecond, the reward's imports included. It alone watches the clock, so that a busy trainer
-cannot delay a kill. Tasks come in and verdicts go out as lines (see `wire`); a verdict is passed on unread.
+and a fork costs about a millisecond, the reward's imports included. Only this process enforces the time limit, so a
+busy trainer cannot delay a kill. Tasks and verdicts are lines (line_socket.py); a verdict is forwarded undecoded.
 
-    trainer  --tasks-->   zygote  --tasks-->   worker, one at a time
-             <-verdicts-          <-verdicts-
+    trainer  --tasks-->   fork server  --tasks-->   worker, one at a time
+             <-verdicts-               <-verdicts-
+
+What a rollout gets whose worker gives no verdict is decided in failures.py, which worker judges what in dispatch.py.
 """
 
 from __future__ import annotations
@@ -26,38 +28,38 @@ from pathlib import Path
 from typing import NoReturn
 
 from winnow.errors import WinnowError
-from winnow.records import Cause
+from winnow.records import Outcome
 from winnow.rewards.compose import Score, make_reward, warm
-from winnow.rewards.outcomes import failure
-from winnow.verify.codec import SOCKET_HINT, encode_error, encode_outcome
+from winnow.verify.codec import encode_error, encode_outcome
 from winnow.verify.dispatch import (
     SLOW_SECONDS,
     TASKS_PER_WORKER,
     Task,
     Worker,
-    blocked,
-    give_away,
+    any_idle,
     least_busy,
-    someone_idle,
+    release_waiting,
+    with_waiting_tasks,
 )
-from winnow.verify.line_socket import LONGEST_VERDICT, Wire, wait
-from winnow.verify.worker import OUT_OF_MEMORY, serve
-from winnow.verify.worker_settings import WARM_UP_LIMITS, Settings
+from winnow.verify.failures import is_retried, timed_out, worker_ended
+from winnow.verify.line_socket import LONGEST_VERDICT, LineSocket, wait
+from winnow.verify.worker import serve
+from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
 
-HEARTBEAT_SECONDS = 1.0  # how often an idle zygote looks whether its trainer is alive
+HEARTBEAT_SECONDS = 1.0  # how often an idle fork server checks that its trainer still runs
 
 
-class Zygote:
-    """The loop: hand out tasks, pass verdicts on, kill what is overdue, bury what died.
+class ForkServer:
+    """The loop: assign tasks, forward verdicts, kill workers that are over a limit, replace those that ended.
 
-    A worker's first verdict waits for what the reward imports, reads or tries out when it is first called, and that
-    does not count against the limit: it may take `_warm_up` seconds more, and what took longer than the limit is then
-    judged again by the same worker. As long as nothing is known of the reward that is ten times the limit, and half as
-    much after each first verdict that never came, as it may be the answer that hangs, or the reward; then it is twice
-    what the slowest first verdict took.
+    A worker's first verdict includes what the reward imports, reads or tries out when it is first called. That does not
+    count against the limit: the first verdict may take `_warm_up` seconds more, and a task that then took longer than
+    the limit is judged again by the same worker. Before any worker has given a verdict, `_warm_up` is ten times the
+    limit, and it is halved after each first verdict that never came, as it is not known whether that answer hangs or
+    the reward does. Afterwards it is twice the time of the slowest first verdict.
     """
 
-    def __init__(self, trainer: Wire, reward: Score, settings: Settings) -> None:
+    def __init__(self, trainer: LineSocket, reward: Score, settings: WorkerSettings) -> None:
         self._trainer = trainer
         self._reward = reward
         self._settings = settings
@@ -65,45 +67,45 @@ class Zygote:
         self._queue: deque[Task] = deque()
         self._workers: list[Worker] = []
         self._killed: list[int] = []  # pids still to be reaped
-        self._slowest_first: float | None = None  # seconds that a worker's first verdict took
+        self._slowest_first: float | None = None  # seconds of the slowest first verdict of a worker
         self._warm_up = WARM_UP_LIMITS * settings.timeout_seconds
 
     def run(self) -> None:
-        """Until the trainer is gone; then no worker is left."""
+        """Work until the trainer has closed its socket or ended; then kill every worker."""
         while not self._trainer.closed and os.getppid() == self._parent:
-            wait([self._trainer, *(worker.wire for worker in self._workers)], self._patience())
+            wait([self._trainer, *(worker.socket for worker in self._workers)], self._seconds_to_next_check())
             for worker in tuple(self._workers):
-                self._listen(worker)
+                self._read(worker)
             self._kill_overdue()
             for line in self._trainer.exchange():
                 self._queue.append(Task(ticket=line.partition(b" ")[0], line=line))
-            self._hand_out()
+            self._dispatch()
             self._reap()
         for worker in tuple(self._workers):
             self._kill(worker)
         self._reap(flags=0)
 
-    def _patience(self) -> float:
+    def _seconds_to_next_check(self) -> float:
         now = time.monotonic()
         due = [worker.started + self._limit(worker) - now for worker in self._workers if worker.tasks]
-        if someone_idle(self._workers, self._settings.workers):
-            due += [worker.started + SLOW_SECONDS - now for worker in blocked(self._workers)]
+        if any_idle(self._workers, self._settings.workers):
+            due += [worker.started + SLOW_SECONDS - now for worker in with_waiting_tasks(self._workers)]
         return min([HEARTBEAT_SECONDS, *due])
 
     def _limit(self, worker: Worker) -> float:
-        """Seconds for the task in hand."""
+        """Seconds for the task that the worker is judging."""
         return self._settings.timeout_seconds + (0.0 if worker.warm else self._warm_up)
 
-    def _hand_out(self) -> None:
-        """Whatever waits goes to whoever has room; no task waits behind a slow one while another worker is idle."""
-        self._deal()
+    def _dispatch(self) -> None:
+        """Assign queued tasks; none waits behind a slow verdict while another worker is idle."""
+        self._assign()
         now = time.monotonic()
-        for worker in blocked(self._workers):
-            if now - worker.started >= SLOW_SECONDS and someone_idle(self._workers, self._settings.workers):
-                self._queue.extend(give_away(worker))
-                self._deal()
+        for worker in with_waiting_tasks(self._workers):
+            if now - worker.started >= SLOW_SECONDS and any_idle(self._workers, self._settings.workers):
+                self._queue.extend(release_waiting(worker))
+                self._assign()
 
-    def _deal(self) -> None:
+    def _assign(self) -> None:
         while self._queue:
             worker = least_busy(self._workers)
             if (worker is None or worker.tasks) and len(self._workers) < self._settings.workers:
@@ -114,55 +116,54 @@ class Zygote:
                 worker.started = time.monotonic()
             task = self._queue.popleft()
             worker.tasks.append(task)
-            worker.wire.send(task.line)
+            worker.socket.send(task.line)
         for worker in self._workers:
-            worker.wire.flush()
+            worker.socket.flush()
 
-    def _listen(self, worker: Worker) -> None:
-        sane = all(self._pass_on(worker, line) for line in worker.wire.exchange()) and not worker.wire.flooded
-        if worker.retiring and not worker.tasks:  # it may have gone on with what was given away
+    def _read(self, worker: Worker) -> None:
+        valid = all(self._forward(worker, line) for line in worker.socket.exchange()) and not worker.socket.overflowed
+        if worker.retiring and not worker.tasks:  # it may have begun a task that was assigned to another
             self._kill(worker)
-        elif worker.wire.closed or not sane:
-            self._bury(worker, sane=sane)
+        elif worker.socket.closed or not valid:
+            self._replace_ended(worker, valid_lines=valid)
         elif worker.answered >= TASKS_PER_WORKER:
             self._kill(worker)
 
-    def _pass_on(self, worker: Worker, line: bytes) -> bool:
-        """False for what is no verdict of the task in hand: the reward wrote into its worker's socket."""
+    def _forward(self, worker: Worker, line: bytes) -> bool:
+        """False for a line that is no verdict of the task being judged: the reward wrote into its worker's socket."""
         if not worker.tasks or not line.startswith(worker.tasks[0].ticket + b" "):
             return False
         began, worker.started = worker.started, time.monotonic()
         seconds = worker.started - began
         if not worker.warm and self._was_warming_up(worker, seconds):
-            worker.wire.send(worker.tasks[0].line)
+            worker.socket.send(worker.tasks[0].line)
             return True
         self._trainer.send(line)
         worker.tasks.popleft()
         worker.answered += 1
-        worker.took(seconds)
+        worker.record_verdict(seconds)
         return True
 
     def _was_warming_up(self, worker: Worker, seconds: float) -> bool:
-        """True for a first verdict that took longer than a verdict may."""
+        """Whether a first verdict took longer than a verdict may."""
         worker.warm = True
         self._slowest_first = max(seconds, self._slowest_first or 0.0)
         self._warm_up = 2 * self._slowest_first
         return seconds > self._settings.timeout_seconds
 
-    def _bury(self, worker: Worker, *, sane: bool) -> None:
-        """A worker died: what it was judging is tried once more, for the machine may be to blame, not the reward."""
+    def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:
+        """Queue the tasks of a worker that ended again, unless the one it was judging has failed for good."""
         self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
-        cause, detail = _cause_of_death(status, usage.ru_maxrss / 1024, self._settings.memory_mb)
-        if not sane:
-            cause, detail = "crash", _NONSENSE
+        outcome = worker_ended(
+            status, peak_mb=usage.ru_maxrss / 1024, memory_mb=self._settings.memory_mb, valid_lines=valid_lines
+        )
         if worker.tasks:
-            task = worker.tasks.popleft()
-            if cause == "crash" and not task.crashed:
+            task = worker.tasks[0]
+            if is_retried(outcome, crashed_before=task.crashed):
                 task.crashed = True
-                worker.tasks.appendleft(task)
             else:
-                self._fail(task, cause, detail, seconds=time.monotonic() - worker.started)
+                self._fail(worker.tasks.popleft(), outcome, seconds=time.monotonic() - worker.started)
         self._requeue(worker)
 
     def _kill_overdue(self) -> None:
@@ -171,78 +172,62 @@ class Zygote:
             limit = self._limit(worker)
             if worker.tasks and now - worker.started >= limit:
                 self._kill(worker)
-                detail = f"no verdict within {self._settings.timeout_seconds:g} seconds; the worker was killed"
-                if not worker.warm and self._warm_up:
-                    detail += f" after {limit:.3g}, with what its first verdict was given to import and prepare"
+                if not worker.warm:
                     self._warm_up = self._warm_up if self._slowest_first else self._warm_up / 2
-                self._fail(worker.tasks.popleft(), "timeout", detail, seconds=now - worker.started)
+                first = None if worker.warm else limit
+                outcome = timed_out(self._settings.timeout_seconds, first_verdict_seconds=first)
+                self._fail(worker.tasks.popleft(), outcome, seconds=now - worker.started)
                 self._requeue(worker)
 
     def _kill(self, worker: Worker) -> None:
-        """Without waiting for its end: giving back much memory takes a while."""
+        """Without waiting for its end, as freeing much memory takes a while."""
         self._remove(worker)
         self._killed.append(worker.pid)
 
     def _remove(self, worker: Worker) -> None:
-        """Kill it together with the processes its reward started."""
+        """Kill a worker together with the processes that its reward started."""
         for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a zombie
                 kill(worker.pid, signal.SIGKILL)
-        worker.wire.close()
+        worker.socket.close()
         self._workers.remove(worker)
 
     def _requeue(self, worker: Worker) -> None:
         self._queue.extendleft(reversed(worker.tasks))
         worker.tasks.clear()
 
-    def _fail(self, task: Task, cause: Cause, detail: str, *, seconds: float) -> None:
-        outcome = replace(failure(cause, detail), seconds=seconds)
-        self._trainer.send(task.ticket + b" " + encode_outcome(outcome))
+    def _fail(self, task: Task, outcome: Outcome, *, seconds: float) -> None:
+        self._trainer.send(task.ticket + b" " + encode_outcome(replace(outcome, seconds=seconds)))
 
     def _reap(self, flags: int = os.WNOHANG) -> None:
         self._killed = [pid for pid in self._killed if os.waitpid(pid, flags)[0] == 0]
 
     def _fork(self) -> Worker:
         ours, theirs = socket.socketpair()
-        zygote = os.getpid()
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._leave(ours)
-            serve(theirs, self._reward, memory_mb=self._settings.memory_mb, parent=zygote)
+            self._close_inherited(ours)
+            serve(theirs, self._reward, memory_mb=self._settings.memory_mb, parent=server)
         theirs.close()
-        with suppress(OSError):  # the worker does the same, whoever comes first
+        with suppress(OSError):  # the worker does the same, whichever process runs first
             os.setpgid(pid, pid)
-        worker = Worker(pid, Wire(ours, longest=LONGEST_VERDICT))
+        worker = Worker(pid, LineSocket(ours, longest=LONGEST_VERDICT))
         self._workers.append(worker)
         return worker
 
-    def _leave(self, ours: socket.socket) -> None:
-        """In the fork: keep no socket of anyone else, or their ends would never be seen."""
+    def _close_inherited(self, ours: socket.socket) -> None:
+        """In the worker: close the sockets of the others, whose end would otherwise never be noticed."""
         os.setpgid(0, 0)
         ours.close()
-        for wire in (self._trainer, *(worker.wire for worker in self._workers)):
-            wire.close()
-
-
-_NONSENSE = f"the worker sent what is no verdict of its task, and so did a second one; {SOCKET_HINT}"
-
-
-def _cause_of_death(status: int, peak_mb: float, memory_mb: int) -> tuple[Cause, str]:
-    if os.WIFSIGNALED(status):
-        name = signal.Signals(os.WTERMSIG(status)).name
-        if peak_mb > 0.8 * memory_mb:
-            return "memory", f"the worker died of {name} at {peak_mb:.0f} MB, with a limit of {memory_mb} MB"
-        return "crash", f"the worker died of {name}, and so did a second one"
-    code = os.WEXITSTATUS(status)
-    if code == OUT_OF_MEMORY:
-        return "memory", f"more than {memory_mb} MB of memory"
-    return "crash", f"the worker exited with status {code}, and so did a second one"
+        for line_socket in (self._trainer, *(worker.socket for worker in self._workers)):
+            line_socket.close()
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Import the reward, or say why not; then work until the trainer is gone."""
-    trainer = Wire(socket.socket(fileno=int(arguments[0])))
-    settings = Settings.from_json(arguments[1])
+    """Import the reward, or report why that failed; then work until the trainer ends."""
+    trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
+    settings = WorkerSettings.from_json(arguments[1])
     try:
         reward = make_reward(settings.reward, base=Path(settings.base))
         warm(settings.reward)
@@ -252,7 +237,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # a worker's collections would otherwise copy every page of the imports
-    Zygote(trainer, reward, settings).run()
+    ForkServer(trainer, reward, settings).run()
     sys.exit(0)
 
 

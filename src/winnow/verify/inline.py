@@ -1,4 +1,4 @@
-"""Runs the reward in the trainer itself: for a function that no other process can import, or by choice."""
+"""Runs the reward in the trainer itself: with verify.workers = 0, or where no other process can import the reward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from winnow.verify.worker import judge
 
 
 class Inline:
-    """Judges when asked for the result; a reward that hangs here hangs the run."""
+    """Judges a rollout when its result is requested; a reward that hangs here hangs the run."""
 
     def __init__(self, reward: Score) -> None:
         self._reward = reward
@@ -18,7 +18,7 @@ class Inline:
         self._tasks: dict[int, tuple[Prompt, Rollout]] = {}
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> int:
-        """The ticket to ask `result` for."""
+        """The ticket by which `result` returns the verdict."""
         ticket = next(self._numbers)
         self._tasks[ticket] = prompt, rollout
         return ticket
@@ -28,4 +28,4 @@ class Inline:
         return judge(self._reward, *self._tasks.pop(ticket))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """There is no process to end."""

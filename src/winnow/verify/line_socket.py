@@ -1,4 +1,4 @@
-"""Lines of bytes over a socket that never blocks: how the trainer, the zygote and its workers talk.
+"""Lines of bytes over a non-blocking socket: the connection from trainer to fork server, and from there to workers.
 
 A line is `<ticket> <JSON>`. JSON is written with ASCII escapes, so NUL, lone surrogates and newlines inside a text
 cannot break a line, and no byte that arrives is ever executed.
@@ -11,20 +11,20 @@ import select
 import socket
 from collections.abc import Iterable
 
-_PIECE = 1 << 18  # bytes read at once
-LONGEST_VERDICT = 16 * 2**20  # bytes; the other side is not believed to need more
+_READ_BYTES = 1 << 18  # at once
+LONGEST_VERDICT = 16 * 2**20  # bytes; no verdict needs more
 
 
-class Wire:
-    """One end of a stream socket, with what could not be written yet and what has not made a whole line yet.
+class LineSocket:
+    """One end of a stream socket, with buffers for what is not written yet and for a line that is not complete yet.
 
-    A line that comes longer than `longest` bytes is thrown away, and `flooded` says so.
+    A line longer than `longest` bytes is dropped, and `overflowed` is then set.
     """
 
     def __init__(self, end: socket.socket, *, longest: float = math.inf) -> None:
         end.setblocking(False)
         self.closed = False  # by the other side
-        self.flooded = False
+        self.overflowed = False
         self._longest = longest
         self._end = end
         self._outgoing = bytearray()
@@ -36,7 +36,7 @@ class Wire:
         self._outgoing += b"\n"
 
     def exchange(self) -> list[bytes]:
-        """Write what fits, and return the whole lines that have come. Sets `closed` at the end of the stream."""
+        """Write what fits, and return the complete lines that have arrived. Sets `closed` at the end of the stream."""
         self.flush()
         return self._read()
 
@@ -48,7 +48,7 @@ class Wire:
                 del self._outgoing[:sent]
         except BlockingIOError:
             pass
-        except OSError:  # the other side is gone; what it said before is still to be read
+        except OSError:  # the other side has closed; what it sent before is still to be read
             self._outgoing.clear()
 
     def fileno(self) -> int:
@@ -56,7 +56,7 @@ class Wire:
 
     @property
     def events(self) -> int:
-        """What `wait` should wake for."""
+        """The poll events that `wait` returns for."""
         return select.POLLIN | (select.POLLOUT if self._outgoing else 0)
 
     def close(self) -> None:
@@ -64,31 +64,31 @@ class Wire:
 
     def _read(self) -> list[bytes]:
         try:
-            piece = self._end.recv(_PIECE)
+            received = self._end.recv(_READ_BYTES)
         except BlockingIOError:
             return []
         except OSError:
-            piece = b""
-        self.closed = not piece
-        self._incoming += piece
-        if b"\n" not in piece:
-            self._stem()
+            received = b""
+        self.closed = not received
+        self._incoming += received
+        if b"\n" not in received:
+            self._drop_overlong()
             return []
         *lines, rest = self._incoming.split(b"\n")
         self._incoming = rest
         return [bytes(line) for line in lines]
 
-    def _stem(self) -> None:
-        """Whoever writes without end does not fill this process's memory."""
+    def _drop_overlong(self) -> None:
+        """A process that writes without end must not fill the memory of this one."""
         if len(self._incoming) > self._longest:
-            self.flooded = True
+            self.overflowed = True
             self._incoming.clear()
 
 
-def wait(wires: Iterable[Wire], seconds: float) -> None:
-    """Sleep until any of them can be read (or written, where something is queued), or the time is up."""
+def wait(sockets: Iterable[LineSocket], seconds: float) -> None:
+    """Sleep until one of them can be read (or written, where something is queued), or until the time is up."""
     poll = select.poll()
-    for wire in wires:
-        if wire.fileno() >= 0:
-            poll.register(wire.fileno(), wire.events)
+    for line_socket in sockets:
+        if line_socket.fileno() >= 0:
+            poll.register(line_socket.fileno(), line_socket.events)
     poll.poll(max(0.0, seconds) * 1000)

@@ -1,4 +1,4 @@
-"""The door of this room: rollouts in as they finish, groups out with their outcomes."""
+"""The interface of this package: finished rollouts are submitted, and groups are returned with their outcomes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Self
 
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.rewards.compose import make_reward
-from winnow.verify.failures import Window, judge
+from winnow.verify.failures import RecentVerdicts, check_failures
 from winnow.verify.inline import Inline
 from winnow.verify.pool import Pool
-from winnow.verify.worker_settings import RewardSpec, Settings, can_travel, reward_name
+from winnow.verify.worker_settings import RewardSpec, WorkerSettings, can_be_sent, reward_name
 
 
 class _Submitted(NamedTuple):
@@ -24,9 +24,10 @@ class _Submitted(NamedTuple):
 class Verifiers:
     """Judges rollouts with one reward, in `workers` killable processes, or in the trainer when there are 0.
 
-    A verdict that takes longer than `timeout_seconds` or more than `memory_mb` is failed(timeout) or failed(memory),
-    and its worker is killed; what crashes its worker twice is failed(crash). No other verdict is lost. A reward that no
-    other process can import (a function object) always runs in the trainer; `notices` then says what that means.
+    A rollout whose verdict takes longer than `timeout_seconds` or more than `memory_mb` is failed(timeout) or
+    failed(memory), and its worker is killed; one that crashes its worker twice is failed(crash) (see failures.py). No
+    other verdict is lost. A reward that no other process can import (a function object) always runs in the trainer;
+    `notices` then says what that means.
 
     Usable from any thread and as a context manager. Raises ConfigError (from `submit` or `collect`, where the workers
     start) when a worker cannot import the reward.
@@ -45,14 +46,14 @@ class Verifiers:
         self.notices: tuple[str, ...] = ()
         self._name = reward_name(reward)
         self._max_failure_share = max_failure_share
-        self._window = Window()
+        self._recent = RecentVerdicts()
         self._submitted: dict[tuple[str, int], _Submitted] = {}
         self._runner: Pool | Inline
-        if workers == 0 or not can_travel(reward):
+        if workers == 0 or not can_be_sent(reward):
             self._runner = Inline(make_reward(reward, base=base))
             self.notices = (_notice(self._name, by_choice=workers == 0),)
         else:
-            settings = Settings(
+            settings = WorkerSettings(
                 reward=reward,
                 base=str((base or Path.cwd()).resolve()),
                 workers=workers,
@@ -67,9 +68,9 @@ class Verifiers:
         self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
 
     def collect(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with `outcomes` filled in the order of their rollouts; waits for what is still being judged.
+        """The groups with `outcomes` filled in the order of their rollouts; waits for verdicts that are missing.
 
-        Whether so many failures can be borne is asked of a whole step or evaluation: `check_step`, `check_evaluation`.
+        Failures are counted over a whole step or evaluation: see `check_step` and `check_evaluation`.
         """
         tickets = [[self._ticket(group.prompt, rollout) for rollout in group.rollouts] for group in groups]
         return [
@@ -78,21 +79,22 @@ class Verifiers:
         ]
 
     def check_step(self, groups: Sequence[Group]) -> None:
-        """All groups of a step, its refill rounds included, or of a probe.
+        """Count the failures in all groups of a step, rounds of dynamic sampling included, or of a probe.
 
         Raises VerifierError when failures pass `max_failure_share` of training's last 1,000 verdicts and number at
         least 20, or when there is nothing but failures.
         """
-        self._window.observe(_outcomes(groups), name=self._name, max_failure_share=self._max_failure_share)
+        self._recent.observe(_outcomes(groups), name=self._name, max_failure_share=self._max_failure_share)
 
     def check_evaluation(self, groups: Sequence[Group]) -> None:
-        """All groups of an evaluation, by themselves: training's failures are neither outnumbered by its verdicts nor
-        added to. Raises VerifierError as `check_step`.
+        """Count the failures in all groups of an evaluation, apart from those of training.
+
+        Raises VerifierError under the same conditions as `check_step`, over the verdicts of the evaluation.
         """
-        judge(_outcomes(groups), what="evaluation", name=self._name, max_failure_share=self._max_failure_share)
+        check_failures(_outcomes(groups), what="evaluation", name=self._name, max_failure_share=self._max_failure_share)
 
     def stream(self, tasks: Iterable[tuple[Prompt, Rollout]], *, ahead: int = 512) -> Iterator[Outcome]:
-        """The outcomes in order, whatever they are: for re-scoring, where no run is to be stopped.
+        """The outcomes in order, failures included: for re-scoring, where failures stop nothing.
 
         At most `ahead` tasks are read before their verdicts, so `tasks` may be longer than memory.
         """
@@ -105,11 +107,11 @@ class Verifiers:
             yield self._runner.result(tickets.popleft())
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON: the failures among training's last 1,000 verdicts: a resumed run stops where the first would have."""
-        return self._window.state_dict()
+        """JSON: the failures among training's last 1,000 verdicts, so that a resumed run stops at the same one."""
+        return self._recent.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._window.load_state_dict(state)
+        self._recent.load_state_dict(state)
 
     def close(self) -> None:
         """End every worker; idempotent."""
@@ -122,7 +124,7 @@ class Verifiers:
         self.close()
 
     def _ticket(self, prompt: Prompt, rollout: Rollout) -> int:
-        """Of this very rollout: an earlier one of the same name, left by a step that broke off, does not count."""
+        """The ticket of this very rollout, not of one with the same id that an interrupted step had submitted."""
         found = self._submitted.pop((prompt.id, rollout.index), None)
         if found is not None and found.prompt is prompt and found.rollout is rollout:
             return found.ticket

@@ -1,4 +1,4 @@
-"""The process that runs the reward: reads a task, judges it, writes the verdict, until it is killed or retired."""
+"""The process that runs the reward: it reads a task, judges it and writes the verdict, until it is killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import NoReturn
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import Score
 from winnow.verify.codec import decode_task, encode_outcome
+from winnow.verify.failures import OUT_OF_MEMORY
 
-OUT_OF_MEMORY = 86  # exit status; a process without memory should not be asked to write a report
 _PR_SET_PDEATHSIG = 1
 
 
@@ -30,10 +30,10 @@ def judge(reward: Score, prompt: Prompt, rollout: Rollout) -> Outcome:
 
 
 def serve(end: socket.socket, reward: Score, *, memory_mb: int, parent: int) -> NoReturn:
-    """The whole life of a worker: until the other side closes, or with status OUT_OF_MEMORY when it has none left."""
+    """Judge tasks until the other side closes, or exit with status OUT_OF_MEMORY; never returns."""
     status = 1
     try:
-        _die_with(parent)
+        _end_with(parent)
         _limit_memory(memory_mb)
         _judge_all(end, reward)
         status = 0
@@ -42,7 +42,7 @@ def serve(end: socket.socket, reward: Score, *, memory_mb: int, parent: int) -> 
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(status)  # never back into the zygote's loop, nor through its exit handlers
+        os._exit(status)  # not through the fork server's loop or its exit handlers
 
 
 def _judge_all(end: socket.socket, reward: Score) -> None:
@@ -50,12 +50,12 @@ def _judge_all(end: socket.socket, reward: Score) -> None:
         ticket, _, task = line.partition(b" ")
         verdict = judge(reward, *decode_task(task))
         if verdict.cause == "memory":
-            raise MemoryError  # what it filled may never be free again: the next task gets a fresh worker
+            raise MemoryError  # it may never be freed: the next task gets a fresh worker
         end.sendall(b"%b %b\n" % (ticket, encode_outcome(verdict)))
 
 
-def _die_with(parent: int) -> None:
-    """On Linux the kernel kills a worker whose zygote is gone; elsewhere a worker ends at its next read."""
+def _end_with(parent: int) -> None:
+    """On Linux the kernel kills a worker whose fork server has ended; elsewhere the worker ends at its next read."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -63,7 +63,7 @@ def _die_with(parent: int) -> None:
 
 
 def _limit_memory(megabytes: int) -> None:
-    """Address space for one reward, on top of what its imports already take."""
+    """Limit the address space to `megabytes` on top of what the reward's imports already take."""
     limit = _address_space() + megabytes * 2**20
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:

@@ -210,12 +210,12 @@ def test_other_folders_are_no_checkpoints(run, place):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "not JSON"),
+        ("{", "no manifest of a run"),
         ("[]", "no manifest of a run"),
         ('{"winnow_run": 1}', "no manifest of a run"),
-        ('{"winnow_run": 999, "config": {}}', "no manifest of a run"),
+        ('{"winnow_run": 999, "config": {}}', "is of format 999"),
         ('{"config": {}}', "no manifest of a run"),
-        ("[" * 100_000, "not JSON"),
+        ("[" * 100_000, "no manifest of a run"),
     ],
 )
 def test_a_manifest_that_is_none_is_an_error_where_it_is_needed(run, text, said):

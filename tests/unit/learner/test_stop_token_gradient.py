@@ -22,7 +22,7 @@ def test_a_rollout_that_only_stops_teaches_stopping(finish):
         weight=1.0,
     )
     policy = Policy(loaded.model, temperature=1.0, pad_token=stop, tokens_per_micro_batch=64)
-    (mb,) = policy.micro_batches(Batch(epoch=0, update=0, sequences=(row,)))
+    (mb,) = policy.micro_batches(Batch(epoch=0, sequences=(row,)))
     assert mb.mask.tolist() == [True]
     policy.backward(-(mb.advantages * policy.forward(mb).logprobs)[mb.mask].sum())
     assert loaded.model.get_output_embeddings().weight.grad[stop].abs().max() > 0

@@ -88,7 +88,7 @@ def test_weights_gradients_and_moments_are_exact(dtype, lora):
         warmup_updates=0,
         total_updates=1,
     )
-    batch = Batch(epoch=0, update=0, sequences=rows(2, prompt=3, length=4))
+    batch = Batch(epoch=0, sequences=rows(2, prompt=3, length=4))
     for mb in trained.micro_batches(batch):
         out = trained.forward(mb)
         trained.backward(Objective(lambda out, mb: (-out.logprobs, {}))(out, mb).total)
@@ -103,7 +103,7 @@ def test_weights_gradients_and_moments_are_exact(dtype, lora):
 @pytest.mark.parametrize("lora", [False, True])
 def test_activations_are_what_autograd_saves_to_a_twentieth(dtype, lora):
     real, drawn = bundled(dtype, lora=lora)
-    batch = Batch(epoch=0, update=0, sequences=rows(8, prompt=20, length=45))
+    batch = Batch(epoch=0, sequences=rows(8, prompt=20, length=45))
     said = activation_bytes(drawn, 8 * (20 + 45 - 1), checkpointing=False)
     assert said == pytest.approx(saved_bytes(policy(real), batch), rel=0.05)
 
@@ -111,14 +111,14 @@ def test_activations_are_what_autograd_saves_to_a_twentieth(dtype, lora):
 @pytest.mark.parametrize(("prompt", "length"), [(20, 45), (60, 8)])
 def test_a_prompt_that_rows_share_makes_activations_less_than_is_said(prompt, length):
     real, drawn = bundled()
-    batch = Batch(epoch=0, update=0, sequences=rows(8, prompt=prompt, length=length, shared=True))
+    batch = Batch(epoch=0, sequences=rows(8, prompt=prompt, length=length, shared=True))
     said = activation_bytes(drawn, 8 * (prompt + length), checkpointing=False)
     assert said / 4 < saved_bytes(policy(real), batch) < said
 
 
 def test_with_checkpointing_layers_save_their_input_and_one_layer_more_is_counted():
     real, drawn = bundled()
-    batch = Batch(epoch=0, update=0, sequences=rows(8, prompt=20, length=45))
+    batch = Batch(epoch=0, sequences=rows(8, prompt=20, length=45))
     tokens, layers = 8 * 64, real.config.num_hidden_layers
     whole, thrifty = (activation_bytes(drawn, tokens, checkpointing=on) for on in (False, True))
     saved = saved_bytes(policy(real, gradient_checkpointing=True), batch)
@@ -235,7 +235,7 @@ from test_memory_usage import rows
 torch.set_num_threads(1)
 
 def peak(policy, count, prompt, length):
-    batch = Batch(epoch=0, update=0, sequences=rows(count, prompt=prompt, length=length))
+    batch = Batch(epoch=0, sequences=rows(count, prompt=prompt, length=length))
     policy.backward(policy.forward(policy.micro_batches(batch)[0]).logprobs.sum())
     gauge = Gauge()
     gauge.read("update")

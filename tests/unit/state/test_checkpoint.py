@@ -148,6 +148,16 @@ def test_a_refusing_disk_costs_only_the_new_checkpoint(tmp_path):
     assert checkpoint.newest(tmp_path).step == 2
 
 
+def test_the_only_checkpoint_outlives_a_failed_save(tmp_path):
+    def full_disk(folder):
+        raise OSError("No space left on device")
+
+    save(tmp_path, 1, keep_last=1)
+    with pytest.raises(RunFolderError, match="older checkpoints are untouched"):
+        checkpoint.save(tmp_path, 2, write_model=full_disk, tensors={}, state={}, keep_last=1)
+    assert checkpoint.newest(tmp_path).step == 1
+
+
 def test_a_state_that_is_not_json_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         save(tmp_path, 1, loss=float("nan"))

@@ -47,7 +47,7 @@ def batch(*rows, epoch=0):
         TrainingSequence(prompt=g.prompt, rollout=g.rollouts[i], group=place, advantage=1.0, weight=weight)
         for place, g, i, weight in rows
     )
-    return Batch(epoch=epoch, update=0, sequences=made)
+    return Batch(epoch=epoch, sequences=made)
 
 
 def plain(g):
@@ -91,7 +91,7 @@ def test_a_step_is_read_back_exactly(tmp_path):
 def test_trainable_masks_and_any_text_survive(tmp_path):
     text = 'lone \ud800 surrogate, NUL \0, \u2028, "quotes", \U0001f33e, \x1b[31m, \u202e'
     odd = Rollout(
-        index=5, tokens=np.array([1, 2]), logprobs=np.array([-0.1, -np.inf]), text=text, finish="abort", version=0,
+        index=5, tokens=np.array([1, 2]), logprobs=np.array([-0.1, -np.inf]), text=text, finish="stop", version=0,
         trainable=np.array([True, False]),
     )  # fmt: skip
     original = group(outcomes=(WRONG,), rollouts=(odd,))

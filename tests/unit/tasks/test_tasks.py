@@ -16,7 +16,6 @@ from winnow.registry import members
 from winnow.tasks.gsm8k import gsm8k
 from winnow.tasks.jsonl import jsonl
 from winnow.tasks.math import math, math500
-from winnow.tasks.reasoning_gym import reasoning_gym
 from winnow.tasks.source import read_jsonl
 from winnow.tasks.splits import SPLITS, split_of, train_or_validation
 
@@ -319,73 +318,3 @@ def test_jsonl_wants_one_way_of_naming_files(tmp_path: Path) -> None:
 def test_real_evaluation_sets(name: str, count: int, options: dict[str, Any]) -> None:
     made = jsonl("test", test=str(DATA / f"{name}.jsonl"), question="problem", **options)
     assert len(ids(made)) == count
-
-
-# reasoning-gym
-
-
-@pytest.fixture(scope="module")
-def gym() -> None:
-    pytest.importorskip("reasoning_gym", reason="needs the extra winnow-rl[gym]")
-
-
-@pytest.mark.usefixtures("gym")
-def test_reasoning_gym_splits_share_nothing_though_seeds_do() -> None:
-    made = {split: reasoning_gym(split, dataset="leg_counting", size=20, seed=42) for split in SPLITS}
-    near = {split: reasoning_gym(split, dataset="leg_counting", size=20, seed=43) for split in SPLITS}
-    assert all(len(ids(problems)) == 20 for problems in made.values())
-    assert len(set(questions(made["train"])) & set(questions(near["train"]))) > 10  # why the seed cannot be the split
-    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
-        assert not set(questions(made[one])) & set(questions(near[other]))
-    assert made["train"] == reasoning_gym("train", dataset="leg_counting", size=20, seed=42)
-
-
-@pytest.mark.usefixtures("gym")
-def test_reasoning_gym_keeps_what_its_scorer_needs() -> None:
-    import reasoning_gym as library
-
-    problem = reasoning_gym("test", dataset="countdown", size=1, options={"min_numbers": 3, "max_numbers": 3})[0]
-    meta = json.loads(json.dumps(problem.meta))
-    scorer = library.create_dataset(meta["dataset"], **meta["options"])
-    assert len(meta["entry"]["metadata"]["numbers"]) == 3
-    assert scorer.score_answer(problem.answer, meta["entry"]) == 1.0
-    assert scorer.score_answer("0", meta["entry"]) < 1.0
-
-
-@pytest.mark.usefixtures("gym")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dataset": "leg_countin"}, "no 'leg_countin'; did you mean 'leg_counting'"),
-        ({"dataset": "leg_counting", "options": {"legs": 2}}, "leg_counting refused .*legs"),
-        ({"dataset": "leg_counting", "options": {"min_animals": 9, "max_animals": 2}}, "refused .*max_animals must be"),
-        (
-            {"dataset": "coin_flip", "options": {"min_trials": 3, "max_trials": 3}, "size": 300},
-            "made .* different train",
-        ),
-        ({"dataset": "rearc", "size": 1}, "the scorer of rearc needs objects that JSON cannot carry"),
-        ({"dataset": "leg_counting", "size": 0}, r"task\.size is 0"),
-    ],
-)
-def test_reasoning_gym_refuses(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        reasoning_gym("train", **options)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "options"),
-    [
-        ("simple_integration", {"symbols": ["x.__class__"]}),
-        ("polynomial_multiplication", {"variables": ["x.__class__"], "min_polynomials": 2, "max_polynomials": 2}),
-    ],
-)
-def test_reasoning_gym_refuses_options_that_its_scorer_would_execute(dataset: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"task\.options: the scorer of {dataset} would execute"):
-        reasoning_gym("train", dataset=dataset, size=1, options=options)
-
-
-def test_reasoning_gym_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
-    with pytest.raises(DataError, match=r"pip install 'winnow-rl\[gym\]'"):
-        reasoning_gym("train", dataset="leg_counting")

@@ -1,4 +1,4 @@
-"""Who judges what next, worked out by hand; no process runs here."""
+"""Which worker judges which task next, worked out by hand; no process runs here."""
 
 from __future__ import annotations
 
@@ -8,64 +8,74 @@ from collections.abc import Iterator
 
 import pytest
 
-from winnow.verify.dispatch import TASKS_PER_WORKER, Task, Worker, blocked, give_away, least_busy, someone_idle
-from winnow.verify.line_socket import Wire
+from winnow.verify.dispatch import (
+    TASKS_PER_WORKER,
+    Task,
+    Worker,
+    any_idle,
+    least_busy,
+    release_waiting,
+    with_waiting_tasks,
+)
+from winnow.verify.line_socket import LineSocket
 
 
 @pytest.fixture
-def wire() -> Iterator[Wire]:
+def line_socket() -> Iterator[LineSocket]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Wire(ours)
+        yield LineSocket(ours)
 
 
-def worker(wire: Wire, tasks: str = "", **fields: int) -> Worker:
-    return Worker(1, wire, deque(Task(name.encode(), b"") for name in tasks), **fields)
+def worker(line_socket: LineSocket, tasks: str = "", **fields: int) -> Worker:
+    return Worker(1, line_socket, deque(Task(name.encode(), b"") for name in tasks), **fields)
 
 
-def test_a_worker_that_nobody_knows_gets_one_task(wire: Wire):
-    assert worker(wire).room == 1
-    assert worker(wire, "a").room == 0
+def test_a_worker_without_a_verdict_gets_one_task(line_socket: LineSocket):
+    assert worker(line_socket).room == 1
+    assert worker(line_socket, "a").room == 0
 
 
 @pytest.mark.parametrize(("seconds", "room"), [(1e-5, 8), (0.0009, 6), (0.002, 3), (0.004, 2), (0.006, 1), (3.0, 1)])
-def test_five_milliseconds_of_work_may_wait_in_a_pipe_and_at_most_seven_tasks(wire: Wire, seconds: float, room: int):
-    one = worker(wire)
-    one.took(seconds)
+def test_five_milliseconds_of_work_are_prefetched_and_at_most_seven_tasks(
+    line_socket: LineSocket, seconds: float, room: int
+):
+    one = worker(line_socket)
+    one.record_verdict(seconds)
     assert one.room == room
 
 
-def test_the_quicker_of_the_last_two_verdicts_counts(wire: Wire):
-    one = worker(wire)
+def test_the_quicker_of_the_last_two_verdicts_counts(line_socket: LineSocket):
+    one = worker(line_socket)
     rooms = []
     for seconds in (0.001, 1.0, 1.0, 0.001):
-        one.took(seconds)
+        one.record_verdict(seconds)
         rooms.append(one.room)
     assert rooms == [6, 6, 1, 6]
 
 
-def test_no_worker_gets_more_tasks_than_it_may_answer(wire: Wire):
-    one = worker(wire, "a", answered=TASKS_PER_WORKER - 3)
-    one.took(1e-6)
+def test_no_worker_gets_more_tasks_than_it_may_answer(line_socket: LineSocket):
+    one = worker(line_socket, "a", answered=TASKS_PER_WORKER - 3)
+    one.record_verdict(1e-6)
     assert one.room == 2
 
 
-def test_the_next_task_goes_to_the_least_busy_with_room(wire: Wire):
-    full, quick, slow = worker(wire, "a"), worker(wire, "bc"), worker(wire, "d")
-    quick.took(0.001)
+def test_the_next_task_goes_to_the_least_busy_with_room(line_socket: LineSocket):
+    full, quick, slow = worker(line_socket, "a"), worker(line_socket, "bc"), worker(line_socket, "d")
+    quick.record_verdict(0.001)
     assert least_busy([full, quick, slow]) is quick
     assert least_busy([full, slow]) is None
-    idle = worker(wire)
+    idle = worker(line_socket)
     assert least_busy([full, quick, idle]) is idle
 
 
-def test_what_waits_is_given_away_in_order_and_its_worker_retires(wire: Wire):
-    slow, busy = worker(wire, "abc"), worker(wire, "d")
-    assert blocked([slow, busy]) == [slow]
-    assert [task.ticket for task in give_away(slow)] == [b"b", b"c"]
+def test_waiting_tasks_are_released_in_order_and_their_worker_retires(line_socket: LineSocket):
+    slow, busy = worker(line_socket, "abc"), worker(line_socket, "d")
+    assert with_waiting_tasks([slow, busy]) == [slow]
+    assert [task.ticket for task in release_waiting(slow)] == [b"b", b"c"]
     assert [task.ticket for task in slow.tasks] == [b"a"]
     slow.tasks.clear()
     assert slow.room == 0
-    assert not someone_idle([slow, busy], most=2)
-    assert someone_idle([slow, busy], most=3)
-    assert someone_idle([worker(wire), busy], most=2)
+    assert not any_idle([slow, busy], most=2)
+    assert any_idle([slow, busy], most=3)
+    assert any_idle([worker(line_socket), busy], most=2)

@@ -1,3 +1,5 @@
+"""The outcome of a worker that failed, and the rule that stops a run: pure functions, numbers by hand."""
+
 from __future__ import annotations
 
 import json
@@ -7,7 +9,15 @@ import pytest
 
 from winnow.errors import VerifierError
 from winnow.records import Cause, Outcome
-from winnow.verify.failures import Window, judge
+from winnow.verify.failures import (
+    OUT_OF_MEMORY,
+    RecentVerdicts,
+    check_failures,
+    check_restart,
+    is_retried,
+    timed_out,
+    worker_ended,
+)
 
 GOOD = Outcome(reward=1.0, correct=True, kind="correct")
 
@@ -16,35 +26,35 @@ def bad(cause: Cause = "raised", detail: str = "no idea") -> Outcome:
     return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail)
 
 
-def observe(window: Window, *outcomes: Outcome, share: float = 0.05) -> None:
-    window.observe(outcomes, name="mine", max_failure_share=share)
+def observe(recent: RecentVerdicts, *outcomes: Outcome, share: float = 0.05) -> None:
+    recent.observe(outcomes, name="mine", max_failure_share=share)
 
 
 def test_nineteen_failures_are_too_few_to_judge_by():
-    window = Window()
-    observe(window, GOOD, *[bad()] * 19)
+    recent = RecentVerdicts()
+    observe(recent, GOOD, *[bad()] * 19)
     with pytest.raises(VerifierError, match="20 of its last 22 verdicts"):
-        observe(window, GOOD, bad())
+        observe(recent, GOOD, bad())
 
 
 def test_the_share_must_be_passed_not_met():
-    window = Window()
-    observe(window, *[bad()] * 20, *[GOOD] * 380)  # exactly 5 %
+    recent = RecentVerdicts()
+    observe(recent, *[bad()] * 20, *[GOOD] * 380)  # exactly 5 %
     with pytest.raises(VerifierError, match=r"21 of its last 402 verdicts \(limit 5\.0%\)"):
-        observe(window, GOOD, bad())
+        observe(recent, GOOD, bad())
 
 
 def test_only_the_last_thousand_count():
-    window = Window()
-    observe(window, *[bad()] * 40, GOOD, share=1.0)
-    observe(window, *[GOOD] * 1000)
-    observe(window, *[bad()] * 20, *[GOOD] * 400)
-    assert window.state_dict()["verdicts"] == 1000
+    recent = RecentVerdicts()
+    observe(recent, *[bad()] * 40, GOOD, share=1.0)
+    observe(recent, *[GOOD] * 1000)
+    observe(recent, *[bad()] * 20, *[GOOD] * 400)
+    assert recent.state_dict()["verdicts"] == 1000
 
 
 def test_a_step_of_nothing_but_failures_stops_at_once():
     with pytest.raises(VerifierError) as caught:
-        observe(Window(), bad("timeout", "no verdict within 5 seconds"), bad("crash"), bad("timeout"))
+        observe(RecentVerdicts(), bad("timeout", "no verdict within 5 seconds"), bad("crash"), bad("timeout"))
     message = str(caught.value)
     assert "'mine' failed on every verdict of this step: 2 timeout, 1 crash" in message
     assert "no verdict within 5 seconds" in message
@@ -52,35 +62,82 @@ def test_a_step_of_nothing_but_failures_stops_at_once():
 
 
 def test_a_step_without_rollouts_is_no_failure():
-    observe(Window())
+    observe(RecentVerdicts())
 
 
-def test_no_failure_no_complaint_even_where_the_window_is_bad():
-    window = Window()
-    observe(window, *[bad()] * 30, GOOD, share=1.0)
-    observe(window, GOOD, share=0.05)
+def test_no_failure_no_complaint_even_where_the_recent_share_is_high():
+    recent = RecentVerdicts()
+    observe(recent, *[bad()] * 30, GOOD, share=1.0)
+    observe(recent, GOOD, share=0.05)
 
 
 def test_the_state_is_json_and_goes_on_where_it_was():
-    first, second = Window(), Window()
+    first, second = RecentVerdicts(), RecentVerdicts()
     observe(first, GOOD, *[bad("timeout")] * 12, *[GOOD] * 40, *[bad("memory")] * 7)
     state = json.loads(json.dumps(first.state_dict()))
     second.load_state_dict(state)
     assert second.state_dict() == first.state_dict()
-    for window in (first, second):
+    for recent in (first, second):
         with pytest.raises(VerifierError, match=r"20 of its last 62 verdicts.*12 timeout, 7 memory, 1 raised"):
-            observe(window, GOOD, bad())
+            observe(recent, GOOD, bad())
 
 
 def test_an_evaluation_is_judged_by_itself_and_over_all_of_it():
     outcomes = [bad()] * 70 + [GOOD] * 1330  # exactly 5 %
-    judge(outcomes, what="evaluation", name="mine", max_failure_share=0.05)
+    check_failures(outcomes, what="evaluation", name="mine", max_failure_share=0.05)
     with pytest.raises(VerifierError, match=r"71 of its 1401 verdicts \(limit 5\.0%\).*failure of this evaluation: no"):
-        judge([*outcomes, bad()], what="evaluation", name="mine", max_failure_share=0.05)
+        check_failures([*outcomes, bad()], what="evaluation", name="mine", max_failure_share=0.05)
 
 
 def test_nineteen_failures_are_too_few_for_an_evaluation_but_not_if_they_are_all():
-    judge([GOOD, *[bad()] * 19], what="evaluation", name="mine", max_failure_share=0.05)
+    check_failures([GOOD, *[bad()] * 19], what="evaluation", name="mine", max_failure_share=0.05)
     with pytest.raises(VerifierError, match="every verdict of this evaluation: 1 raised"):
-        judge([bad()], what="evaluation", name="mine", max_failure_share=0.05)
-    judge([], what="evaluation", name="mine", max_failure_share=0.05)
+        check_failures([bad()], what="evaluation", name="mine", max_failure_share=0.05)
+    check_failures([], what="evaluation", name="mine", max_failure_share=0.05)
+
+
+# the outcome of a worker that gave no verdict
+
+
+def test_a_timeout_says_its_limit_and_that_of_a_first_verdict():
+    outcome = timed_out(5.0)
+    assert (outcome.kind, outcome.cause, outcome.late) == ("failed", "timeout", True)
+    assert outcome.detail == "no verdict within 5 seconds; the worker was killed"
+    assert "killed after 55, with what its first verdict" in timed_out(5.0, first_verdict_seconds=55.0).detail
+
+
+@pytest.mark.parametrize(
+    ("status", "peak_mb", "cause", "detail"),
+    [
+        (OUT_OF_MEMORY << 8, 10.0, "memory", "more than 64 MB"),
+        (9, 52.0, "memory", "SIGKILL at 52 MB, with a limit of 64 MB"),  # 51.2 MB is 80 % of the limit
+        (9, 51.0, "crash", "ended by SIGKILL"),
+        (11, 10.0, "crash", "ended by SIGSEGV"),
+        (3 << 8, 60.0, "crash", "exited with status 3"),
+        (0, 10.0, "crash", "exited with status 0"),
+    ],
+)
+def test_the_cause_is_read_from_the_wait_status_and_the_peak_of_memory(status, peak_mb, cause, detail):
+    outcome = worker_ended(status, peak_mb=peak_mb, memory_mb=64, valid_lines=True)
+    assert (outcome.kind, outcome.cause) == ("failed", cause)
+    assert math.isnan(outcome.reward)
+    assert detail in outcome.detail
+
+
+def test_a_worker_that_sent_no_verdict_has_crashed_however_it_ended():
+    outcome = worker_ended(OUT_OF_MEMORY << 8, peak_mb=64.0, memory_mb=64, valid_lines=False)
+    assert outcome.cause == "crash"
+    assert "no verdict of its task" in outcome.detail
+
+
+def test_a_first_crash_is_retried_and_nothing_else():
+    crash = bad("crash")
+    assert is_retried(crash, crashed_before=False)
+    assert not is_retried(crash, crashed_before=True)
+    assert not any(is_retried(bad(cause), crashed_before=False) for cause in ("timeout", "memory"))
+
+
+def test_a_fork_server_may_end_twice_without_a_verdict_but_not_three_times():
+    check_restart("mine", 2, -9)
+    with pytest.raises(VerifierError, match=r"'mine' ended 3 times without a single verdict \(status -9\)"):
+        check_restart("mine", 3, -9)

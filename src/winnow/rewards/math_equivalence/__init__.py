@@ -1,1 +1,1 @@
-"""Is an answer mathematically the same as the gold? Exact rules first, computer algebra for what they leave open."""
+"""Compares an answer with the gold mathematically: exact rules first, then computer algebra where none applies."""

@@ -1,7 +1,8 @@
-"""Computer algebra for what exact rules leave open: math-verify, its time-outs off, and doubted when it says yes.
+"""Computer algebra where no exact rule applies: math-verify without its time-outs, and checks of its positive answers.
 
-Nothing here bounds time: the worker that runs a reward does. Texts that are expensive on purpose (towers, factorials
-of long numbers) are turned away before anything is evaluated. The doubts are for math-verify's known wrong positives.
+Nothing here bounds the time: the worker that runs a reward does. Texts that are expensive on purpose (towers of powers,
+factorials of long numbers) are refused before anything is evaluated. The checks catch known wrong positives of
+math-verify.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from winnow.errors import ConfigError
 
-_BOMBS = re.compile(
+_EXPENSIVE = re.compile(
     r"[\d)}]\s*\^\s*(?:\{[^{}^]*\d\s*\}?|\d)\s*\^|\^\s*\{?\s*-?\s*\d{5,}|\d{5,}\s*\)?\s*!|!\s*!|\\(?:sum|prod|int|lim|binom\s*\{\d{5,})(?![a-zA-Z])"
 )
 _MACRO = re.compile(r"\\[a-zA-Z]+")
@@ -40,8 +41,8 @@ def warm() -> None:
 
 
 def equal(answer: str, gold: str) -> bool:
-    """True when math-verify finds the two equal and no doubt remains. Raises MemoryError."""
-    if _BOMBS.search(answer) or _BOMBS.search(gold) or _differ_in_case(answer, gold):
+    """True when math-verify finds the two equal and every check of it passes. Raises MemoryError."""
+    if _EXPENSIVE.search(answer) or _EXPENSIVE.search(gold) or _differ_in_case(answer, gold):
         return False
     try:
         return _verified(answer, gold)
@@ -56,21 +57,21 @@ def _verified(answer: str, gold: str) -> bool:
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that time-outs are off; they are on purpose
     mine, theirs = _parsed(answer), _parsed(gold)
-    if mine is None or theirs is None or not (_says_something(mine) and _says_something(theirs)):
+    if mine is None or theirs is None or not (_is_informative(mine) and _is_informative(theirs)):
         return False
     if not (_covers(mine, answer) and _covers(theirs, gold) and _agree(mine, theirs)):
-        return False  # the doubts come first: simplifying what differs is slow
+        return False  # these checks are made first: simplifying expressions that differ is slow
     return bool(math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True))
 
 
 def _differ_in_case(answer: str, gold: str) -> bool:
-    """R is not r; math-verify sometimes thinks so. (I and i are both the imaginary unit to it.)"""
+    """Whether letters differ in case only, which math-verify sometimes ignores. (I and i are its imaginary unit.)"""
     mine, theirs = _letters(answer), _letters(gold)
     return any(letter.swapcase() in theirs - mine for letter in mine - theirs - {"i", "I"})
 
 
 def _covers(parsed: Any, text: str) -> bool:
-    """False when a letter of the text got lost: of `2 E_{1}` math-verify reads the 2."""
+    """False when a letter of the text is missing in the parsed object: of `2 E_{1}` math-verify reads the 2."""
     import sympy
 
     constants = {sympy.E: "e", sympy.I: "i"}
@@ -96,8 +97,8 @@ def _parsed(text: str) -> Any:
     return found[0] if found else None
 
 
-def _says_something(value: Any) -> bool:
-    """False for what unrelated relations collapse to: true, false, the empty set."""
+def _is_informative(value: Any) -> bool:
+    """False for true, false and the empty set, to which unrelated relations are simplified."""
     import sympy
 
     if value in (sympy.true, sympy.false):
@@ -109,9 +110,9 @@ def _says_something(value: Any) -> bool:
 
 
 def _agree(mine: Any, theirs: Any) -> bool:
-    """Equal to 30 of 50 digits, relative, whatever the letters stand for: 1/2004! is not 1/2006!.
+    """Whether both are equal to 30 of 50 digits, relative, for several values of the letters: 1/2004! is not 1/2006!.
 
-    An unknown function applied to something is a letter here; what has no value at all is left to math-verify.
+    An unknown function applied to something is a letter here; an expression without a value is left to math-verify.
     """
     import sympy
 
@@ -124,7 +125,7 @@ def _agree(mine: Any, theirs: Any) -> bool:
 
 
 def _value(expression: Any, letters: list[Any], point: int) -> Any:
-    """With the letters' values at a point: positive numbers that no identity between different answers expects."""
+    """The value with the letters at a point: positive numbers at which different answers are not equal by chance."""
     import sympy
 
     values = {letter: sympy.Rational(point + 997 * i, 1009) for i, letter in enumerate(letters)}

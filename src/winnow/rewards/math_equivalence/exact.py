@@ -1,6 +1,6 @@
-r"""The exact part of the `math` grader: decides most pairs without computer algebra, and says None when it cannot.
+r"""The exact rules of the `math` grader, which decide most pairs of answer and gold without computer algebra.
 
-Every rule answers True (equal), False (different) or None (not mine to decide); `compare` is their order.
+Every rule returns True (equal), False (different) or None (undecided); `compare` applies them in order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBERS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 def compare(answer: str, gold: str, single: Decide) -> Verdict:
-    """Two tidy texts. `single` is asked about one part without brackets or commas when no rule here decides."""
+    """Compare two tidy texts. `single` compares one element without brackets or commas that no rule here decides."""
     if spelling(answer) == spelling(gold):
         return bool(spelling(gold))
     for rule in (units, words, bases):
@@ -39,8 +39,8 @@ def compare(answer: str, gold: str, single: Decide) -> Verdict:
     mine, theirs = value(answer), value(gold)
     if spelling(mine) == spelling(theirs):
         return bool(spelling(theirs))
-    for part in (_matrices, _parts, _not_values, _relations, _identity):
-        verdict = part(mine, theirs, single)
+    for structural in (_matrices, _elements, _not_values, _relations, _identity):
+        verdict = structural(mine, theirs, single)
         if verdict is not None:
             return verdict
     return single(mine, theirs)
@@ -59,7 +59,7 @@ def units(answer: str, gold: str) -> Verdict:
 
 
 def words(answer: str, gold: str) -> Verdict:
-    """Prose is part of an answer: `42 apples` is not 42, `north` is not `south`."""
+    """Words belong to an answer: `42 apples` is not 42, `north` is not `south`."""
     return None if _words(answer) == _words(gold) else False
 
 
@@ -101,7 +101,7 @@ def _not_values(answer: str, gold: str, single: Decide) -> Verdict:
 
 
 def _relations(answer: str, gold: str, single: Decide) -> Verdict:
-    r"""Inequalities and set-builders state their bounds: `-2 \le x` and `-20 \le x` are told apart by their numbers."""
+    r"""Inequalities and set-builders differ when their numbers do: `-2 \le x` and `-20 \le x`."""
     mine, theirs = _RELATION.findall(answer), _RELATION.findall(gold)
     if not (mine and theirs):
         return None
@@ -141,8 +141,8 @@ def _one_equation(mine: Sequence[str], theirs: Sequence[str]) -> Verdict:
         return None
 
 
-def _parts(answer: str, gold: str, single: Decide) -> Verdict:
-    """Tuples and intervals in order and with their brackets; sets and bare lists in any order; unions part by part."""
+def _elements(answer: str, gold: str, single: Decide) -> Verdict:
+    """Tuples and intervals in order and with their brackets; sets, bare lists and unions in any order."""
     mine, theirs = _listed(answer), _listed(gold)
     a_open, a_inside, a_close = brackets(answer)
     g_open, g_inside, g_close = brackets(gold)
@@ -177,7 +177,7 @@ def _matched(mine: list[str], theirs: list[str], ordered: bool, single: Decide) 
 
 
 def _listed(text: str) -> list[str]:
-    r"""The parts of a list: commas, `1 or 2`, unions, and both signs of `1 \pm 2`."""
+    r"""The elements of a list: commas, `1 or 2`, unions, and both signs of `1 \pm 2`."""
     parts = split_top(re.sub(r"\s(?:or|and)\s|\\cup(?![a-zA-Z])", ",", text))
     return [signed for part in parts for signed in _both_signs(part)]
 

@@ -31,7 +31,7 @@ MAX_BITS = 3_000  # 903 digits, so that two roots which differ in the last of th
 MAX_DEPTH = 40
 _CONTEXT = decimal.Context(prec=1_000, Emax=10**6, Emin=-(10**6))
 _TOLERANCE = Decimal("1e-950")
-# To 85 digits. Both sides see the same number, so it acts like a letter that happens to have this value.
+# To 85 digits. Both sides are evaluated with the same number, so it acts like a letter with this value.
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803")
 _GREEK = "alpha beta gamma delta epsilon theta lambda mu nu rho sigma tau phi varphi psi omega"
 _APPLIED = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]\s*\(\s*[-+]?\d+(?:\.\d*)?\s*\)")  # I(0) is not I times 0

@@ -1,8 +1,8 @@
 r"""The `math` grader: mathematically the same answer, decided exactly where possible and by computer algebra where not.
 
-readable and not empty -> spelling, units, words, bases -> parts -> exact evaluation -> math-verify, doubted
+readable and not empty -> spelling, units, words, bases -> elements -> exact evaluation -> math-verify, checked
 
-Policy, where a person might decide otherwise (test_math_classes.py has a case of each). Accepted: fractions
+Decisions where a person might disagree (test_math_classes.py has a case of each). Accepted: fractions
 in any terms and exact decimals, `exp(16)` and other functions as programs write them, `3.8e5`, `2I` for `2i`, a name on
 the left of a value, a unit left out, both signs of `\pm` as a list in any order. Refused: rounded values (unless a
 tolerance is given), another unit or one converted, an added percent sign, letters in another case, a bare `\log` for a

@@ -1,4 +1,4 @@
-"""One spelling for LaTeX that means the same: layout, macros' variants, braces. Units and order stay."""
+"""How a LaTeX answer is normalised before it is compared: layout, variants of macros, braces; not units or order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def tidy(text: str) -> str:
 
 
 def split_top(text: str, separator: str = ",") -> list[str]:
-    """Cut at separators outside every bracket; parts are stripped."""
+    """Cut at separators outside every bracket; the pieces are stripped."""
     parts, depth, start = [], 0, 0
     for i, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

@@ -1,4 +1,4 @@
-"""The strict grader: what a textbook's answer key would accept, and rather a right answer lost than a wrong one paid.
+"""The strict grader: it accepts the textbook's answer, and rather rejects a right answer than accepts a wrong one.
 
 Two answers are equal when their canonical texts are (units, currency, percent signs and `x =` left out: the rules of
 Hendrycks et al., 2021, arXiv 2103.03874, in our own words), or element by element under the rules of the sympy grader

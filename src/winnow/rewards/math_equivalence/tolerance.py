@@ -1,4 +1,4 @@
-"""Golds that were measured, and the unit they stand in: OlympiadBench's fields `error` and `unit`."""
+"""Golds with a tolerance or a unit of their own: OlympiadBench's fields `error` and `unit`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
 def with_unit(gold: Any, meta: Mapping[str, Any]) -> Any:
     """The gold, or each of several, followed by `meta["unit"]` where it names no unit itself: 8 -> 8 min."""
     unit = str(meta.get("unit") or "").replace("$", "").replace("%", r"\%").strip()
-    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # none, or one that the grader does not know
+    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # none, or none of the grader's units
         return gold
     several = gold if isinstance(gold, (list, tuple)) else [gold]
     return [str(one) if units_of(tidy(str(one))) else f"{_bare(str(one))} {unit}" for one in several]

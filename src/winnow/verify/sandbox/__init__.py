@@ -1,6 +1,6 @@
-"""Where programs written by a model run: they see their input, a Python, and nothing else. See docs/sandbox.md."""
+"""Runs programs written by a model, with access to their input, a Python and nothing else. See docs/sandbox.md."""
 
 from winnow.verify.sandbox.choice import Sandbox, SandboxError, choose
-from winnow.verify.sandbox.limits import Ending, Limits, Program, Run
+from winnow.verify.sandbox.limits import Ending, Limits, Program, RunResult
 
-__all__ = ["Ending", "Limits", "Program", "Run", "Sandbox", "SandboxError", "choose"]
+__all__ = ["Ending", "Limits", "Program", "RunResult", "Sandbox", "SandboxError", "choose"]

@@ -1,4 +1,4 @@
-"""Which layers this machine can give: tried at the start, strongest first, and only those that hold are used."""
+"""Which layers are used: they are tested at the start, strongest first, and only those that work are used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from winnow.errors import VerifierError
 from winnow.verify.sandbox import bwrap, interpreter, landlock, seccomp
 from winnow.verify.sandbox.interpreter import Interpreter
 from winnow.verify.sandbox.launch import Layers, run_all
-from winnow.verify.sandbox.limits import Limits, Program, Run
+from winnow.verify.sandbox.limits import Limits, Program, RunResult
 
 Preference = Literal["auto", "bubblewrap", "landlock", "unsafe"]
 RUNS_BETWEEN_CANARIES = 500
 
 _PATIENT = Limits(wall_seconds=20.0)
 
-# The canary pair: what every honest program may do, and what none may. Each ends well only if the sandbox is right.
+# The two canary programs: what every program may do, and what none may. Each succeeds only in a correct sandbox.
 _HONEST = Program(
     stdin=b"20 22\n",
     code=b"""
@@ -54,22 +54,22 @@ for name, attempt in attempts.items():
 
 
 class SandboxError(VerifierError):
-    """No sandbox holds on this machine, or the one in use has stopped holding."""
+    """No sandbox works on this machine, or the one in use has stopped working."""
 
 
 @dataclass(eq=False)
 class Sandbox:
-    """Runs programs behind the chosen layers; tests itself again before every 500th, in nobody's time."""
+    """Runs programs behind the chosen layers, and tests these again every 500 runs, outside the programs' limits."""
 
     layers: Layers
     _runs: int = 0
 
     def run_all(
         self, programs: Sequence[Program], limits: Limits, *, at_once: int, until: float = math.inf
-    ) -> Iterator[tuple[int, Run]]:
-        """`launch.run_all`, where a run that the sandbox itself failed is tried once more.
+    ) -> Iterator[tuple[int, RunResult]]:
+        """`launch.run_all`, where a run that the sandbox itself failed is repeated once.
 
-        Raises SandboxError when the canaries say that it is broken.
+        Raises SandboxError when the canary programs show that it is broken.
         """
         until += self._test_again(len(programs))
         for place, run in run_all(self.layers, programs, limits, at_once=at_once, until=until):
@@ -77,13 +77,13 @@ class Sandbox:
                 ((_, run),) = run_all(self.layers, [programs[place]], limits, at_once=1, until=until)
             yield place, run
 
-    def run(self, program: Program, limits: Limits) -> Run:
+    def run(self, program: Program, limits: Limits) -> RunResult:
         """One program."""
         ((_, run),) = self.run_all([program], limits, at_once=1)
         return run
 
     def _test_again(self, programs: int) -> float:
-        """Seconds that it took, where it was due."""
+        """Run the canary programs where they are due; returns the seconds that this took."""
         self._runs += programs
         if self._runs < RUNS_BETWEEN_CANARIES or not self.layers.seccomp:
             return 0.0
@@ -117,12 +117,12 @@ def choose(preference: Preference = "auto") -> Sandbox:
 
 
 def complaint_about(layers: Layers) -> str:
-    """The canary pair's complaint, empty when both ended as they must."""
+    """What the canary programs found wrong; empty when both ended as they must."""
     (_, honest), = run_all(layers, [_HONEST], _PATIENT, at_once=1)  # fmt: skip
     if honest.ending != "finished" or honest.stdout != b"42\n":
         return f"an honest program ended in {honest.ending}: {honest.detail}"
     if not layers.seccomp:
-        return ""  # unsafe: nobody claimed that it holds
+        return ""  # unsafe: no protection is claimed
     (_, intruder), = run_all(layers, [_INTRUDER], _PATIENT, at_once=1)  # fmt: skip
     if intruder.ending != "finished" or intruder.stdout:
         return f"an intruder {intruder.stdout.decode()!r} ended in {intruder.ending}: {intruder.detail}"
@@ -130,7 +130,7 @@ def complaint_about(layers: Layers) -> str:
 
 
 def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
-    """Layers to test, or why they cannot be had, strongest first."""
+    """Layers to test, or why they are not available, strongest first."""
     root = os.name == "posix" and os.geteuid() == 0
     if preference == "unsafe":
         yield (

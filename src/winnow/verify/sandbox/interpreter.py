@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # where TMPDIR is a folder of this user's alone
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # where TMPDIR is a folder that only this user may enter
 _LEFT_OUT = (
     *("site-packages", "test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
     *("config-*", "*.a", "*.opt-?.pyc"),
@@ -24,16 +24,16 @@ _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 class Interpreter:
     executable: str
     readable: tuple[str, ...]  # existing paths, the executable's own included
-    environment: tuple[tuple[str, str], ...]  # all that a program finds in its own
+    environment: tuple[tuple[str, str], ...]  # the whole environment of a program
 
 
 def own() -> Interpreter:
-    """The one that runs winnow, without its virtual environment."""
+    """The interpreter that runs winnow, without its virtual environment."""
     return _interpreter(Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable))), Path(sys.base_prefix))
 
 
 def reachable_by_others(interpreter: Interpreter) -> bool:
-    """True when a user who owns nothing can start it: not below /root, say."""
+    """Whether every user can start it, which is false below /root, say."""
     library = Path(os.path.realpath(os.__file__))
     paths = [Path(interpreter.executable), library]
     return all(path.stat().st_mode & 0o5 for path in paths) and all(_enterable(path.parent) for path in paths)
@@ -43,7 +43,7 @@ def copied() -> Interpreter:
     """A copy that other users can start: executable and standard library, once per machine, in the first temporary
     folder that they may enter.
 
-    Raises OSError where there is none, it cannot be made, or somebody else has put something in its place.
+    Raises OSError where there is no such folder, where copying fails, and where another user has made the copy.
     """
     source = own()
     mark = hashlib.sha256(f"{source.executable} {sys.version}".encode()).hexdigest()[:12]
@@ -69,7 +69,7 @@ def _open_folder() -> Path:
 
 
 def _enterable(folder: Path) -> bool:
-    """By every user, from the root on."""
+    """Whether every user may enter it and the folders above."""
     return all(one.stat().st_mode & 0o1 for one in (folder, *folder.parents))
 
 
@@ -83,13 +83,13 @@ def _interpreter(executable: Path, prefix: Path) -> Interpreter:
     return Interpreter(
         executable=str(executable),
         readable=tuple(path for path in readable if os.path.exists(path)),
-        # Sets in one order: a verdict repeats. And the library of this Python, not one that another left in /usr/lib.
+        # One order of sets, so that verdicts repeat; and this Python's library, not another one in /usr/lib.
         environment=(("PYTHONHASHSEED", "0"), ("LD_LIBRARY_PATH", libraries[0])),
     )
 
 
 def _copy(source: Interpreter, home: Path) -> None:
-    """Under another name first, so that nobody sees half of it."""
+    """Copy under another name first, so that no process uses an incomplete copy."""
     prefix = Path(sys.base_prefix)
     draft = Path(tempfile.mkdtemp(prefix="winnow-python-", dir=home.parent))
     try:

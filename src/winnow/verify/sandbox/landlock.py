@@ -1,7 +1,7 @@
-"""Landlock: which files the kernel lets a process open. Needs no privilege; Linux 5.13, everywhere since about 2022.
+"""The Landlock layer: which files the kernel lets a process open. It needs no privilege, and Linux 5.13 or later.
 
-What it does not restrict (looking at a file's size and dates, changing its attributes) is the system call filter's
-business, or stays possible: `stat` does. A kernel without the newer rights simply has fewer of them refused twice.
+It does not restrict reading a file's size and dates or changing its attributes. The system call filter refuses the
+latter; `stat` stays possible. Every right that only newer kernels restrict here is refused by that filter as well.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 _CREATE_RULESET = 444  # the same number on every architecture
 _ASK_VERSION = 1
-_RIGHTS_BY_VERSION = (0, 13, 14, 15, 15, 16)  # how many file rights version i knows
+_RIGHTS_BY_VERSION = (0, 13, 14, 15, 15, 16)  # number of file rights in version i
 _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ruleset:
-    """What is refused unless a path allows it: bit masks of the kernel's struct landlock_ruleset_attr."""
+    """The rights that are refused unless a path allows them: bit masks of the kernel's landlock_ruleset_attr."""
 
     files: int
     network: int
@@ -27,7 +27,7 @@ class Ruleset:
 
 
 def version() -> int:
-    """Of the kernel's landlock; 0 where there is none, or a container's filter hides it."""
+    """The version of the kernel's landlock; 0 where there is none, or a container's filter hides it."""
     if sys.platform != "linux":
         return 0
     answer = ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
@@ -41,7 +41,7 @@ def ruleset(version: int) -> Ruleset:
 
 
 def rights(path: str) -> int:
-    """What a program may do with a path it is shown: read, and throw away."""
+    """What a program may do with a path that it may use: read it, and write to /dev/null."""
     if path == os.devnull:
         return _READ_FILE | _WRITE_FILE
     return _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)

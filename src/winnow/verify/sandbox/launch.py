@@ -1,6 +1,6 @@
-"""From a program to a `Run`: a fresh interpreter per program, locked in, watched, and ended.
+"""Runs programs: a fresh interpreter for each, without rights, watched over its pipes and killed at its limits.
 
-One thread, one loop over pipes: no thread of the harness is forked, nothing waits for a program that says nothing.
+There is one thread with one loop over all pipes: no thread of the harness is forked, and no read blocks.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from typing import NamedTuple
 
 from winnow.verify.sandbox import bwrap, landlock, seccomp
 from winnow.verify.sandbox.interpreter import Interpreter
-from winnow.verify.sandbox.limits import Ending, Limits, Program, Run
+from winnow.verify.sandbox.limits import Ending, Limits, Program, RunResult
 
 _FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
-_USERS = range(61184, 65520)  # nobody's: the range that systemd hands out to one service each
-_PIECE = 1 << 16
-_LOOK_AGAIN_SECONDS = 0.002  # at a program that has closed its pipes but not ended
+_USERS = range(61184, 65520)  # unused: the range from which systemd gives one user to each service
+_READ_BYTES = 1 << 16
+_RECHECK_SECONDS = 0.002  # for a program that has closed its pipes but not ended
 _SHOWN = 2000  # characters of stderr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """What stands between a program and the machine. Limits always do."""
+    """The layers that protect the machine from a program, in addition to the limits."""
 
     interpreter: Interpreter
     bubblewrap: str | None  # its path
@@ -50,7 +50,7 @@ class Layers:
 
 def run_all(
     layers: Layers, programs: Iterable[Program], limits: Limits, *, at_once: int, until: float = math.inf
-) -> Iterator[tuple[int, Run]]:
+) -> Iterator[tuple[int, RunResult]]:
     """Each program's place and how it went, as they end; at most `at_once` run at a time, started in order.
 
     At `until` (of time.monotonic) what runs is ended with time_limit, and nothing more starts. Closing the iterator
@@ -77,17 +77,17 @@ def run_all(
 
 
 def _wait(running: Iterable[_Process]) -> None:
-    """Until any of them has said or ended something, or its time is up."""
-    poll, patience = select.poll(), 60.0
+    """Wait until a pipe of one of them is ready, or a time limit is reached."""
+    poll, seconds = select.poll(), 60.0
     for process in running:
-        patience = min(patience, process.patience())
+        seconds = min(seconds, process.seconds_to_next_check())
         for pipe, events in process.pipes():
             poll.register(pipe, events)
-    poll.poll(max(0.0, patience) * 1000)
+    poll.poll(max(0.0, seconds) * 1000)
 
 
 class _Process:
-    """One program on its way."""
+    """One running program."""
 
     def __init__(self, layers: Layers, program: Program, limits: Limits, until: float) -> None:
         self._limits = limits
@@ -99,33 +99,33 @@ class _Process:
         self._killed: Ending | None = None
         self._pipes, theirs = _pipes()
         self._message = memoryview(_message(layers, program, limits, theirs.report, self._nonce))
-        self._heard = {pipe: bytearray() for pipe in self._pipes[1:]}
-        self._open = set(self._heard)  # pipes that may still say something
-        self._held = set(self._pipes)  # ours to close
+        self._received = {pipe: bytearray() for pipe in self._pipes[1:]}
+        self._open = set(self._received)  # pipes that may still be written to
+        self._held = set(self._pipes)  # our ends, still to be closed
         self._process, self._failure = _start(layers, theirs)
         for pipe in theirs:
             os.close(pipe)
 
     def pipes(self) -> Iterator[tuple[int, int]]:
-        """What `advance` has work with: file descriptors and events to poll for."""
+        """The file descriptors and poll events at which `advance` has work to do."""
         if self._message:
             yield self._pipes.stdin, select.POLLOUT
         for pipe in self._open:
             yield pipe, select.POLLIN
 
-    def patience(self) -> float:
-        """Seconds until `advance` has work whatever the pipes do."""
+    def seconds_to_next_check(self) -> float:
+        """Seconds until `advance` has work to do even if no pipe is ready."""
         left = self._deadline - time.monotonic()
-        return left if self._open else min(left, _LOOK_AGAIN_SECONDS)
+        return left if self._open else min(left, _RECHECK_SECONDS)
 
-    def advance(self) -> Run | None:
-        """Feed it, hear it, end it when it is over a limit; the run once it is over."""
+    def advance(self) -> RunResult | None:
+        """Write its input, read its output, kill it when it exceeds a limit; returns the run once it has ended."""
         if self._process is None:
             self.end()
-            return Run(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
-        self._feed()
+            return RunResult(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
+        self._write_input()
         for pipe in _readable(self._open):
-            self._hear(pipe)
+            self._receive(pipe)
         if self._killed is None and time.monotonic() >= self._deadline:
             self._stop(self._process, "time_limit")
         if self._open:
@@ -138,20 +138,20 @@ class _Process:
         return self._run(self._process.returncode, usage.ru_utime + usage.ru_stime)
 
     def end(self) -> None:
-        """Leave nothing: no process, no pipe."""
+        """Kill the process if it still runs, and close every pipe."""
         if self._process is not None and self._process.returncode is None:
             _kill(self._process, wrapped=self._wrapped)
             self._process.wait()
         for pipe in tuple(self._held):
             self._close(pipe)
 
-    def _feed(self) -> None:
+    def _write_input(self) -> None:
         try:
             while self._message:
-                self._message = self._message[os.write(self._pipes.stdin, self._message[:_PIECE]) :]
+                self._message = self._message[os.write(self._pipes.stdin, self._message[:_READ_BYTES]) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it reads no further
+        except BrokenPipeError:  # it does not read the rest
             self._message = self._message[:0]
         self._close(self._pipes.stdin)
 
@@ -160,37 +160,39 @@ class _Process:
             self._held.remove(pipe)
             os.close(pipe)
 
-    def _hear(self, pipe: int) -> None:
-        piece = os.read(pipe, _PIECE)
-        self._heard[pipe] += piece
+    def _receive(self, pipe: int) -> None:
+        piece = os.read(pipe, _READ_BYTES)
+        self._received[pipe] += piece
         if not piece:
             self._open.discard(pipe)
-        elif len(self._heard[pipe]) > self._limits.output_bytes and self._process is not None:
+        elif len(self._received[pipe]) > self._limits.output_bytes and self._process is not None:
             self._stop(self._process, "output_limit")
 
     def _stop(self, process: subprocess.Popen[bytes], why: Ending) -> None:
-        """And listen no more: a descendant, where there can be one, must not hold up the harness."""
+        """Kill it and read no more: a process that it has started, where it can, must not delay the harness."""
         self._killed = self._killed or why
         _kill(process, wrapped=self._wrapped)
         self._open.clear()
 
-    def _run(self, code: int, cpu_seconds: float) -> Run:
-        stdout, stderr, report = (bytes(data) for data in self._heard.values())
+    def _run(self, code: int, cpu_seconds: float) -> RunResult:
+        stdout, stderr, report = (bytes(data) for data in self._received.values())
         seconds = time.monotonic() - self._started
-        said = report.splitlines() or [b""]
+        lines = report.splitlines() or [b""]
         shown = stderr[-_SHOWN:].decode("utf-8", "replace").strip()
-        # Not at the common deadline: a slow program could have the next one start too late to begin.
-        if said[0] != self._nonce + b" ready" and not (self._killed and time.monotonic() >= self._until):
-            return Run(ending="sandbox_error", detail=f"it ended before the program began: {shown}", seconds=seconds)
-        ending = self._killed or _ending(code, said[-1], cpu_seconds, self._limits)
+        # Not at the common deadline: after a slow program the next one may be started too late to become ready.
+        if lines[0] != self._nonce + b" ready" and not (self._killed and time.monotonic() >= self._until):
+            return RunResult(
+                ending="sandbox_error", detail=f"it ended before the program began: {shown}", seconds=seconds
+            )
+        ending = self._killed or _ending(code, lines[-1], cpu_seconds, self._limits)
         head = self._nonce + b" value "
-        value = said[-1].removeprefix(head) if said[-1].startswith(head) else None
+        value = lines[-1].removeprefix(head) if lines[-1].startswith(head) else None
         late = self._killed == "time_limit"
-        return Run(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds, late=late)
+        return RunResult(ending=ending, stdout=stdout, value=value, detail=shown, seconds=seconds, late=late)
 
 
 class _Pipes(NamedTuple):
-    """One side's ends of the four pipes."""
+    """The trainer's or the program's ends of the four pipes."""
 
     stdin: int
     stdout: int
@@ -199,7 +201,7 @@ class _Pipes(NamedTuple):
 
 
 def _pipes() -> tuple[_Pipes, _Pipes]:
-    """Ours and theirs."""
+    """The trainer's ends and the program's ends."""
     (stdin, feed), *others = (os.pipe() for _ in range(4))
     os.set_blocking(feed, False)
     ours, theirs = zip(*others, strict=True)
@@ -207,7 +209,7 @@ def _pipes() -> tuple[_Pipes, _Pipes]:
 
 
 def _kill(process: subprocess.Popen[bytes], *, wrapped: bool) -> None:
-    """Of bubblewrap the child, which it then buries: a zombie would be left to a PID 1 that may not care."""
+    """Kill a program; under bubblewrap its child, which bubblewrap then reaps, as PID 1 may never reap a zombie."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
         victims = [int(pid) for pid in children.read_text().split()] if wrapped else []
@@ -218,17 +220,17 @@ def _kill(process: subprocess.Popen[bytes], *, wrapped: bool) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _ending(code: int, last_word: bytes, cpu_seconds: float, limits: Limits) -> Ending:
-    """Of a program that ended by itself. Bubblewrap answers 128 + signal, which a program can answer too."""
+def _ending(code: int, last_line: bytes, cpu_seconds: float, limits: Limits) -> Ending:
+    """The ending of a program that exited. Bubblewrap exits with 128 + signal, which a program can do as well."""
     if code == 0:
         return "finished"
     if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) or cpu_seconds >= limits.cpu_seconds:
         return "time_limit"
     if code == -signal.SIGKILL:
-        return "sandbox_error"  # no program can do that to itself: the machine is out of memory, or somebody did
-    if code == 128 + signal.SIGKILL or last_word == b"memory_limit":
+        return "sandbox_error"  # no program can do this: the machine is out of memory, or another process did it
+    if code == 128 + signal.SIGKILL or last_line == b"memory_limit":
         return "memory_limit"
-    return "compile_error" if last_word == b"compile_error" else "runtime_error"
+    return "compile_error" if last_line == b"compile_error" else "runtime_error"
 
 
 def _readable(pipes: Iterable[int]) -> list[int]:
@@ -239,7 +241,7 @@ def _readable(pipes: Iterable[int]) -> list[int]:
 
 
 def _start(layers: Layers, pipes: _Pipes) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """The process, or why there is none. It stays in the harness's process group: who kills that, kills this."""
+    """The process, or why there is none. It stays in the harness's process group, so that both are killed together."""
     python = layers.interpreter
     before = bwrap.command(layers.bubblewrap, python) if layers.bubblewrap else []
     user = secrets.choice(_USERS) if layers.own_user else None
@@ -288,8 +290,9 @@ def _filter() -> bytes:
 
 
 def _threads(layers: Layers, limits: Limits) -> int:
-    """The kernel counts those of a user, within a user namespace: where neither is the run's own, the trainer's count
-    too, and all that this machine runs is a bound for them."""
+    """The limit on threads. The kernel counts those of a user within a user namespace; where the run has neither of its
+    own, the trainer's threads count too, and the number of all threads of this machine is a bound for them.
+    """
     if layers.own_user or layers.bubblewrap:
         return limits.threads
     try:

@@ -1,4 +1,4 @@
-"""What a program may use up, and what became of it."""
+"""The limits of a program, and the result of running it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Ending = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """For one run. Processes, files written, sockets and signals to others need no number: there are none."""
+    """Limits of one run. There are no other processes, written files, sockets or signals, so these need no limit."""
 
     cpu_seconds: int = 2
-    wall_seconds: float = 4.5  # for sleepers; CPU time is what a program is judged by
+    wall_seconds: float = 4.5  # for programs that sleep; CPU time is the actual limit
     memory_mb: int = 512  # of address space, the interpreter's 20 or so included
     output_bytes: int = 2**20  # of each of stdout, stderr and the returned value
     threads: int = 64
@@ -24,7 +24,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to run, and all that it gets to see. A program reads `stdin`; a function is called with `arguments`."""
+    """What to run, and its input. A program reads `stdin`; a function is called with `arguments`."""
 
     code: bytes
     stdin: bytes = b""
@@ -33,12 +33,12 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """How it went. Only `sandbox_error` is not the program's own doing."""
+class RunResult:
+    """The result of a run. Only the ending `sandbox_error` is not caused by the program."""
 
     ending: Ending
     stdout: bytes = b""
-    value: bytes | None = None  # what the function returned, as JSON that nobody has checked
+    value: bytes | None = None  # what the function returned, as unchecked JSON
     detail: str = ""  # for a person: the end of stderr, or why the sandbox failed
     seconds: float = 0.0  # wall time
-    late: bool = False  # ended by the clock on the wall, so a less busy machine may end it otherwise
+    late: bool = False  # ended by the wall clock, so the result may differ on a less busy machine

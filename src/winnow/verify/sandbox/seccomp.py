@@ -1,8 +1,8 @@
 """The system calls that a Python program needs once it has started, as a classic BPF filter; all others fail.
 
-A list of what is allowed, so that calls of future kernels are refused too. Not on it, among others: fork and exec (a
-run is one process, and nothing can outlive it), kill and all other ways to signal, sockets, everything that changes a
-file or its attributes, ptrace, mounts, namespaces, bpf, io_uring, memfd, shared memory, priorities.
+It is a list of allowed calls, so that calls of future kernels are refused too. Refused are, among others: fork and exec
+(a run is one process, so that nothing runs on after it), kill and all other ways to signal, sockets, everything that
+changes a file or its attributes, ptrace, mounts, namespaces, bpf, io_uring, memfd, shared memory, priorities.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _CALLS = """
 class Machine:
     """How a processor family numbers its system calls."""
 
-    audit: int  # AUDIT_ARCH_*: a call made in another numbering is deadly
+    audit: int  # AUDIT_ARCH_*: a call made in another numbering ends the process
     numbers: Mapping[str, int]
 
 
@@ -74,7 +74,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 
 def machine() -> Machine | None:
-    """This one's, or None where there is no filter for it."""
+    """The numbers of this machine; None where there is no filter for it."""
     return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
@@ -85,7 +85,8 @@ def assemble(machine: Machine) -> bytes:
         "clone3": [(_RETURN, 0, 0, _ENOSYS)],  # its flags are in memory, out of reach: libc falls back to clone
         "fcntl": [*_test(1, _EQUAL, _SIGNALLING_FCNTLS, _EPERM), (_RETURN, 0, 0, _ALLOW)],
         "ioctl": _test(1, _EQUAL, _READING_IOCTLS, _ALLOW),
-        # Solutions like to raise their stack limit. They are told that they did; lowering one would forge a kill.
+        # Many programs raise their stack limit: the call has no effect and returns success. Lowering a limit could
+        # imitate a kill.
         "setrlimit": [(_RETURN, 0, 0, _PRETEND)],
         "prlimit64": [*_unless_zero(0, 1, _EPERM), *_unless_zero(2, 2, _PRETEND), (_RETURN, 0, 0, _ALLOW)],
     }

@@ -3,9 +3,9 @@
     python -c <this text>  <message
 
 A fresh interpreter, with nothing of the trainer in its memory, reads a message of frames from stdin (what follows them
-is the program's own input), locks itself in, says `<nonce> ready` on a pipe of its own, and only then looks at the
-program. Whatever goes wrong before `ready` is the sandbox's failure, whatever comes after is the program's: it may say
-on that pipe what it likes, for nothing there can make a run count as failed or turn a wrong value into a right one.
+is the program's input), gives up its rights, writes `<nonce> ready` to a pipe of its own, and only then reads the
+program. An error before `ready` is a failure of the sandbox, an error after it one of the program. The program may
+write to that pipe as well, but nothing there can make a run count as failed or turn a wrong value into a right one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def prctl(option: int, *values: object) -> None:
     checked(libc.prctl(option, *values, *[ctypes.c_ulong(0)] * (4 - len(values))), f"prctl {option}")
 
 
-def die_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Inside a process namespace the parent is 0 or 1, and its end is the namespace's."""
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL))
     if os.getppid() not in (0, 1, parent):
@@ -66,7 +66,7 @@ def limit(memory: int, cpu: int, threads: int, files: int) -> None:
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))  # SIGXCPU, and SIGKILL for those who catch it
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))  # SIGXCPU, then SIGKILL for programs that catch it
 
 
 def restrict_files(files: int, network: int, scope: int, allowed: bytes) -> None:
@@ -90,7 +90,7 @@ def restrict_calls(code: bytes) -> None:
 
 def lock_in(numbers: list[int], allowed: bytes, filter_code: bytes) -> None:
     parent, memory, cpu, threads, open_files, files, network, scope = numbers
-    die_with(parent)
+    end_with(parent)
     prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
     if files:
         restrict_files(files, network, scope, allowed)
@@ -127,7 +127,7 @@ def main() -> None:
         if not function:
             exec(program, module.__dict__)
             return
-        import json  # before the program could put its own in place
+        import json  # before the program could replace it
 
         exec(program, module.__dict__)
         value = find(module.__dict__, function.decode())(*json.loads(arguments))  # type: ignore[operator]

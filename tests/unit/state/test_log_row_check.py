@@ -78,7 +78,7 @@ def read(run, log):
         ("rollouts.jsonl", "tokens", "[1, 2, 1e99]", "tokens.2: Input should be a valid integer"),
         ("rollouts.jsonl", "tokens", "[1, 2, 99999999999999999999]", "tokens.2: Input should be less than"),
         ("rollouts.jsonl", "tokens", "[1]", "1 tokens, but 3 entries of 'logprobs'"),
-        ("rollouts.jsonl", "finish", '"never"', "finish: Input should be 'stop', 'length' or 'abort'"),
+        ("rollouts.jsonl", "finish", '"never"', "finish: Input should be 'stop' or 'length'"),
         ("rollouts.jsonl", "outcome", "[]", "outcome: Input should be a valid dictionary"),
         ("rollouts.jsonl", "outcome.kind", '"perfect"', "outcome.kind: Input should be"),
         ("rollouts.jsonl", "outcome.reward", "null", "outcome: a failed verdict has no reward"),

@@ -11,7 +11,7 @@ import pytest
 from winnow.rewards.math_equivalence import algebra
 from winnow.rewards.math_equivalence.grader import equal
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
 from math_pairs import KINDS, LABEL_NOISE, Pair, counts, make_pairs
 
 PER_KIND = 24

@@ -17,7 +17,7 @@ import pytest
 from winnow.verify.sandbox import (
     Limits,
     Program,
-    Run,
+    RunResult,
     Sandbox,
     SandboxError,
     choice,
@@ -40,11 +40,11 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
         pytest.skip(str(error))
 
 
-def run(sandbox: Sandbox, code: str, stdin: bytes = b"", **changes: Any) -> Run:
+def run(sandbox: Sandbox, code: str, stdin: bytes = b"", **changes: Any) -> RunResult:
     return sandbox.run(Program(code=code.encode(), stdin=stdin), dataclasses.replace(LIMITS, **changes))
 
 
-def call(sandbox: Sandbox, code: str, name: str, arguments: str) -> Run:
+def call(sandbox: Sandbox, code: str, name: str, arguments: str) -> RunResult:
     return sandbox.run(Program(code=code.encode(), function=name, arguments=arguments), LIMITS)
 
 

@@ -19,7 +19,7 @@ from winnow.rewards.math_equivalence.latex import tidy
 from winnow.rewards.math_equivalence.tolerance import close
 
 needs_algebra = pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
-DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[3] / ".." / "shared" / "data"))
+DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[4] / ".." / "shared" / "data"))
 
 EQUAL = [
     ("2/4", "1/2"), ("0.5", r"\frac{1}{2}"), ("1 1/2", "3/2"), (r"137\tfrac12", "137.5"),

@@ -1,4 +1,4 @@
-"""Real workers, real kills. A hang costs its limit; every other limit is far beyond what a busy machine needs."""
+"""Real workers that are really killed. A hang takes its limit; every other limit is far beyond what is needed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HOSTILE = {
 }
 
 
-def verifiers(use: Any = "verify_zoo.py:zoo", *, workers: int = 1, **changes: Any) -> Verifiers:
+def verifiers(use: Any = "misbehaving.py:act", *, workers: int = 1, **changes: Any) -> Verifiers:
     settings = {"timeout_seconds": LIMIT, "memory_mb": MEMORY_MB, "max_failure_share": 1.0, "base": HERE, **changes}
     options = settings.pop("options", {})
     return Verifiers({"use": use, "options": options}, workers=workers, **settings)
@@ -151,14 +151,14 @@ def test_a_hang_is_killed_at_its_limit(text: str):
 
 def test_what_a_reward_prepares_when_it_is_first_called_is_no_verdict_s_time(tmp_path: Path):
     """Preparing takes longer than the limit, in every new worker; the verdicts themselves take no time."""
-    with verifiers("verify_zoo.py:prepares_first", timeout_seconds=1.0, options={"seconds": 1.5}) as room:
+    with verifiers("misbehaving.py:prepares_first", timeout_seconds=1.0, options={"seconds": 1.5}) as room:
         outcomes = judged(room, "4", "5", "exit 3", "4")
     assert [o.cause or o.kind for o in outcomes] == ["correct", "wrong", "crash", "correct"]
     assert not any(o.late for o in outcomes)
 
 
 def test_a_slow_verdict_after_the_preparations_still_has_its_limit(tmp_path: Path):
-    with verifiers("verify_zoo.py:prepares_first", timeout_seconds=0.5, options={"seconds": 1.0}) as room:
+    with verifiers("misbehaving.py:prepares_first", timeout_seconds=0.5, options={"seconds": 1.0}) as room:
         (slow,) = room.stream((g.prompt, g.rollouts[0]) for g in [group("delay 0.8")])  # 1.8 s cold, 0.8 s warm
     assert (slow.cause, slow.late) == ("timeout", True)
     assert "within 0.5 seconds" in slow.detail
@@ -175,7 +175,7 @@ def test_a_reward_that_only_hangs_is_given_ever_less_time_to_prepare():
 
 def test_an_answer_that_hangs_first_costs_the_others_nothing(tmp_path: Path):
     """What the reward prepares takes longer than the limit, and the first worker never says so."""
-    with verifiers("verify_zoo.py:prepares_first", timeout_seconds=0.5, options={"seconds": 0.8}) as room:
+    with verifiers("misbehaving.py:prepares_first", timeout_seconds=0.5, options={"seconds": 0.8}) as room:
         outcomes = judged(room, "delay 600", "4", "5", "4")
     assert [o.cause or o.kind for o in outcomes] == ["timeout", "correct", "wrong", "correct"]
 
@@ -222,7 +222,7 @@ def test_a_worker_that_was_slow_once_loses_nothing():
     ],
 )  # fmt: skip
 def test_what_a_reward_writes_into_its_worker_s_socket_fails_its_worker_alone(line: str, tmp_path: Path):
-    """With the right ticket, so that the zygote takes it for the verdict and passes it on."""
+    """With the right ticket, so that the fork server takes it for the verdict and forwards it."""
     (tmp_path / "line").write_text(line)
     with verifiers(timeout_seconds=LONG) as room:
         first, forged, last = judged(room, "4", f"forge 1 {tmp_path / 'line'}", "4")
@@ -234,16 +234,16 @@ def test_what_a_reward_writes_into_its_worker_s_socket_fails_its_worker_alone(li
 def test_a_reward_that_writes_without_end_fills_no_memory_but_its_worker_s():
     with verifiers(timeout_seconds=LONG) as room:
         before, flood, after = judged(room, "4", "flood", "4")
-        zygote = room.stream([(group("zygote_mb").prompt, group("zygote_mb").rollouts[0])])
-        (told,) = zygote
+        asked = group("fork_server_mb")
+        (memory,) = room.stream([(asked.prompt, asked.rollouts[0])])
     assert (before.kind, flood.cause, after.kind) == ("correct", "crash", "correct")
     assert "no verdict of its task" in flood.detail
-    assert told.reward < 400  # MB, of 16 MB per line and the imports
+    assert memory.reward < 400  # MB, of 16 MB per line and the imports
 
 
 def test_a_file_that_writes_into_the_socket_while_it_is_imported_is_no_traceback():
     with (
-        verifiers("verify_zoo_noisy.py:noisy") as room,
+        verifiers("noisy_reward.py:noisy") as room,
         pytest.raises(VerifierError, match="ended 3 times without a single verdict"),
     ):
         judged(room, "4")
@@ -265,7 +265,7 @@ def test_a_crash_that_does_not_repeat_is_no_failure(pair: Verifiers, tmp_path: P
 
 
 def test_a_worker_killed_from_outside_loses_nothing():
-    with verifiers("verify_zoo.py:modules") as room:
+    with verifiers("misbehaving.py:modules") as room:
         (before,) = judged(room, "x")
         os.kill(int(str(before.answer).split()[1]), signal.SIGKILL)
         (after,) = judged(room, "x")
@@ -273,8 +273,8 @@ def test_a_worker_killed_from_outside_loses_nothing():
     assert str(after.answer).split()[1] != str(before.answer).split()[1]
 
 
-def test_a_zygote_killed_from_outside_loses_nothing():
-    with verifiers("verify_zoo.py:modules") as room:
+def test_a_fork_server_killed_from_outside_loses_nothing():
+    with verifiers("misbehaving.py:modules") as room:
         (before,) = judged(room, "x")
         many = group(*["x"] * 50)
         for rollout in many.rollouts:
@@ -284,7 +284,7 @@ def test_a_zygote_killed_from_outside_loses_nothing():
     assert done.correct.all()
 
 
-def test_a_zygote_that_never_lives_is_given_up():
+def test_a_fork_server_that_always_ends_is_given_up():
     with (
         verifiers() as room,
         pytest.raises(VerifierError, match=r"ended 3 times without a single verdict \(status -9\)"),
@@ -352,28 +352,28 @@ def test_megabyte_texts_and_odd_characters_come_through(pair: Verifiers):
 
 
 def test_token_ids_come_through():
-    with verifiers("verify_zoo.py:tokens") as room:
+    with verifiers("misbehaving.py:tokens") as room:
         assert [o.reward for o in judged(room, "a", "b")] == [435 + 6, 465 + 6]
 
 
 def test_workers_are_forks_of_a_process_without_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", sys)  # whatever the trainer has imported
-    with verifiers("verify_zoo.py:modules", workers=2) as room:
+    with verifiers("misbehaving.py:modules", workers=2) as room:
         found = {tuple(str(o.answer).split()) for o in judged(room, *["x"] * 40)}
-    zygotes, _, torch, hash_seed = (set(column) for column in zip(*found, strict=True))
-    assert len(zygotes) == 1
-    assert int(zygotes.pop()) != os.getpid()
+    servers, _, torch, hash_seed = (set(column) for column in zip(*found, strict=True))
+    assert len(servers) == 1
+    assert int(servers.pop()) != os.getpid()
     assert (torch, hash_seed) == ({"False"}, {"0"})
 
 
 def test_workers_are_recycled():
-    with verifiers("verify_zoo.py:modules") as room:
+    with verifiers("misbehaving.py:modules") as room:
         pids = [str(o.answer).split()[1] for o in judged(room, *["x"] * 2100)]
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [2000, 100]
 
 
 def test_close_leaves_no_process():
-    room = verifiers("verify_zoo.py:modules", workers=2)
+    room = verifiers("misbehaving.py:modules", workers=2)
     pids = {int(pid) for o in judged(room, *["x"] * 40) for pid in str(o.answer).split()[:2]}
     assert all(map(alive, pids))
     room.close()
@@ -384,7 +384,7 @@ def test_close_leaves_no_process():
 
 
 def test_a_room_that_nobody_holds_ends_its_workers():
-    room = verifiers("verify_zoo.py:modules")
+    room = verifiers("misbehaving.py:modules")
     pids = [int(pid) for pid in str(judged(room, "x")[0].answer).split()[:2]]
     del room
     gc.collect()
@@ -392,13 +392,13 @@ def test_a_room_that_nobody_holds_ends_its_workers():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a busy process when its parent dies")
-def test_a_hanging_worker_dies_with_its_zygote():
-    with verifiers("verify_zoo.py:hang_after_first", timeout_seconds=LONG) as room:
-        zygote, worker = map(int, str(judged(room, "x")[0].answer).split()[:2])
+def test_a_hanging_worker_ends_with_its_fork_server():
+    with verifiers("misbehaving.py:hang_after_first", timeout_seconds=LONG) as room:
+        server, worker = map(int, str(judged(room, "x")[0].answer).split()[:2])
         hang = group("delay 600")
         room.submit(hang.prompt, hang.rollouts[0])
         time.sleep(0.1)
-        os.kill(zygote, signal.SIGKILL)
+        os.kill(server, signal.SIGKILL)
         assert eventually(lambda: not alive(worker))
 
 
@@ -414,7 +414,7 @@ def group(*texts):
         Rollout(index=i, tokens=np.array([1]), logprobs=np.zeros(1), text=text, finish="stop", version=0)
         for i, text in enumerate(texts)))
 
-room = Verifiers({{"use": "verify_zoo.py:{reward}", "options": {{}}}}, workers=1, timeout_seconds=300.0, memory_mb=64,
+room = Verifiers({{"use": "misbehaving.py:{reward}", "options": {{}}}}, workers=1, timeout_seconds=300.0, memory_mb=64,
                  max_failure_share=1.0)
 (done,) = room.collect([group("x")])
 print(done.outcomes[0].answer, flush=True)
@@ -429,31 +429,31 @@ def test_a_killed_trainer_leaves_no_orphans(number: signal.Signals):
     script = TRAINER.format(reward="hang_after_first", end="time.sleep(600)")
     with subprocess.Popen([sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
-        zygote, worker = map(int, trainer.stdout.readline().split()[:2])
+        server, worker = map(int, trainer.stdout.readline().split()[:2])
         time.sleep(0.1)  # now its worker hangs
         assert alive(worker)
         trainer.send_signal(number)
-    assert eventually(lambda: not alive(zygote) and not alive(worker))
+    assert eventually(lambda: not alive(server) and not alive(worker))
 
 
 def test_an_interpreter_that_ends_takes_its_workers_along():
     script = TRAINER.format(reward="hang_after_first", end="")
     ended = subprocess.run([sys.executable, "-c", script], cwd=HERE, capture_output=True, text=True, timeout=LONG)
     assert (ended.returncode, ended.stderr) == (0, "")
-    zygote, worker = map(int, ended.stdout.split()[:2])
-    assert eventually(lambda: not alive(zygote) and not alive(worker))
+    server, worker = map(int, ended.stdout.split()[:2])
+    assert eventually(lambda: not alive(server) and not alive(worker))
 
 
 def test_a_reward_that_cannot_be_imported_is_a_config_error():
     with (
-        verifiers("verify_zoo.py:zo") as room,
-        pytest.raises(ConfigError, match=r"no function 'zo'.*did you mean 'zoo'"),
+        verifiers("misbehaving.py:acts") as room,
+        pytest.raises(ConfigError, match=r"no function 'acts'.*did you mean 'act'"),
     ):
         judged(room, "4")
 
 
 def test_a_reward_that_winnow_brings_and_a_sum_of_two():
-    parts = [{"use": "r1_zero", "options": {}, "weight": 0.5}, {"use": "verify_zoo.py:tokens", "options": {}}]
+    parts = [{"use": "r1_zero", "options": {}, "weight": 0.5}, {"use": "misbehaving.py:tokens", "options": {}}]
     settings: dict[str, Any] = {"timeout_seconds": LONG, "memory_mb": 64, "max_failure_share": 1.0, "base": HERE}
     with Verifiers({"parts": parts, "shaping": "always"}, workers=1, **settings) as room:
         right, wrong = judged(room, "so</think> <answer>4</answer>", "four")
@@ -462,14 +462,14 @@ def test_a_reward_that_winnow_brings_and_a_sum_of_two():
 
 
 def test_options_reach_the_worker():
-    with verifiers("verify_zoo.py:needs_option", options={"bonus": 0.25}) as room:
+    with verifiers("misbehaving.py:needs_option", options={"bonus": 0.25}) as room:
         assert judged(room, "4")[0].reward == 0.25
 
 
 def test_too_many_failures_stop_the_run():
     with verifiers(max_failure_share=0.05) as room:
         judged(room, "4", *["none"] * 19)
-        with pytest.raises(VerifierError, match=r"'verify_zoo\.py:zoo' failed on 21 of its last 23 verdicts.*raised"):
+        with pytest.raises(VerifierError, match=r"'misbehaving\.py:act' failed on 21 of its last 23 verdicts.*raised"):
             judged(room, "4", "none", "raise oh dear", name="q")
 
 
@@ -509,8 +509,8 @@ def test_a_name_that_only_this_process_knows_runs_in_the_trainer(monkeypatch: py
 
 
 def test_an_option_that_is_not_plain_data_is_a_config_error():
-    with pytest.raises(ConfigError, match=r"'verify_zoo\.py:needs_option' is not plain data.*verify\.workers = 0"):
-        verifiers("verify_zoo.py:needs_option", options={"bonus": object()})
+    with pytest.raises(ConfigError, match=r"'misbehaving\.py:needs_option' is not plain data.*verify\.workers = 0"):
+        verifiers("misbehaving.py:needs_option", options={"bonus": object()})
 
 
 def test_named_rewards_have_no_notice(pair: Verifiers):

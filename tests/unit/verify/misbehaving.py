@@ -1,4 +1,4 @@
-"""Rewards that misbehave on request: what a rollout's text says is what the reward does."""
+"""Rewards that act on request: what a rollout's text says is what the reward does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from winnow.records import Outcome, Prompt, Rollout
 
 
-def zoo(prompt: Prompt, rollout: Rollout) -> Any:
+def act(prompt: Prompt, rollout: Rollout) -> Any:
     """`delay 0.03` and the like do what they say; any other text is compared with the answer."""
-    act, _, argument = rollout.text.partition(" ")
-    return _ACTS[act](argument) if act in _ACTS else rollout.text == prompt.answer
+    name, _, argument = rollout.text.partition(" ")
+    return _ACTS[name](argument) if name in _ACTS else rollout.text == prompt.answer
 
 
 def modules(prompt: Prompt, rollout: Rollout) -> Outcome:
@@ -26,7 +26,7 @@ def modules(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 
 def hang_after_first(prompt: Prompt, rollout: Rollout) -> Outcome:
-    return modules(prompt, rollout) if rollout.text == "x" else zoo(prompt, rollout)
+    return modules(prompt, rollout) if rollout.text == "x" else act(prompt, rollout)
 
 
 def tokens(prompt: Prompt, rollout: Rollout) -> float:
@@ -41,7 +41,7 @@ def prepares_first(prompt: Prompt, rollout: Rollout, *, seconds: float) -> Any:
     if not _PREPARED:
         time.sleep(seconds)
         _PREPARED.append(True)
-    return zoo(prompt, rollout)
+    return act(prompt, rollout)
 
 
 def needs_option(prompt: Prompt, rollout: Rollout, *, bonus: float) -> float:
@@ -115,7 +115,7 @@ def _sockets() -> list[int]:
     return [end for end in range(3, 64) if is_socket(end)]
 
 
-def _zygote_mb(_: str) -> float:
+def _fork_server_mb(_: str) -> float:
     with open(f"/proc/{os.getppid()}/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
 
@@ -163,7 +163,7 @@ _ACTS: dict[str, Any] = {
     "babble": _babble,
     "forge": _forge,
     "flood": _flood,
-    "zygote_mb": _zygote_mb,
+    "fork_server_mb": _fork_server_mb,
     "mark": _mark,
     "await": _await,
     "after": _after,

@@ -1,0 +1,60 @@
+"""A checkpoint's own manifest: size and SHA-256 of each of its files, and where the run's logs ended at the save."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from winnow.state.disk import check_kind, write_json
+from winnow.state.log_marks import Mark
+
+MANIFEST = "manifest.json"
+
+
+def write_manifest(folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark]) -> None:
+    """Describe `files` of a checkpoint's folder as they are on the disk. Raises OSError."""
+    sizes_and_digests = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    }
+    marks = {name: dataclasses.asdict(mark) for name, mark in logs.items()}
+    write_json(folder / MANIFEST, {"step": step, "logs": marks, "files": sizes_and_digests})
+
+
+def marks_in(path: Path) -> dict[str, Mark]:
+    """Where the logs ended when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
+    return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
+
+
+def damages(path: Path) -> Iterator[str]:
+    """What is wrong with a checkpoint, in words; nothing when every file is as it was written."""
+    try:
+        check_kind(path, "a folder", follow=True)
+        check_kind(path / MANIFEST, "a file", follow=True)
+        marks_in(path)
+        for name, expected in _read(path)["files"].items():
+            file = path / name
+            if not file.is_file():
+                yield f"{name} is missing"
+            elif file.stat().st_size != expected["bytes"]:
+                yield f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+            elif _sha256(file) != expected["sha256"]:
+                yield f"{name} has changed"
+    except FileNotFoundError:
+        yield f"{MANIFEST} is missing"
+    except (ValueError, LookupError, TypeError, AttributeError):
+        yield f"{MANIFEST} cannot be read"
+    except OSError as error:
+        yield error.strerror or str(error)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads((path / MANIFEST).read_bytes()))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,44 @@
+"""Where a run's checkpoints are, and how they are named: `checkpoints/step-000010` below the run folder.
+
+This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from winnow.state.disk import kind
+
+FOLDER = "checkpoints"
+_NAME = re.compile(r"step-(\d+)")
+
+
+def path_of(run: Path, step: int) -> Path:
+    """The path of the checkpoint after `step` steps."""
+    return run / FOLDER / f"step-{step:06d}"
+
+
+def has_name_of_one(path: Path) -> bool:
+    """Whether a path is named like a checkpoint of a run."""
+    return path.parent.name == FOLDER and _NAME.fullmatch(path.name) is not None
+
+
+def find(run: Path) -> list[tuple[int, Path]]:
+    """(step, path) of everything that is named like a checkpoint of a run, whole or not, oldest first.
+
+    Raises OSError where the folder of the checkpoints cannot be read.
+    """
+    folder = run / FOLDER
+    if kind(folder, follow=True) is None:
+        return []
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def paths(run: Path) -> list[Path]:
+    """The paths that `find` gives; none where the folder of the checkpoints cannot be read."""
+    try:
+        return [path for _, path in find(run)]
+    except OSError:
+        return []

@@ -1,0 +1,78 @@
+"""Links, pipes and folders where a file of a run belongs are named, and neither followed nor waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from winnow.errors import DataError, RunFolderError
+from winnow.state.disk import write_json
+from winnow.state.logbook import Logbook, read_metrics, read_rows
+from winnow.state.run_folder import RunFolder
+
+
+def obstacle(path: Path, what: str) -> None:
+    match what:
+        case "a named pipe":
+            os.mkfifo(path)
+        case "a folder":
+            path.mkdir()
+        case "a symbolic link":
+            path.with_name("target").write_text('{"step":0}\n')
+            path.symlink_to("target")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts.jsonl"])
+def test_a_log_that_is_no_file_is_named_and_never_waited_for(tmp_path, name, what):
+    obstacle(tmp_path / name, what)
+    log = Logbook(tmp_path, seed=0)
+    for act in (log.check, lambda: log.truncate_from(0)):
+        with pytest.raises(RunFolderError, match=rf"cannot write .*{name} is {what}, where a file belongs; move it"):
+            act()
+    if name == "metrics.jsonl":
+        with pytest.raises(RunFolderError, match=f"is {what}, where a file belongs"):
+            log.write_between(0, {"reward/mean": 1.0})
+    if what == "a symbolic link":
+        assert (tmp_path / "target").read_text() == '{"step":0}\n'
+
+
+@pytest.mark.timeout(20)
+def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(DataError, match=r"cannot read .*metrics.jsonl is a named pipe"):
+        read_metrics(tmp_path)
+    obstacle(tmp_path / "rollouts.jsonl", "a symbolic link")
+    assert list(read_rows(tmp_path)) == [{"step": 0}]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
+def test_a_lock_that_is_no_file_is_named(tmp_path, what):
+    run = tmp_path / "run"
+    run.mkdir()
+    obstacle(run / ".lock", what)
+    (run / "target").unlink(missing_ok=True)
+    with pytest.raises(RunFolderError, match=rf"cannot use the run folder .*\.lock is {what}, where a file belongs"):
+        RunFolder.open(run, resume=False)
+
+
+@pytest.mark.timeout(20)
+def test_a_manifest_that_is_a_pipe_is_named(tmp_path):
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(RunFolderError, match=r"manifest\.json is a named pipe"):
+        RunFolder.open(tmp_path, resume=True)
+
+
+def test_json_is_written_beside_a_link_not_through_it(tmp_path):
+    for name in (".a.json.draft", "a.json"):
+        (tmp_path / "precious").write_text("mine")
+        (tmp_path / name).symlink_to("precious")
+    write_json(tmp_path / "a.json", {"a": 1})
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
+    assert not (tmp_path / "a.json").is_symlink()
