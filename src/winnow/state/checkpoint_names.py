@@ -19,7 +19,7 @@ def path_of(run: Path, step: int) -> Path:
     return run / FOLDER / f"step-{step:06d}"
 
 
-def has_name_of_one(path: Path) -> bool:
+def is_checkpoint_path(path: Path) -> bool:
     """Whether a path is named like a checkpoint of a run."""
     return path.parent.name == FOLDER and _NAME.fullmatch(path.name) is not None
 

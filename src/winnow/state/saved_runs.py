@@ -14,7 +14,7 @@ from typing import Any
 
 from winnow.config import Config, leaves
 from winnow.errors import ConfigError, DataError, RunFolderError
-from winnow.state.checkpoint_names import FOLDER, has_name_of_one, paths
+from winnow.state.checkpoint_names import FOLDER, is_checkpoint_path, paths
 from winnow.state.input_digests import digests
 from winnow.state.manifest import MANIFEST, parse
 
@@ -57,7 +57,7 @@ def run_of(model: str) -> Path | None:
     """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
     path = Path(os.path.expanduser(model)).resolve()
     run = path.parent.parent
-    return run if has_name_of_one(path) and (run / MANIFEST).is_file() else None
+    return run if is_checkpoint_path(path) and (run / MANIFEST).is_file() else None
 
 
 def checkpoints(run: Path) -> list[Path]:

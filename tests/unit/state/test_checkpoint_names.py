@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from winnow.state.checkpoint_names import find, has_name_of_one, path_of, paths
+from winnow.state.checkpoint_names import find, is_checkpoint_path, path_of, paths
 
 
 def test_checkpoints_are_found_in_the_order_of_their_steps_and_nothing_else_is(tmp_path):
@@ -22,6 +22,6 @@ def test_a_run_without_checkpoints_or_with_a_file_for_their_folder_has_no_paths(
 
 
 def test_the_name_and_the_folder_make_a_checkpoint(tmp_path):
-    assert has_name_of_one(path_of(tmp_path, 4))
-    assert not has_name_of_one(tmp_path / "step-000004")
-    assert not has_name_of_one(tmp_path / "checkpoints" / "step-000004-final")
+    assert is_checkpoint_path(path_of(tmp_path, 4))
+    assert not is_checkpoint_path(tmp_path / "step-000004")
+    assert not is_checkpoint_path(tmp_path / "checkpoints" / "step-000004-final")

@@ -200,3 +200,13 @@ def test_the_door_and_the_readers_import_no_torch():
     modules = "winnow.state.run_folder, winnow.state.manifest, winnow.state.prompt_history, winnow.state.logbook"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None, [1]])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_manifest_of_another_format_is_refused_and_left_as_it_is(tmp_path, version, resume):
+    text = json.dumps({"winnow_run": version, "config": {}})
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(RunFolderError, match=r"manifest\.json is of format .*, and this winnow knows 1 at most"):
+        RunFolder.open(tmp_path, resume=resume)
+    assert (tmp_path / "manifest.json").read_text() == text
