@@ -81,7 +81,7 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
     """With old log-probs around the policy's own, the better a rollout the lower: some ratios are clipped, and the
     loss does not cancel.
     """
-    (annotated,) = ours.run.policy.compute_logprobs([batch], {"old_logprobs"})
+    (annotated,) = ours.run.learner.compute_logprobs([batch], {"old_logprobs"})
     rng = np.random.default_rng(0)
 
     def shifted(row: TrainingSequence) -> FloatArray:
@@ -94,10 +94,10 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
 
 
 def _ours(ours: Ours, batch: Batch) -> tuple[float, Gradients]:
-    policy, loss = ours.run.policy, 0.0
-    for mb in policy.micro_batches(batch):
-        value = ours.run.objective(policy.forward(mb), mb)
-        policy.backward(value.total)
+    learner, loss = ours.run.learner, 0.0
+    for mb in learner.micro_batches(batch):
+        value = ours.run.objective(learner.forward(mb), mb)
+        learner.backward(value.total)
         loss += float(value.total.detach())
     return loss, _take_gradients(policy.model)
 

@@ -31,8 +31,8 @@ class PolicyModule(nn.Module):
         """Raises ConfigError for a model that is more than its parts, or cannot do gradient checkpointing."""
         super().__init__()
         self.model = model
-        self.parts = backbone_and_head(model)  # in a tuple, which registers nothing
         self.eval()
+        self.parts = backbone_and_head(model)  # in a tuple, which registers nothing
         self._checkpointed = _checkpoint_layers(model) if gradient_checkpointing else []
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         plain_model(model).get_input_embeddings().padding_idx = None

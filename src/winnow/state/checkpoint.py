@@ -40,6 +40,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
 from winnow.state.log_marks import Mark, lost
@@ -102,6 +103,8 @@ def save(
     """
     home = folder / FOLDER
     final = home / _name(step)
+    if not ranks.is_writer():
+        return Checkpoint(final, step, logs=logs)
     notices: list[str] = []
     try:
         check_kind(home, "a folder")

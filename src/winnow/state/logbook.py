@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from winnow import ranks
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
 from winnow.state.disk import InTheWay, check_kind, opened, sync, write_all
@@ -123,6 +124,8 @@ class Logbook:
         return stays
 
     def _append(self, path: Path, step: int, rows: bytes) -> None:
+        if not ranks.is_writer():
+            return
         if self._began.get(path.name, (-1, 0))[0] < step:  # before its bytes: a signal may come right after them
             self._began[path.name] = (step, path.stat().st_size if path.exists() else 0)
         _append(path, rows)
