@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +99,7 @@ def _ours(ours: Ours, batch: Batch) -> tuple[float, Gradients]:
         value = ours.run.objective(learner.forward(mb), mb)
         learner.backward(value.total)
         loss += float(value.total.detach())
-    return loss, _take_gradients(policy.model)
+    return loss, _take_gradients(ours.run.learner.parameters)
 
 
 def _theirs(peer: Peer, prompts: list[Prompt], batch: Batch | None) -> tuple[float, Gradients]:
@@ -108,7 +108,7 @@ def _theirs(peer: Peer, prompts: list[Prompt], batch: Batch | None) -> tuple[flo
         inputs["old_per_token_logps"] = _padded(batch, prompts, inputs["completion_ids"].shape)
     loss = peer.trainer.compute_loss(peer.trainer.model, inputs)
     loss.backward()
-    return float(loss.detach()), _take_gradients(peer.trainer.model)
+    return float(loss.detach()), _take_gradients(dict(peer.trainer.model.named_parameters()))
 
 
 def _padded(batch: Batch, prompts: list[Prompt], shape: tuple[int, int]) -> Tensor:
@@ -140,9 +140,10 @@ def _whole_step(peer: Peer, ours: Ours) -> dict[str, float]:
     }
 
 
-def _take_gradients(model: Any) -> Gradients:
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
+def _take_gradients(parameters: Mapping[str, torch.nn.Parameter]) -> Gradients:
+    found = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
+    for p in parameters.values():
+        p.grad = None
     return found
 
 

@@ -32,8 +32,8 @@ def schedule(
     too). A kept rollout without a trainable token is never weighed. Each epoch is cut anew. With fewer groups than
     batches, some batches are empty; they are returned all the same, so that the learning rate advances.
 
-    `planned` counts the prompts of the step's plan; the groups that dynamic sampling adds come on top. `pass_rates` [G] are the plan's.
-    Raises ConfigError when the weighting does not give one finite number per sequence.
+    `planned` counts the prompts of the step's plan; the groups that dynamic sampling adds come on top. `pass_rates`
+    [G] are the plan's. Raises ConfigError when the weighting does not give one finite number per sequence.
     """
     candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group)]
     tokens = np.zeros(len(groups), dtype=np.int64)

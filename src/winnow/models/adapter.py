@@ -52,8 +52,9 @@ def add_lora(
         r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
-        # peft asks transformers by a name that newer versions warn about
+        # peft asks transformers by a name that newer versions warn about, and warns about what is refused below
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True` and a tied layer", UserWarning)
         torch.manual_seed(seeds.derive(seed, "lora") % 2**63)
         try:
             adapted = peft.get_peft_model(model, adapter)

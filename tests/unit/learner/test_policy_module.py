@@ -77,7 +77,7 @@ def test_its_parts_cannot_be_called_apart(mesh: DeviceMesh) -> None:
     """What every pass would meet that goes around the root; and sharded one by one, parts part with what they share."""
     p = sharded(policy(tied()), mesh)
     backbone, _ = p.module.parts
-    with pytest.raises(RuntimeError, match="mixed torch.Tensor and DTensor"):
+    with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):
         backbone(input_ids=torch.tensor([[2, 3]]), use_cache=False)
     apart = tied()
     for part in PolicyModule(apart).parts:
