@@ -1,8 +1,8 @@
 """What differs between the ranks of a run that is computed by several processes alike, in one place.
 
-Today a run is one process, rank 0 of 1, and each function returns what one process gives. Whoever writes, stops, sums
-or gathers asks here, so that several ranks are an edit of this file. Every rank must call `any_rank`, `total` and
-`gather` equally often: with several ranks they wait for one another there.
+Today a run is one process, rank 0 of 1, and each function returns what one process gives. Code that writes, stops, sums
+or gathers calls these functions already. Every rank has to call `any_rank`, `total` and `gather` equally often: among
+several processes each of them waits for all.
 """
 
 from __future__ import annotations

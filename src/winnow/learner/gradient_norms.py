@@ -1,4 +1,4 @@
-"""How hard a rollout would pull at the policy: || grad log P(rollout | prompt) ||_2, which GVM allocates rollouts by.
+"""The gradient norm of a rollout, || grad log P(rollout | prompt) ||_2, by which GVM allocates rollouts.
 
 log P is the sum over the completion's trained tokens, at the sampling temperature, without length normalisation. The
 gradient is the one with respect to a single [V, H] matrix, and for one rollout that is a sum of outer products a b':
@@ -46,14 +46,14 @@ def gradient_norms(
     """
     norms = np.zeros(len(sequences), dtype=np.float64)
     for part in cut(sequences, tokens=tokens_per_micro_batch):
-        logprobs = _LogProbs.of([sequences[i] for i in part], pad_token, temperature, module.device)
-        norms[part] = NORMS[of](module, logprobs)
+        rollouts = _Rollouts.of([sequences[i] for i in part], pad_token, temperature, module.device)
+        norms[part] = NORMS[of](module, rollouts)
     return norms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LogProbs:
-    """The log P of some rollouts, as far as they are known before a forward pass."""
+class _Rollouts:
+    """R rollouts as the model reads them, and what their log P is the sum of."""
 
     given: ModelInput
     targets: Tensor  # [T] completion tokens, rollout after rollout
@@ -80,21 +80,25 @@ class _LogProbs:
 
 
 @torch.no_grad()
-def output_head_norms(module: PolicyModule, of: _LogProbs) -> list[float]:
+def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> list[float]:
     """[R] with respect to the output head's weight alone, tied or not. Forward only."""
 
     def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor]:
-        hidden = predictors(backbone(input_ids=of.given.tokens, use_cache=False).last_hidden_state, of.given)
+        hidden = predictors(
+            backbone(input_ids=rollouts.given.tokens, use_cache=False).last_hidden_state, rollouts.given
+        )
         return hidden, head(hidden)
 
     hidden, logits = module(compute)
-    gradients = of.logit_gradients(logits)
-    per_rollout = zip(torch.split(gradients, of.lengths), torch.split(hidden.to(gradients), of.lengths), strict=True)
+    gradients = rollouts.logit_gradients(logits)
+    per_rollout = zip(
+        torch.split(gradients, rollouts.lengths), torch.split(hidden.to(gradients), rollouts.lengths), strict=True
+    )
     return _roots(_squared(d @ d.T, h) for d, h in per_rollout)
 
 
 @torch.enable_grad()
-def embedding_norms(module: PolicyModule, of: _LogProbs) -> list[float]:
+def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> list[float]:
     """[R] with respect to the input embedding, in both its roles where the head is tied to it.
 
     One backward for all rollouts: what they are embedded as is kept apart, so each finds its own gradient there, and no
@@ -102,27 +106,27 @@ def embedding_norms(module: PolicyModule, of: _LogProbs) -> list[float]:
     """
 
     def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
-        embedded = _table(backbone)(of.given.tokens).detach().requires_grad_()
-        hidden = predictors(backbone(inputs_embeds=embedded, use_cache=False).last_hidden_state, of.given)
+        embedded = _table(backbone)(rollouts.given.tokens).detach().requires_grad_()
+        hidden = predictors(backbone(inputs_embeds=embedded, use_cache=False).last_hidden_state, rollouts.given)
         return embedded, hidden, head(hidden)
 
     with _frozen(module):
         embedded, hidden, logits = module(compute)
-        gradients = of.logit_gradients(logits.detach())
+        gradients = rollouts.logit_gradients(logits.detach())
         (inputs,) = torch.autograd.grad(logits, embedded, gradients.to(logits.dtype))
     tied = module.parts.head.weight is _table(module.parts.backbone).weight
     squared = _tied_squared if tied else _input_squared
     per_rollout = zip(
-        of.given.tokens,
+        rollouts.given.tokens,
         inputs.to(gradients),
-        torch.split(gradients, of.lengths),
-        torch.split(hidden.detach().to(gradients), of.lengths),
+        torch.split(gradients, rollouts.lengths),
+        torch.split(hidden.detach().to(gradients), rollouts.lengths),
         strict=True,
     )
     return _roots(squared(*rollout) for rollout in per_rollout)
 
 
-NORMS: dict[Matrix, Callable[[PolicyModule, _LogProbs], list[float]]] = {
+NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], list[float]]] = {
     "embedding": embedding_norms,
     "output_head": output_head_norms,
 }

@@ -1,4 +1,4 @@
-"""The learner: policy, optimizer and reference behind one door."""
+"""The learner: policy, optimizer and reference behind one interface."""
 
 from __future__ import annotations
 

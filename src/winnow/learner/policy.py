@@ -83,7 +83,7 @@ class Policy:
     ) -> PolicyOutput:
         """Log-probs [T] of the completion tokens given what stands before them; the entropy [T] if in `needs`.
 
-        As `module` says them, where it is another one: that of a reference.
+        With `module`, they are those of another module: of a reference.
         """
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
 

@@ -49,8 +49,8 @@ class PolicyModule(nn.Module):
 
     @contextmanager
     def _checkpointing(self) -> Iterator[None]:
-        """Layers recompute themselves in backward only while they believe to be training. An engine decodes on the
-        same layers and its cache would be switched off by that, so they believe it during this forward alone.
+        """Layers are recomputed in backward only where they are in training mode during forward. An engine decodes on
+        the same layers, and that mode would switch its cache off: it is set during this forward alone.
         """
         layers = self._checkpointed if torch.is_grad_enabled() else []
         for layer in layers:

@@ -118,8 +118,9 @@ class Logbook:
                 mark = self._marks.get(path.name)
                 end, rest = _end_before(path, step, trusted=math.inf if mark is None else mark.bytes)
                 stays = but_evaluation and _is_evaluation(rest, step)
-                with _refusals(path), opened(path, os.O_WRONLY) as descriptor:
-                    os.ftruncate(descriptor, end + len(rest) * stays)
+                if ranks.is_writer():
+                    with _refusals(path), opened(path, os.O_WRONLY) as descriptor:
+                        os.ftruncate(descriptor, end + len(rest) * stays)
                 self._began[path.name] = (step, end)
         return stays
 

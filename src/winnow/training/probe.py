@@ -43,7 +43,7 @@ def window(run: Run, step: int) -> range:
 
 def probe(run: Run, step: int) -> Metrics:
     """Sample, score and measure the window's prompts, and plan them. The probe's rollouts are never trained on."""
-    if step > 0:  # as in the released GVM scripts, where every iteration restarts the trainer
+    if step > 0:  # the released GVM scripts restart the trainer at every window
         run.learner.reset(run.config.probe.outer_reset)
     clock = Clock()
     with clock("probe"):

@@ -1,4 +1,4 @@
-"""G_i: how hard a prompt's correct rollouts would pull at the policy on average, which GVM allocates rollouts by."""
+"""G_i, the mean gradient norm of a prompt's correct rollouts, by which GVM allocates rollouts."""
 
 from __future__ import annotations
 

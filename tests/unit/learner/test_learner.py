@@ -1,4 +1,4 @@
-"""The learner's door: what a step, a probe and a checkpoint ask of it. Numbers are tested with its pieces."""
+"""What a step, a probe and a checkpoint call. Numbers are tested with the learner's parts."""
 
 from __future__ import annotations
 
