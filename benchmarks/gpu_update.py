@@ -45,8 +45,8 @@ class Learner:
     def update(self, policy: Policy, batch: Batch) -> None:
         """As a step of the corridor does it; an update that ran out of memory may have left gradients behind."""
         self.model.zero_grad(set_to_none=True)
-        for mb in policy.micro_batches(batch):
-            policy.backward(self.objective(policy.forward(mb), mb).total)
+        for mb in policy.micro_batches(batch.sequences):
+            self.objective(policy.forward(mb), mb).total.backward()
         self.optimizer.step()
 
 

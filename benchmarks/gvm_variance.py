@@ -35,7 +35,7 @@ import torch
 
 from winnow.algos.allocation import gvm
 from winnow.config_file import load
-from winnow.learner.policy import Policy
+from winnow.learner.learner import Learner
 from winnow.records import Batch, FloatArray, Group, IntArray, PromptStats, TrainingSequence
 from winnow.seeds import generator
 from winnow.training.build import Run, build
@@ -68,7 +68,7 @@ def main() -> None:
         measured = measure(run, options)
     report = {
         "gradients": "exact, all parameters, per rollout",
-        "parameters": sum(p.numel() for p in run.policy.parameters.values()),
+        "parameters": sum(p.numel() for p in run.learner.parameters.values()),
         "prompts": len(measured.grams),
         "pass_rate": quartiles(measured.stats.pass_rate),
         "gradient_norm": quartiles(measured.stats.gradient_norm),
@@ -98,13 +98,13 @@ def measure(run: Run, options: argparse.Namespace) -> Measured:
     kept = [(a, b) for a, b in zip(first, pool, strict=True) if a.correct.any() and b.correct.any()]
     grams, means = [], []
     for _, group in kept:
-        gradients = torch.stack([gradient(run.policy, row) for row in accepted(group)])
+        gradients = torch.stack([gradient(run.learner, row) for row in accepted(group)])
         grams.append((gradients @ gradients.T).double().numpy())
         means.append(gradients.sum(0) / len(group.rollouts))
     together = torch.stack(means).double()
     return Measured(
         correct=[group.correct.astype(np.float64) for group, _ in kept],
-        norms=[norms_of(run.policy, group) for group, _ in kept],
+        norms=[norms_of(run.learner, group) for group, _ in kept],
         grams=grams,
         means=(together @ together.T).numpy(),
         pool=options.pool,
@@ -119,17 +119,17 @@ def accepted(group: Group) -> list[TrainingSequence]:
     ]
 
 
-def norms_of(policy: Policy, group: Group) -> FloatArray:
+def norms_of(learner: Learner, group: Group) -> FloatArray:
     """[N] as the configuration's probe measures them."""
     norms = np.zeros(len(group.rollouts))
-    norms[group.correct] = policy.gradient_norms(accepted(group), of="embedding")
+    norms[group.correct] = learner.gradient_norms(accepted(group), of="embedding")
     return norms
 
 
-def gradient(policy: Policy, row: TrainingSequence) -> torch.Tensor:
+def gradient(learner: Learner, row: TrainingSequence) -> torch.Tensor:
     """[P] of log P(rollout | prompt), summed over its tokens."""
-    (mb,) = policy.micro_batches(Batch(epoch=0, sequences=(row,)))
-    parts = torch.autograd.grad(policy.forward(mb).logprobs.sum(), list(policy.parameters.values()))
+    (mb,) = learner.micro_batches(Batch(epoch=0, sequences=(row,)))
+    parts = torch.autograd.grad(learner.forward(mb).logprobs.sum(), list(learner.parameters.values()))
     return torch.cat([part.flatten() for part in parts])
 
 

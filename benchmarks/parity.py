@@ -19,6 +19,7 @@ from bundled import bundled
 
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
+from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.records import Batch, Prompt, Sampling, TrainingSequence
 from winnow.training.step_metrics import Metrics, Parity
@@ -60,7 +61,7 @@ def compared(
     policy = Policy(
         context.model, temperature=1.0, pad_token=context.tokenizer.pad_token_id, tokens_per_micro_batch=8192
     )
-    (batch,) = policy.compute_logprobs([Batch(epoch=0, sequences=rows)], {"old_logprobs"})
+    (batch,) = compute_logprobs(policy, [Batch(epoch=0, sequences=rows)], {"old_logprobs"})
     parity = Parity(engine.logprob_tolerance, 0.01)
     for row in batch.sequences:
         parity.add(torch.as_tensor(row.old_logprobs), torch.as_tensor(row.rollout.logprobs))

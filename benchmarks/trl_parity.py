@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
     """With old log-probs around the policy's own, the better a rollout the lower: some ratios are clipped, and the
     loss does not cancel.
     """
-    (annotated,) = ours.run.policy.compute_logprobs([batch], {"old_logprobs"})
+    (annotated,) = ours.run.learner.compute_logprobs([batch], {"old_logprobs"})
     rng = np.random.default_rng(0)
 
     def shifted(row: TrainingSequence) -> FloatArray:
@@ -94,12 +94,12 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
 
 
 def _ours(ours: Ours, batch: Batch) -> tuple[float, Gradients]:
-    policy, loss = ours.run.policy, 0.0
-    for mb in policy.micro_batches(batch):
-        value = ours.run.members.objective(policy.forward(mb), mb)
-        policy.backward(value.total)
+    learner, loss = ours.run.learner, 0.0
+    for mb in learner.micro_batches(batch):
+        value = ours.run.members.objective(learner.forward(mb), mb)
+        learner.backward(value.total)
         loss += float(value.total.detach())
-    return loss, _take_gradients(policy.model)
+    return loss, _take_gradients(ours.run.learner.parameters)
 
 
 def _theirs(peer: Peer, prompts: list[Prompt], batch: Batch | None) -> tuple[float, Gradients]:
@@ -108,7 +108,7 @@ def _theirs(peer: Peer, prompts: list[Prompt], batch: Batch | None) -> tuple[flo
         inputs["old_per_token_logps"] = _padded(batch, prompts, inputs["completion_ids"].shape)
     loss = peer.trainer.compute_loss(peer.trainer.model, inputs)
     loss.backward()
-    return float(loss.detach()), _take_gradients(peer.trainer.model)
+    return float(loss.detach()), _take_gradients(dict(peer.trainer.model.named_parameters()))
 
 
 def _padded(batch: Batch, prompts: list[Prompt], shape: tuple[int, int]) -> Tensor:
@@ -140,9 +140,10 @@ def _whole_step(peer: Peer, ours: Ours) -> dict[str, float]:
     }
 
 
-def _take_gradients(model: Any) -> Gradients:
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad(set_to_none=True)
+def _take_gradients(parameters: Mapping[str, torch.nn.Parameter]) -> Gradients:
+    found = {name: p.grad.clone() for name, p in parameters.items() if p.grad is not None}
+    for p in parameters.values():
+        p.grad = None
     return found
 
 

@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 
-from winnow import cli, step
+from winnow import cli
 from winnow.learner.optimizer import Optimizer
 from winnow.state import checkpoint
+from winnow.training import step
 
 
 def die(*_: object) -> None:

@@ -12,6 +12,7 @@ import torch
 import winnow
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.native.engine import native
+from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.models.load import Loaded, load
 from winnow.records import Batch, Group, Prompt, Rollout, Sampling, TrainingSequence
@@ -91,8 +92,8 @@ def test_native_reports_the_log_probs_of_the_policy(dtype: str) -> None:
     learner = Policy(
         loaded.model, temperature=1.0, pad_token=loaded.tokenizer.pad_token_id, tokens_per_micro_batch=4096
     )
-    (annotated,) = learner.compute_logprobs([batch], {"old_logprobs"})
-    gaps = np.concatenate([np.abs(row.rollout.logprobs - np.asarray(row.old_logprobs)) for row in annotated.sequences])
+    (filled,) = compute_logprobs(learner, [batch], {"old_logprobs"})
+    gaps = np.concatenate([np.abs(row.rollout.logprobs - np.asarray(row.old_logprobs)) for row in filled.sequences])
     assert gaps.mean() <= engine.logprob_tolerance.mean
     assert percentile_999(gaps) <= engine.logprob_tolerance.tail
     assert dtype != "float32" or gaps.max() <= 1e-4

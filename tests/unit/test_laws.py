@@ -17,6 +17,7 @@ SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
 WORDS = [
     "version",
+    "ranks",
     "errors",
     "seeds",
     "metrics",

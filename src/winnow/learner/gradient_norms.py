@@ -1,4 +1,4 @@
-"""How hard a rollout would pull at the policy: || grad log P(rollout | prompt) ||_2, which GVM allocates rollouts by.
+"""The gradient norm of a rollout, || grad log P(rollout | prompt) ||_2, by which GVM allocates rollouts.
 
 log P is the sum over the completion's trained tokens, at the sampling temperature, without length normalisation. The
 gradient is the one with respect to a single [V, H] matrix, and for one rollout that is a sum of outer products a b':
@@ -15,109 +15,129 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
-from winnow.records import FloatArray, Group, TrainingSequence
-
-if TYPE_CHECKING:
-    from winnow.learner.policy import Policy
+from winnow.learner.micro_batches import cut
+from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
+from winnow.learner.policy_module import PolicyModule
+from winnow.records import FloatArray
 
 Matrix = Literal["embedding", "output_head"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
-    """R rollouts as the model is fed with them, each after its prompt, padded on the right to S tokens."""
+def gradient_norms(
+    module: PolicyModule,
+    sequences: Sequence[AnySequence],
+    *,
+    of: Matrix,
+    pad_token: int,
+    temperature: float,
+    tokens_per_micro_batch: int,
+) -> FloatArray:
+    """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the module's present weights, as the sequences come.
 
-    tokens: Tensor  # [R, S]
-    predicting: Tensor  # [T] flat positions that predict a completion token
-    targets: Tensor  # [T] those tokens, rollout after rollout
-    mask: Tensor  # [T] bool, False where a token was not the policy's choice: log P leaves it out
-    lengths: list[int]  # [R] completion tokens
-
-
-def prompt_gradient_norms(policy: Policy, groups: Sequence[Group], *, of: Matrix) -> FloatArray:
-    """G_i of every prompt: the mean of `Policy.gradient_norms` over its correct rollouts, under the present weights.
-
-    Yao et al. 2025, arXiv 2505.02391, Algorithm 2, with the norm inside the mean as there (Proposition 1 has the root
-    of the mean square). Returns [G]: 0 where no rollout is correct, NaN where none was verified.
+    No parameter's own gradient changes. Of a micro-batch, [T, V] logits exist at once. Raises ConfigError where the
+    embedding is more than a table.
     """
-    rows = [row for place, group in enumerate(groups) for row in _correct_rows(group, place)]
-    owners = np.array([row.group for row in rows], dtype=np.int64)
-    totals = np.bincount(owners, weights=policy.gradient_norms(rows, of=of), minlength=len(groups))
-    counts = np.bincount(owners, minlength=len(groups))
-    verified = np.array([group.valid.any() for group in groups], dtype=np.bool_)
-    return np.where(verified, totals / np.maximum(counts, 1), np.nan)
+    norms = np.zeros(len(sequences), dtype=np.float64)
+    for part in cut(sequences, tokens=tokens_per_micro_batch):
+        rollouts = _Rollouts.of([sequences[i] for i in part], pad_token, temperature, module.device)
+        norms[part] = NORMS[of](module, rollouts)
+    return norms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rollouts:
+    """R rollouts as the model reads them, and what their log P is the sum of."""
+
+    given: ModelInput
+    targets: Tensor  # [T] completion tokens, rollout after rollout
+    mask: Tensor  # [T] bool, False where log P leaves a token out
+    lengths: list[int]  # [R] completion tokens
+    temperature: float
+
+    @classmethod
+    def of(cls, sequences: Sequence[AnySequence], pad_token: int, temperature: float, device: torch.device) -> Self:
+        return cls(
+            given=side_by_side(sequences, pad_token, device),
+            targets=torch.from_numpy(targets(sequences)).to(device),
+            mask=torch.from_numpy(trained(sequences)).to(device),
+            lengths=[len(sequence.rollout.tokens) for sequence in sequences],
+            temperature=temperature,
+        )
+
+    def logit_gradients(self, logits: Tensor) -> Tensor:
+        """d log P / d logits [T, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        gradients = (logits / self.temperature).softmax(dim=-1).neg_()
+        gradients[torch.arange(len(gradients), device=gradients.device), self.targets] += 1
+        return gradients.mul_(self.mask.to(gradients).div_(self.temperature).unsqueeze(-1))
 
 
 @torch.no_grad()
-def output_head_norms(decoder: nn.Module, head: nn.Module, fed: Fed, *, temperature: float) -> list[float]:
-    """[R] with respect to the output head's weight alone, tied or not. Forward only; [T, V] exists at once."""
-    hidden = _predictors(decoder(input_ids=fed.tokens, use_cache=False), fed)
-    slopes = _slopes(head(hidden), fed, temperature)
-    per_rollout = zip(torch.split(slopes, fed.lengths), torch.split(hidden.to(slopes), fed.lengths), strict=True)
+def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> list[float]:
+    """[R] with respect to the output head's weight alone, tied or not. Forward only."""
+
+    def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor]:
+        hidden = predictors(
+            backbone(input_ids=rollouts.given.tokens, use_cache=False).last_hidden_state, rollouts.given
+        )
+        return hidden, head(hidden)
+
+    hidden, logits = module(compute)
+    gradients = rollouts.logit_gradients(logits)
+    per_rollout = zip(
+        torch.split(gradients, rollouts.lengths), torch.split(hidden.to(gradients), rollouts.lengths), strict=True
+    )
     return _roots(_squared(d @ d.T, h) for d, h in per_rollout)
 
 
 @torch.enable_grad()
-def embedding_norms(decoder: nn.Module, head: nn.Module, fed: Fed, *, temperature: float) -> list[float]:
-    """[R] with respect to the input embedding, in both its roles where the head is tied to it. [T, V] exists at once.
+def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> list[float]:
+    """[R] with respect to the input embedding, in both its roles where the head is tied to it.
 
-    One backward for all rollouts: what they are fed with is kept apart, so each finds its own gradient there, and no
+    One backward for all rollouts: what they are embedded as is kept apart, so each finds its own gradient there, and no
     parameter gets one. Raises ConfigError where the embedding is more than a table.
     """
-    embedding = _table(decoder)
-    embedded = embedding(fed.tokens).detach().requires_grad_()
-    with _frozen(decoder, head):
-        hidden = _predictors(decoder(inputs_embeds=embedded, use_cache=False), fed)
-        logits = head(hidden)
-        slopes = _slopes(logits.detach(), fed, temperature)
-        (inputs,) = torch.autograd.grad(logits, embedded, slopes.to(logits.dtype))
-    squared = _tied_squared if head.weight is embedding.weight else _input_squared
+
+    def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+        embedded = _table(backbone)(rollouts.given.tokens).detach().requires_grad_()
+        hidden = predictors(backbone(inputs_embeds=embedded, use_cache=False).last_hidden_state, rollouts.given)
+        return embedded, hidden, head(hidden)
+
+    with _frozen(module):
+        embedded, hidden, logits = module(compute)
+        gradients = rollouts.logit_gradients(logits.detach())
+        (inputs,) = torch.autograd.grad(logits, embedded, gradients.to(logits.dtype))
+    tied = module.parts.head.weight is _table(module.parts.backbone).weight
+    squared = _tied_squared if tied else _input_squared
     per_rollout = zip(
-        fed.tokens,
-        inputs.to(slopes),
-        torch.split(slopes, fed.lengths),
-        torch.split(hidden.detach().to(slopes), fed.lengths),
+        rollouts.given.tokens,
+        inputs.to(gradients),
+        torch.split(gradients, rollouts.lengths),
+        torch.split(hidden.detach().to(gradients), rollouts.lengths),
         strict=True,
     )
     return _roots(squared(*rollout) for rollout in per_rollout)
 
 
-NORMS: dict[Matrix, Callable[..., list[float]]] = {"embedding": embedding_norms, "output_head": output_head_norms}
+NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], list[float]]] = {
+    "embedding": embedding_norms,
+    "output_head": output_head_norms,
+}
 
 
-def _correct_rows(group: Group, place: int) -> Iterator[TrainingSequence]:
-    for rollout, correct in zip(group.rollouts, group.correct, strict=True):
-        if correct:
-            yield TrainingSequence(prompt=group.prompt, rollout=rollout, group=place, advantage=0.0, weight=0.0)
+def _tied_squared(tokens: Tensor, inputs: Tensor, gradients: Tensor, hidden: Tensor) -> Tensor:
+    between = (gradients[:, tokens] * (hidden @ inputs.T)).sum(dtype=torch.float64)
+    return _input_squared(tokens, inputs, gradients, hidden) + 2 * between + _squared(gradients @ gradients.T, hidden)
 
 
-def _predictors(output: Any, fed: Fed) -> Tensor:
-    """[T, H] the hidden states that predict a completion token."""
-    hidden: Tensor = output.last_hidden_state
-    return hidden.flatten(0, 1).index_select(0, fed.predicting)
-
-
-def _slopes(logits: Tensor, fed: Fed, temperature: float) -> Tensor:
-    """d log P / d logits [T, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    slopes = (logits / temperature).softmax(dim=-1).neg_()
-    slopes[torch.arange(len(slopes), device=slopes.device), fed.targets] += 1
-    return slopes.mul_(fed.mask.to(slopes).div_(temperature).unsqueeze(-1))
-
-
-def _tied_squared(tokens: Tensor, inputs: Tensor, slopes: Tensor, hidden: Tensor) -> Tensor:
-    between = (slopes[:, tokens] * (hidden @ inputs.T)).sum(dtype=torch.float64)
-    return _input_squared(tokens, inputs, slopes, hidden) + 2 * between + _squared(slopes @ slopes.T, hidden)
-
-
-def _input_squared(tokens: Tensor, inputs: Tensor, slopes: Tensor, hidden: Tensor) -> Tensor:
+def _input_squared(tokens: Tensor, inputs: Tensor, gradients: Tensor, hidden: Tensor) -> Tensor:
     """Padding has no gradient, so it adds nothing."""
     return _squared((tokens.unsqueeze(1) == tokens).to(inputs.dtype), inputs)
 
@@ -133,9 +153,9 @@ def _roots(squares: Iterable[Tensor]) -> list[float]:
     return found
 
 
-def _table(decoder: nn.Module) -> nn.Embedding:
+def _table(backbone: nn.Module) -> nn.Embedding:
     """The input embedding, if what it answers is a row of its weight and nothing more."""
-    embedding = decoder.get_input_embeddings()  # type: ignore[operator]
+    embedding = backbone.get_input_embeddings()  # type: ignore[operator]
     if type(embedding) is not nn.Embedding:
         raise ConfigError(
             f"the gradient norm of the embedding cannot be taken: {type(embedding).__name__} is more than a table (it "
@@ -145,9 +165,9 @@ def _table(decoder: nn.Module) -> nn.Embedding:
 
 
 @contextmanager
-def _frozen(*modules: nn.Module) -> Iterator[None]:
+def _frozen(module: nn.Module) -> Iterator[None]:
     """No parameter needs a gradient here, so that forward keeps no activations for the sake of one."""
-    parameters = {p for module in modules for p in module.parameters() if p.requires_grad}
+    parameters = [p for p in module.parameters() if p.requires_grad]
     for p in parameters:
         p.requires_grad_(False)
     try:

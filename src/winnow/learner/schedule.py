@@ -32,21 +32,22 @@ def schedule(
     too). A kept rollout without a trainable token is never weighed. Each epoch is cut anew. With fewer groups than
     batches, some batches are empty; they are returned all the same, so that the learning rate advances.
 
-    `planned` counts the prompts of the step's plan; the groups of refills come on top. `pass_rates` [G] are the plan's.
-    Raises ConfigError when the weighting does not give one finite number per sequence.
+    `planned` counts the prompts of the step's plan; the groups that dynamic sampling adds come on top. `pass_rates`
+    [G] are the plan's. Raises ConfigError when the weighting does not give one finite number per sequence.
     """
-    candidates = [_candidates(position, group) for position, group in enumerate(groups)]
-    tokens = np.array([sum(c.length for c in members) for members in candidates], dtype=np.int64)
+    candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group)]
+    tokens = np.zeros(len(groups), dtype=np.int64)
+    for candidate in candidates:
+        tokens[candidate.position] += candidate.length
     rates = np.full(len(groups), np.nan) if pass_rates is None else pass_rates
-    sequences = [c for members in candidates for c in members]
-    weights = updates_per_step * _weigh(weighting, _kept_rollouts(sequences, planned, rates, max_new_tokens))
-    rows: dict[int, list[TrainingSequence]] = {position: [] for position in range(len(groups))}
-    for candidate, weight in zip(sequences, weights, strict=True):
-        row = candidate.row(weight)
-        if row.teaches or not drop_silent:
-            rows[candidate.position].append(row)
+    weights = updates_per_step * _weigh(weighting, _kept_rollouts(candidates, planned, rates, max_new_tokens))
+    of_group: dict[int, list[TrainingSequence]] = {position: [] for position in range(len(groups))}
+    for candidate, weight in zip(candidates, weights, strict=True):
+        sequence = candidate.sequence(weight)
+        if sequence.teaches or not drop_silent:
+            of_group[candidate.position].append(sequence)
     return [
-        Batch(epoch=epoch, sequences=tuple(row for position in part for row in rows[position]))
+        Batch(epoch=epoch, sequences=tuple(s for position in part for s in of_group[position]))
         for epoch in range(epochs)
         for part in _cut(tokens, updates_per_step, seeds.generator(*seed, "schedule", epoch))
     ]
@@ -61,7 +62,7 @@ class _Candidate:
     place: int  # of the rollout in the group
     length: int  # trainable tokens
 
-    def row(self, weight: float) -> TrainingSequence:
+    def sequence(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages
         if advantages is None:
             raise ValueError(f"group {self.group.prompt.id!r} has no advantages yet; fill them before the schedule")
@@ -102,16 +103,16 @@ def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[in
 
 
 def _kept_rollouts(
-    sequences: Sequence[_Candidate], planned: int, rates: FloatArray, max_new_tokens: int
+    candidates: Sequence[_Candidate], planned: int, rates: FloatArray, max_new_tokens: int
 ) -> KeptRollouts:
-    groups = {c.position: c.group for c in sequences}
+    groups = {c.position: c.group for c in candidates}
     place = {position: i for i, position in enumerate(groups)}
     correct = {position: group.correct for position, group in groups.items()}
     return KeptRollouts(
         planned=planned,
-        lengths=np.array([c.length for c in sequences], dtype=np.int64),
-        group=np.array([place[c.position] for c in sequences], dtype=np.int64),
-        correct=np.array([correct[c.position][c.place] for c in sequences], dtype=np.bool_),
+        lengths=np.array([c.length for c in candidates], dtype=np.int64),
+        group=np.array([place[c.position] for c in candidates], dtype=np.int64),
+        correct=np.array([correct[c.position][c.place] for c in candidates], dtype=np.bool_),
         generated=np.array([len(group.rollouts) for group in groups.values()], dtype=np.int64),
         valid=np.array([group.valid.sum() for group in groups.values()], dtype=np.int64),
         accepted=np.array([mask.sum() for mask in correct.values()], dtype=np.int64),

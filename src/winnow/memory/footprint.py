@@ -12,7 +12,7 @@ from typing import Self
 
 from torch import nn
 
-from winnow.models.backbone import causal_model
+from winnow.models.adapter import down_projections, plain_model
 
 CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
@@ -66,7 +66,7 @@ def forward_bytes(model: nn.Module, tokens: int) -> int:
 
 def head(model: nn.Module) -> nn.Parameter:
     """[V, H] of the output layer."""
-    weight: nn.Parameter = causal_model(model).get_output_embeddings().weight
+    weight: nn.Parameter = plain_model(model).get_output_embeddings().weight
     return weight
 
 
@@ -84,7 +84,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
-        causal = causal_model(model)
+        causal = plain_model(model)
         config = causal.config.get_text_config()
         heads = config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -115,7 +115,7 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
     """Per token and layer: the inputs of matrices that nothing else keeps. Adapters in more precision than the weights
     keep a copy each instead, and every adapter what its A makes of it.
     """
-    halves = [p for name, p in model.named_parameters() if p.requires_grad and ".lora_A." in name]  # [rank, width]
-    low = sum(p.shape[0] * p.element_size() for p in halves) / sizes.layers
-    copies = sum(p.shape[1] * p.element_size() for p in halves if p.element_size() != sizes.item) / sizes.layers
+    down = down_projections(model)  # each [rank, width]
+    low = sum(p.shape[0] * p.element_size() for p in down) / sizes.layers
+    copies = sum(p.shape[1] * p.element_size() for p in down if p.element_size() != sizes.item) / sizes.layers
     return low + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)

@@ -1,21 +1,39 @@
-"""Low-rank adapters: train a small difference to frozen weights."""
+"""Low-rank adapters: train a small difference to frozen weights. All that winnow knows of peft stands here.
+
+A model is either plain, one of transformers', or wrapped by peft, which puts "base_layer" and "lora_..." into the names
+of parameters. Elsewhere weights go by the names that the plain model has, or by those in peft's own files.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-import peft
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from winnow import seeds
 from winnow.errors import ConfigError, RunFolderError
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TRAINED = "default"  # peft's name of a model's first adapter
+
+
+def plain_model(model: nn.Module) -> Any:
+    """The transformers model inside peft's wrapper, or the model itself."""
+    unwrap = getattr(model, "get_base_model", None)
+    return model if unwrap is None else unwrap()
+
+
+def has_adapter(model: nn.Module, name: str = TRAINED) -> bool:
+    """Whether the model has an adapter of this name."""
+    return name in getattr(model, "peft_config", {})
 
 
 def add_lora(
@@ -24,15 +42,19 @@ def add_lora(
     """The model with weights W + (alpha / rank) B A on its `targets`, of which only A and B are trained (Hu et al.
     2021, arXiv 2106.09685, eq. 3). B starts at zero: at first nothing changes.
 
-    The same `seed` gives the same A. Raises ConfigError when no module is called like a target.
+    The same `seed` gives the same A. Raises ConfigError when no module is called like a target, and when a target
+    shares its weight with another module: the merged model could not be saved as one of this architecture.
     """
+    import peft  # slow to import, and not needed without an adapter
+
     modules = targets if isinstance(targets, str) else list(targets)
     adapter = peft.LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
-        # peft asks transformers by a name that newer versions warn about
+        # peft asks transformers by a name that newer versions warn about, and warns about what is refused below
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True` and a tied layer", UserWarning)
         torch.manual_seed(seeds.derive(seed, "lora") % 2**63)
         try:
             adapted = peft.get_peft_model(model, adapter)
@@ -40,6 +62,7 @@ def add_lora(
             raise ConfigError(f"model.lora.targets = {modules!r} does not fit this model: {error}") from error
     for config in adapted.peft_config.values():  # a set, which adapter_config.json would list in any order
         config.target_modules = sorted(config.target_modules)
+    _check_not_shared(adapted, modules)
     return cast(nn.Module, adapted)
 
 
@@ -49,15 +72,14 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     Raises RunFolderError when there is none in safetensors (peft would open a pickle instead), or it is not one of
     this model's shape.
     """
+    import peft
+
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise RunFolderError(f"there is no {ADAPTER_WEIGHTS} in {folder}; resume from another checkpoint")
     saved = load_file(folder / ADAPTER_WEIGHTS)
     try:
         result = peft.set_peft_model_state_dict(model, saved)
-        other = [
-            *result.unexpected_keys,
-            *(name for name in result.missing_keys if ".lora_" in name and ".default." in name),
-        ]
+        other = [*result.unexpected_keys, *(name for name in result.missing_keys if _is_of(name, TRAINED))]
     except RuntimeError as error:  # torch's, where shapes differ
         other = [str(error).partition("\n")[2].strip()]
     if other or not saved:
@@ -65,3 +87,116 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
             f"the adapter in {folder} does not belong to this model ({other[:2]} ...); "
             f"resume with the model and the adapter settings that the run started with"
         )
+
+
+def save_adapter(model: Any, folder: Path) -> None:
+    """Write the adapters alone, as peft does."""
+    model.save_pretrained(folder, save_embedding_layers=False)
+
+
+def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Of tensors by the names that they have in `plain_model`, those of the plain model, by its own names."""
+    return ((name.replace(".base_layer.", "."), tensor) for name, tensor in named if ".lora_" not in name)
+
+
+@torch.no_grad()
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Each weight that the active adapter changes as it is with the adapter added in: W + (alpha / rank) B A, in W's
+    precision and on its device, by the name that it has in the plain model.
+
+    They are made one by one, beside the model: merging in place and undoing it would not give W back bit by bit.
+    """
+    for name, module in plain_model(model).named_modules():
+        if hasattr(module, "get_delta_weight"):
+            weight = module.get_base_layer().weight
+            change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
+            yield f"{name}.weight", (weight + change).to(weight.dtype)
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter that is trained, by the names that peft gives its files."""
+    return {
+        _renamed(key, f".{TRAINED}", ""): parameter.detach()
+        for key, parameter in model.named_parameters()
+        if _is_of(key, TRAINED)
+    }
+
+
+def adapter_config(model: Any) -> dict[str, Any]:
+    """What adapter_config.json says of the adapter that is trained."""
+    config = model.peft_config[TRAINED].to_dict()
+    return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+
+
+def down_projections(model: nn.Module) -> list[nn.Parameter]:
+    """The trained A of every adapted layer, [rank, input width]."""
+    return [p for name, p in model.named_parameters() if p.requires_grad and ".lora_A." in name]
+
+
+@contextmanager
+def adapter_off(model: Any) -> Iterator[None]:
+    """The model computes as it did without its adapter."""
+    with model.disable_adapter():
+        yield
+
+
+@contextmanager
+def frozen_adapter_on(model: nn.Module, name: str) -> Iterator[None]:
+    """The model computes with a frozen adapter in place of the trained one."""
+    _activate(model, name)
+    try:
+        yield
+    finally:
+        _activate(model, TRAINED)
+
+
+def frozen_adapter(model: nn.Module, name: str) -> dict[str, Tensor]:
+    """The weights of a frozen adapter, by the names of the trained one's parameters; empty where there is none."""
+    return {
+        _renamed(key, f".{name}", f".{TRAINED}"): parameter.detach()
+        for key, parameter in model.named_parameters()
+        if _is_of(key, name)
+    }
+
+
+@torch.no_grad()
+def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Give a frozen adapter these weights, which go by the names of the trained one's parameters, or those that the
+    trained one has now. It is added where there is none, and not made active.
+    """
+    if not has_adapter(model, name):
+        model.add_adapter(name, model.peft_config[TRAINED])
+        _activate(model, TRAINED)
+    parameters = dict(model.named_parameters())
+    if weights is None:
+        weights = {key: parameter for key, parameter in parameters.items() if _is_of(key, TRAINED)}
+    for key, value in weights.items():
+        parameters[_renamed(key, f".{TRAINED}", f".{name}")].copy_(value)
+
+
+def _activate(model: Any, name: str) -> None:
+    """peft makes the active adapter trainable; only the first one ever is."""
+    model.set_adapter(name)
+    for key, parameter in model.named_parameters():
+        if ".lora_" in key:
+            parameter.requires_grad_(_is_of(key, TRAINED))
+
+
+def _is_of(key: str, name: str) -> bool:
+    """Whether a parameter is one of this adapter's: "...lora_A.default.weight", or "...lora_embedding_A.default"."""
+    return ".lora_" in key and f".{name}." in f"{key}."
+
+
+def _renamed(key: str, old: str, new: str) -> str:
+    return re.sub(rf"{re.escape(old)}(?=\.|$)", new, key)
+
+
+def _check_not_shared(model: nn.Module, targets: object) -> None:
+    plain = plain_model(model)
+    uses = Counter(id(parameter) for _, parameter in plain.named_parameters(remove_duplicate=False))
+    for name, module in plain.named_modules():
+        if hasattr(module, "get_delta_weight") and uses[id(module.get_base_layer().weight)] > 1:
+            raise ConfigError(
+                f"model.lora.targets = {targets!r} would change the weight of {name!r}, which input embedding and "
+                f"output layer of this model share: the merged model would need two; leave it out"
+            )

@@ -1,44 +1,44 @@
-"""A causal language model taken apart: the decoder that makes hidden states, and the head that makes logits."""
+"""A causal language model in two parts: the backbone that makes hidden states, and the head that makes logits."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
+from winnow.models.adapter import plain_model
 
-Halves = tuple[nn.Module, nn.Module]  # decoder, head
+
+class BackboneAndHead(NamedTuple):
+    """Of a causal language model: logits = head(backbone(tokens))."""
+
+    backbone: nn.Module
+    head: nn.Module
 
 
-def decoder_and_head(model: nn.Module) -> Halves:
-    """The two halves of a transformers model, wrapped by peft or not, such that logits = head(decoder(tokens)).
+def backbone_and_head(model: nn.Module) -> BackboneAndHead:
+    """The parts of a transformers model, with an adapter or without.
 
     Raises ConfigError for a model that does more than that (a soft cap, a final scale): its log-probs would be wrong.
     """
-    causal = causal_model(model)
-    decoder, head = causal.get_decoder(), causal.get_output_embeddings()
-    if head is None or not _composes(causal, decoder, head):
+    causal = plain_model(model)
+    backbone, head = causal.get_decoder(), causal.get_output_embeddings()
+    if head is None or not _composes(causal, backbone, head):
         raise ConfigError(
             f"model: the logits of {type(causal).__name__} are not its output layer applied to its last hidden state "
             f"(soft-capped or scaled logits?), so its log-probs would be computed wrongly; choose another model"
         )
-    return cast(nn.Module, decoder), cast(nn.Module, head)
-
-
-def causal_model(model: nn.Module) -> Any:
-    """The transformers model inside a peft wrapper, or the model itself."""
-    unwrap = getattr(model, "get_base_model", None)
-    return model if unwrap is None else unwrap()
+    return BackboneAndHead(backbone, head)
 
 
 def reads_in_pieces(model: nn.Module) -> bool:
     """Whether a text can be read on top of another's keys and values: every token sees all before it (no layer has a
     window), and stands where it is told to.
     """
-    causal = causal_model(model)
+    causal = plain_model(model)
     if "position_ids" not in inspect.signature(causal.get_decoder().forward).parameters:
         return False
     config = causal.config.get_text_config()
@@ -48,7 +48,7 @@ def reads_in_pieces(model: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def _composes(causal: Any, decoder: nn.Module, head: nn.Module) -> bool:
+def _composes(causal: Any, backbone: nn.Module, head: nn.Module) -> bool:
     """Let the head answer with known logits, large enough for a soft cap to bend them, and see what comes out."""
     seen: dict[str, Tensor] = {}
 
@@ -63,6 +63,6 @@ def _composes(causal: Any, decoder: nn.Module, head: nn.Module) -> bool:
         logits = causal(input_ids=tokens, use_cache=False).logits
     finally:
         handle.remove()
-    hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+    hidden = backbone(input_ids=tokens, use_cache=False).last_hidden_state
     same_logits = torch.equal(logits.float(), seen["logits"].float())
     return same_logits and torch.allclose(hidden, seen["hidden"])

@@ -10,7 +10,7 @@ from winnow.errors import DataError
 from winnow.models.load import DTYPES, read_config
 
 
-def outline(path: str, *, dtype: str) -> PreTrainedModel:
+def meta_model(path: str, *, dtype: str) -> PreTrainedModel:
     """The model on the meta device: it can be measured and adapted, and takes no memory. Raises DataError where there
     are no settings, or none that make a causal language model.
     """

@@ -37,6 +37,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.state.checkpoint_cleanup import LEFTOVER, REMOVABLE, clear_leftovers, delete, prune, unused
 from winnow.state.checkpoint_manifest import damages, marks_in, write_manifest
@@ -44,7 +45,6 @@ from winnow.state.checkpoint_names import FOLDER, find, path_of
 from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
 from winnow.state.log_marks import Mark, lost
 
-ADAPTER = "adapter"
 TENSORS = "trainer.safetensors"
 STATE = "trainer.json"
 SPARE = 1.5  # times the last checkpoint's size that must be free
@@ -89,7 +89,7 @@ def save(
 ) -> Checkpoint:
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
-    `write_model` fills a folder (see `write_model_folder`); `tensors` may live anywhere and share no memory; `state` is
+    `write_model` fills a folder (see models/save.py); `tensors` may live anywhere and share no memory; `state` is
     strict JSON; `logs` say where the run's logs end, which are on the disk up to there. A whole checkpoint of this very
     step is left as it is, where the logs still hold what it relies on: it is what the run resumed from.
 
@@ -98,6 +98,8 @@ def save(
     """
     final = path_of(folder, step)
     home = final.parent
+    if not ranks.is_writer():
+        return Checkpoint(final, step, logs=logs)
     notices: list[str] = []
     try:
         check_kind(home, "a folder")
@@ -150,37 +152,6 @@ def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now: {error}; try again, or "
             f"delete it to go on from the one before it"
         ) from error
-
-
-def write_model_folder(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write a Hugging Face model (or one wrapped by peft) and its tokenizer as a folder that loads on its own.
-
-    Parameters keep their precision. A peft model is left as it is: merged weights are computed beside it, because
-    merging and unmerging in place would not give the base weights back bit by bit.
-    """
-    if hasattr(model, "get_base_model"):
-        model.get_base_model().save_pretrained(path, state_dict=_merged(model))
-        model.save_pretrained(path / ADAPTER, save_embedding_layers=False)
-    else:
-        model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-
-
-def _merged(model: Any) -> dict[str, Tensor]:
-    """The base model's state with every adapter added in, under the base model's own names.
-
-    Merged weights go to the CPU one by one, so that a save needs no second model on the device.
-    """
-    base = model.get_base_model()
-    state = {
-        name.replace(".base_layer.", "."): value for name, value in base.state_dict().items() if ".lora_" not in name
-    }
-    for name, module in base.named_modules():
-        if hasattr(module, "get_delta_weight"):
-            weight = module.get_base_layer().weight.detach()
-            delta = sum(module.get_delta_weight(adapter).detach() for adapter in module.active_adapters)
-            state[f"{name}.weight"] = (weight + delta).to("cpu", weight.dtype)
-    return state
 
 
 def _write(

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from winnow import ranks
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
 from winnow.state.disk import InTheWay, check_kind, opened, sync, write_all
@@ -117,12 +118,15 @@ class Logbook:
                 mark = self._marks.get(path.name)
                 end, rest = _end_before(path, step, trusted=math.inf if mark is None else mark.bytes)
                 stays = but_evaluation and _is_evaluation(rest, step)
-                with _refusals(path), opened(path, os.O_WRONLY) as descriptor:
-                    os.ftruncate(descriptor, end + len(rest) * stays)
+                if ranks.is_writer():
+                    with _refusals(path), opened(path, os.O_WRONLY) as descriptor:
+                        os.ftruncate(descriptor, end + len(rest) * stays)
                 self._began[path.name] = (step, end)
         return stays
 
     def _append(self, path: Path, step: int, rows: bytes) -> None:
+        if not ranks.is_writer():
+            return
         if self._began.get(path.name, (-1, 0))[0] < step:  # before writing: a signal may arrive right after it
             self._began[path.name] = (step, path.stat().st_size if path.exists() else 0)
         _append(path, rows)

@@ -15,7 +15,7 @@ from typing import Any, Self
 from winnow.state import checkpoint
 from winnow.state.checkpoint_names import paths
 from winnow.state.prompt_history import History
-from winnow.training.build import REFERENCE, Run
+from winnow.training.build import Run
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Boundary:
 
     step: int
     taken: int  # updates of this process, by which it is known whether the tensors are still those of the boundary
-    optimizer: Mapping[str, Any]
+    learner: Mapping[str, Any]
     history: History
     verifiers: Mapping[str, Any]
 
@@ -32,8 +32,8 @@ class Boundary:
     def of(cls, run: Run, step: int) -> Self:
         return cls(
             step=step,
-            taken=run.optimizer.taken,
-            optimizer=run.optimizer.counts(),
+            taken=run.learner.taken,
+            learner=run.learner.counts(),
             history=run.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
         )
@@ -44,7 +44,7 @@ def untouched(run: Run, before: Boundary) -> bool:
 
     What a probe resets (`probe.outer_reset`) does not count: a resume resets it again, to the same.
     """
-    return run.optimizer.taken == before.taken
+    return run.learner.taken == before.taken
 
 
 def reached(run: Run, before: Boundary) -> Boundary | None:
@@ -62,15 +62,12 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
     Raises as `checkpoint.save`.
     """
     logs = run.logbook.sync(at.step)  # before a checkpoint that presumes their rows
-    tensors, _ = run.optimizer.state()
-    if run.policy.reference is not None:
-        tensors |= {f"{REFERENCE}{name}": value for name, value in run.policy.reference.state().items()}
     return checkpoint.save(
         run.folder,
         at.step,
-        write_model=lambda path: checkpoint.write_model_folder(run.policy.model, run.tokenizer, path),
-        tensors=tensors,
-        state={"optimizer": at.optimizer, "history": at.history.state_dict(), "verifiers": at.verifiers},
+        write_model=lambda path: run.learner.write_model(path, run.tokenizer),
+        tensors=run.learner.state(),
+        state={"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers},
         keep_last=run.config.checkpoint.keep_last + keep,
         logs=logs,
     )

@@ -17,11 +17,10 @@ import transformers
 
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.learner.optimizer import Optimizer
-from winnow.learner.policy import Policy
-from winnow.learner.reference import FrozenCopy, Reference, StartingAdapter
+from winnow.learner.learner import Learner, make_learner
 from winnow.models.adapter import add_lora, load_adapter
-from winnow.models.load import Loaded, load, padding
+from winnow.models.load import Loaded, load
+from winnow.models.save import ADAPTER
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
@@ -31,12 +30,11 @@ from winnow.tasks.stream import PromptStream
 from winnow.training.advice import before_training
 from winnow.training.devices import plan_devices
 from winnow.training.members import Members
+from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import held_out_prompts, longest, training_prompts, training_sampling
 from winnow.training.resolve import check_installed
 from winnow.training.step_metrics import Parity
 from winnow.verify import Verifiers
-
-REFERENCE = "reference/"  # what a checkpoint's tensors of the reference policy are called, before their own names
 
 
 @dataclass
@@ -51,8 +49,7 @@ class Run:
     history: History
     engine: Engine
     verifiers: Verifiers
-    policy: Policy
-    optimizer: Optimizer
+    learner: Learner
     logbook: Logbook
     tokenizer: Any
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
@@ -69,7 +66,9 @@ class Run:
 
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
         """[G] for an allocator that learns from training; None where nobody would read them."""
-        return measured_gradient_norms(self.config, self.policy, groups) if self.members.source == "history" else None
+        if self.members.source != "history":
+            return None
+        return prompt_gradient_norms(self.learner, groups, of=self.config.probe.gradient_norm)
 
     def parity(self) -> Parity:
         """To compare this step's log-probs of engine and policy."""
@@ -96,15 +95,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     devices = tuple(plan.lines())  # before anything takes what is free
     loaded = load_model(config, device, saved)
-    policy = Policy(
-        loaded.model,
-        temperature=config.rollout.temperature,
-        pad_token=padding(loaded.tokenizer, config.model.pad_token),
-        tokens_per_micro_batch=config.update.tokens_per_micro_batch,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-        max_importance=config.update.max_importance,
-        reference=make_reference(config, loaded, device, members.needs, resumed=saved is not None),
-    )
+    learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
     with contextlib.ExitStack() as on_failure:
         verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
         on_failure.callback(verifiers.close)
@@ -119,8 +110,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             history=History(decay=config.probe.decay, remember=members.remember),
             engine=engine,
             verifiers=verifiers,
-            policy=policy,
-            optimizer=make_optimizer(config, policy),
+            learner=learner,
             logbook=logbook,
             tokenizer=loaded.tokenizer,
             devices=devices,
@@ -139,22 +129,13 @@ def close_engine(engine: Engine) -> None:
         close()
 
 
-def measured_gradient_norms(config: Config, policy: Policy, groups: Sequence[Group]) -> FloatArray | None:
-    """[G] the mean gradient norm of each group's correct rollouts, where the configuration asks for it."""
-    of = config.probe.gradient_norm
-    return None if of == "none" else policy.prompt_gradient_norms(groups, of=of)
-
-
 def restore(run: Run, saved: Checkpoint) -> None:
     """Everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
-    reference = {name: tensors.pop(name) for name in list(tensors) if name.startswith(REFERENCE)}
-    run.optimizer.load_state(tensors, state["optimizer"])
-    if run.policy.reference is not None:
-        run.policy.reference.load_state({name.removeprefix(REFERENCE): value for name, value in reference.items()})
+    run.learner.restore(tensors, state["optimizer"])
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
-    run.engine.load(run.policy.weights(), version=saved.step)
+    run.engine.load(run.learner.weights(), version=saved.step)
 
 
 def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -> Loaded:
@@ -171,7 +152,7 @@ def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -
         return loaded
     model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)
     if saved is not None:
-        load_adapter(model, saved.path / checkpoint.ADAPTER)
+        load_adapter(model, saved.path / ADAPTER)
     return dataclasses.replace(loaded, model=model)
 
 
@@ -183,23 +164,3 @@ def engine_context(config: Config, loaded: Loaded) -> EngineContext:
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
         context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
     )
-
-
-def make_reference(
-    config: Config, loaded: Loaded, device: torch.device, needs: frozenset[str], resumed: bool
-) -> Reference | None:
-    """What a KL term measures from: the policy that the run started with. Without such a term, none."""
-    if "ref_logprobs" not in needs:
-        return None
-    if config.model.lora is not None:
-        return StartingAdapter(loaded.model)
-    start = load(config.model.path, dtype=config.model.dtype, device=str(device)).model if resumed else None
-    return FrozenCopy(loaded.model, start)
-
-
-def make_optimizer(config: Config, policy: Policy) -> Optimizer:
-    """Steps of the configuration become updates, which is what a schedule counts."""
-    per_step = config.update.epochs * config.update.updates_per_step
-    options = config.optimizer.model_dump()
-    warmup = options.pop("warmup_steps") * per_step
-    return Optimizer(policy.parameters, **options, warmup_updates=warmup, total_updates=config.steps * per_step)

@@ -24,7 +24,7 @@ from winnow.memory import footprint
 from winnow.memory.plan import MemoryPlan, Part, Phase
 from winnow.memory.usage import capacity
 from winnow.models.adapter import add_lora
-from winnow.models.meta import outline, weight_bytes
+from winnow.models.meta import meta_model, weight_bytes
 from winnow.registry import resolve
 from winnow.training.members import Members
 
@@ -42,7 +42,7 @@ def plan_devices(
     """
     config, lora = members.config, members.config.model.lora
     where = "cuda:0" if device == torch.device("cuda") else str(device)
-    model = outline(config.model.path, dtype=config.model.dtype)
+    model = meta_model(config.model.path, dtype=config.model.dtype)
     if lora is not None:
         model = cast(PreTrainedModel, add_lora(model, **lora.model_dump(), seed=0))
     prompt = config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from winnow import ranks
 from winnow.errors import ConfigError, RunFolderError
 from winnow.models.device import resolve_device
 from winnow.records import StepReport
@@ -99,8 +100,10 @@ def fit(
         run = build(members, folder=folder.path, device=device, saved=saved)
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
-            folder.record(about(inputs=inputs), recorded(changes))
-            for text in (*(c.notice for c in changes), *beginning(folder, resume, saved), *run.notices):
+            if ranks.is_writer():
+                folder.record(about(inputs=inputs), recorded(changes))
+            said = (*(c.notice for c in changes), *beginning(folder, resume, saved), *run.notices)
+            for text in ranks.gather(said):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
             evaluated = run.logbook.truncate_from(done, but_evaluation=same)
@@ -118,7 +121,7 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     def advance(step: int) -> None:
         if (step == 0 or _due(step, config.evaluate.every)) and not (evaluated and step == first_step):
             _evaluate(run, step, watch)
-        if not stop.asked:
+        if not ranks.any_rank(stop.asked):
             plan(run, step)
             watch(report := train_step(run, step))
             for text in notices.of(report):
@@ -128,9 +131,9 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
         for step in range(first_step, config.steps):
             before = Boundary.of(run, step)
-            if not stop.asked:
+            if not ranks.any_rank(stop.asked):
                 _leave_at_will(run, before, stop, partial(advance, step))
-            if stop.asked:
+            if ranks.any_rank(stop.asked):
                 after = reached(run, before)
                 assert after is not None, "a step is left before its first update or not at all"
                 model = _save(run, after, watch) if after.step else None
@@ -140,7 +143,7 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
         last = Boundary.of(run, config.steps)
         model = _save(run, last, watch)
         whole = evaluated and first_step == config.steps
-        if not whole and not stop.asked:
+        if not whole and not ranks.any_rank(stop.asked):
             whole = _leave_at_will(run, last, stop, partial(_evaluate, run, config.steps, watch))
     return Result(run.folder, model, config.steps, interrupted=not whole)
 

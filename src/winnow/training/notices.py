@@ -27,7 +27,7 @@ def beginning(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tupl
 
 def check_skipped(run: Run, step: int) -> None:
     """Raise UpdateError once more updates in a row than `update.max_skipped` could not be taken."""
-    limit, skipped = run.config.update.max_skipped, run.optimizer.not_finite
+    limit, skipped = run.config.update.max_skipped, run.learner.not_finite
     if limit and skipped >= limit:
         raise UpdateError(
             f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "

@@ -14,8 +14,9 @@ import numpy as np
 
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
-from winnow.training.build import Run, measured_gradient_norms
+from winnow.training.build import Run
 from winnow.training.collect import collect
+from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.step_metrics import Clock, Metrics
 
 
@@ -43,8 +44,8 @@ def window(run: Run, step: int) -> range:
 
 def probe(run: Run, step: int) -> Metrics:
     """Sample, score and measure the window's prompts, and plan them. The probe's rollouts are never trained on."""
-    if step > 0:
-        reset(run)
+    if step > 0:  # the released GVM scripts restart the trainer at every window
+        run.learner.reset(run.config.probe.outer_reset)
     clock = Clock()
     with clock("probe"):
         steps = window(run, step)
@@ -52,7 +53,8 @@ def probe(run: Run, step: int) -> Metrics:
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
         groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=(run.seed, "probe", step))
         run.verifiers.check_step(groups)
-        run.history.record_probe(groups, measured_gradient_norms(run.config, run.policy, groups))
+        norms = prompt_gradient_norms(run.learner, groups, of=run.config.probe.gradient_norm)
+        run.history.record_probe(groups, norms)
         planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}
 
@@ -84,15 +86,6 @@ def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
         f"the allocator gave {said} for {prompts} prompts and a budget of {budget}; it must return one integer per "
         f"prompt, 0 or more, which add up to the budget (or to less, where it has a maximum)"
     )
-
-
-def reset(run: Run) -> None:
-    """What the released GVM scripts do between windows, as far as asked: every iteration restarts the trainer."""
-    what = run.config.probe.outer_reset
-    if what in ("optimizer", "both"):
-        run.optimizer.reset()
-    if what in ("reference", "both"):
-        run.policy.reset_reference()
 
 
 def _describe(groups: Sequence[Group], planned: IntArray) -> Metrics:

@@ -33,7 +33,7 @@ def train_step(run: Run, step: int) -> StepReport:
         groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
         groups = fill_values(run, groups)  # N x [L], with a critic only
         groups = fill_advantages(run, groups)  # [N] or N x [L]
-        updates = schedule(  # epochs x updates; weights are set, THEN rows that cannot teach leave
+        updates = schedule(  # epochs x updates; weights are set, THEN sequences that cannot teach leave
             groups,
             run.members.weighting,
             epochs=run.config.update.epochs,
@@ -46,20 +46,20 @@ def train_step(run: Run, step: int) -> StepReport:
         )
 
     with clock("logprobs"):  # old and reference log-probs: once, before the first update
-        updates = run.policy.compute_logprobs(updates, run.members.needs)
+        updates = run.learner.compute_logprobs(updates, run.members.needs)
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
-            for mb in run.policy.micro_batches(batch):
-                out = run.policy.forward(mb, run.members.needs)  # log-probs [T]
+            for mb in run.learner.micro_batches(batch):
+                out = run.learner.forward(mb, run.members.needs)  # log-probs [T]
                 value = run.members.objective(out, mb)  # sum of weight * (importance * loss + terms)
-                run.policy.backward(value.total)
+                run.learner.backward(value.total)
                 tally.add(value, out, mb)
-            tally.close(run.optimizer.step() if batch.sequences else run.optimizer.skip())
+            tally.close(run.learner.step() if batch.sequences else run.learner.skip())
 
     try:
         with clock("sync"):
-            run.engine.load(run.policy.weights(), version=step + 1)
+            run.engine.load(run.learner.weights(), version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
         report = run.logbook.write(step, metrics, groups, updates)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from winnow import ranks
 from winnow.algos.advantage import flat
 from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
@@ -133,7 +134,7 @@ class Tally:
     def close(self, result: UpdateResult) -> None:
         """The update that the added micro-batches made."""
         self.results.append(result)
-        self.loss += 0.0 if result.skipped else self.pending
+        self.loss += 0.0 if result.skipped else ranks.total(self.pending)
         self.pending = 0.0
 
     def metrics(self) -> Metrics:

@@ -11,9 +11,9 @@ import torch
 
 from winnow.engines.base import EngineContext, Tolerance
 from winnow.engines.vllm.engine import visible
-from winnow.engines.vllm.served import FromPolicy, adapter_weights, describe, served_weights
+from winnow.engines.vllm.served import FromPolicy, describe, served_weights
 from winnow.errors import ConfigError, EngineError
-from winnow.models.adapter import add_lora
+from winnow.models.adapter import adapter_weights, add_lora
 from winnow.testing import tiny
 
 

@@ -24,9 +24,9 @@ from torch import nn
 from transformers import Gemma3TextConfig, Qwen2Config
 
 from winnow.errors import ConfigError
-from winnow.learner.gradient_norms import Matrix, prompt_gradient_norms
+from winnow.learner.gradient_norms import Matrix
 from winnow.models.adapter import add_lora
-from winnow.records import Group, Outcome, TrainingSequence
+from winnow.records import TrainingSequence
 
 PRECISION = {torch.float64: 1e-10, torch.float32: 1e-5}
 MATRICES: tuple[Matrix, ...] = ("embedding", "output_head")
@@ -162,32 +162,3 @@ def test_an_embedding_that_scales_is_refused_and_its_head_is_not() -> None:
     with pytest.raises(ConfigError, match=r'more than a table .* "output_head"'):
         scaling.gradient_norms(rows(), of="embedding")
     assert np.all(scaling.gradient_norms(rows(), of="output_head") > 0)
-
-
-def verified(prompt: Sequence[int], verdicts: Sequence[bool | None]) -> Group:
-    """One rollout per verdict; None is a verifier that failed."""
-    made = [row(prompt, [5 + i, 4, 5 + i], index=i) for i in range(len(verdicts))]
-    outcomes = [
-        Outcome(reward=math.nan, correct=None, kind="failed", cause="raised")
-        if verdict is None
-        else Outcome(reward=float(verdict), correct=verdict, kind="correct" if verdict else "wrong")
-        for verdict in verdicts
-    ]
-    rollouts = tuple(r.rollout for r in made)
-    return Group(prompt=row(prompt, []).prompt, rollouts=rollouts, outcomes=tuple(outcomes))
-
-
-@pytest.mark.parametrize("of", MATRICES)
-def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts(of: Matrix) -> None:
-    model = tiny(tie_word_embeddings=of == "embedding")
-    groups = [
-        verified([2], [True, False, True, None]),
-        verified([3], [False]),
-        verified([4], [None]),
-        verified([9], []),
-    ]
-    groups.append(verified([2, 7], [None, True]))
-    got = prompt_gradient_norms(policy(model), groups, of=of)
-    first, third, last = reference(model, [row([2], [5, 4, 5]), row([2], [7, 4, 7]), row([2, 7], [6, 4, 6])], of, 1.0)
-    np.testing.assert_allclose(got, [(first + third) / 2, 0, math.nan, math.nan, last], rtol=1e-10)
-    assert prompt_gradient_norms(policy(model), [], of=of).shape == (0,)

@@ -22,6 +22,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from winnow.errors import ConfigError
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import hidden_states, shares, tokens_shared, tokens_side_by_side
+from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
 from winnow.models.adapter import add_lora
 from winnow.records import Batch, MicroBatch, Prompt, Rollout, TrainingSequence
@@ -123,7 +124,7 @@ def gradient(p: Policy, rows: Sequence[TrainingSequence], *, tokens: int) -> Ten
     """The flat gradient after every micro-batch of the rows."""
     p.model.zero_grad()
     for mb in micro_batches(rows, tokens=tokens, device=p.device, dtype=p.dtype):
-        p.backward(scalar(p.forward(mb).logprobs, mb))
+        scalar(p.forward(mb).logprobs, mb).backward()
     return flat_gradient(p.model)
 
 
@@ -232,7 +233,7 @@ def test_prompt_and_pad_positions_get_no_gradient() -> None:
         hidden.append(output.last_hidden_state)
 
     model.get_decoder().register_forward_hook(watch)
-    p.backward(scalar(p.forward(mb).logprobs, mb))
+    scalar(p.forward(mb).logprobs, mb).backward()
     taught = (hidden[0].grad != 0).any(-1)
     assert taught.tolist() == [[False, False, True, True, True, True], [False, True, False, False, False, False]]
 
@@ -290,7 +291,7 @@ def test_old_logprobs_are_computed_once_under_the_starting_weights() -> None:
     model.get_decoder().register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    batches = p.compute_logprobs([batch(rows), batch(rows[::-1], epoch=1)], {"old_logprobs", "entropy"})
+    batches = compute_logprobs(p, [batch(rows), batch(rows[::-1], epoch=1)], {"old_logprobs", "entropy"})
     assert sum(fed) == len(rows)
     expected = {r.key: plain_logprobs(model, r).detach().numpy() for r in rows}
     with torch.no_grad():
@@ -303,15 +304,15 @@ def test_old_logprobs_are_computed_once_under_the_starting_weights() -> None:
 
 def test_old_logprobs_reach_the_micro_batch_in_token_order() -> None:
     p = policy(tiny())
-    (annotated,) = p.compute_logprobs([batch(rows_of_many_lengths())], {"old_logprobs"})
-    mb = micro(annotated.sequences)
+    (filled,) = compute_logprobs(p, [batch(rows_of_many_lengths())], {"old_logprobs"})
+    mb = micro(filled.sequences)
     assert mb.old_logprobs is not None
     torch.testing.assert_close(p.forward(mb).logprobs, mb.old_logprobs, rtol=0, atol=1e-12)
 
 
-def test_annotate_without_need_does_nothing() -> None:
+def test_what_is_not_needed_is_not_computed() -> None:
     batches = [batch(rows_of_many_lengths())]
-    assert policy(tiny()).compute_logprobs(batches, set()) == batches
+    assert compute_logprobs(policy(tiny()), batches, set()) == batches
 
 
 def test_dropout_is_off() -> None:
@@ -411,8 +412,8 @@ def test_checkpointing_a_layer_that_drops_out_by_itself_is_refused() -> None:
         policy(build(config, torch.float32), gradient_checkpointing=True)
 
 
-def test_dataclass_fields_of_a_batch_survive_annotation() -> None:
-    (after,) = policy(tiny()).compute_logprobs([batch(rows_of_many_lengths(), epoch=2)], {"old_logprobs"})
+def test_a_batch_keeps_its_place_when_logprobs_are_filled() -> None:
+    (after,) = compute_logprobs(policy(tiny()), [batch(rows_of_many_lengths(), epoch=2)], {"old_logprobs"})
     assert after.epoch == 2
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from winnow.learner.policy import Policy
-from winnow.records import Batch, Prompt, Rollout, TrainingSequence
+from winnow.records import Prompt, Rollout, TrainingSequence
 from winnow.testing import tiny
 
 
@@ -14,7 +14,7 @@ from winnow.testing import tiny
 def test_a_rollout_that_only_stops_teaches_stopping(finish):
     loaded = tiny()
     (stop,) = loaded.stop_tokens[:1]
-    row = TrainingSequence(
+    sequence = TrainingSequence(
         prompt=Prompt(id="p", tokens=np.array([7, 8]), text="", answer=None, task="t"),
         rollout=Rollout(index=0, tokens=np.array([stop]), logprobs=np.array([-6.0]), text="", finish=finish, version=0),
         group=0,
@@ -22,7 +22,7 @@ def test_a_rollout_that_only_stops_teaches_stopping(finish):
         weight=1.0,
     )
     policy = Policy(loaded.model, temperature=1.0, pad_token=stop, tokens_per_micro_batch=64)
-    (mb,) = policy.micro_batches(Batch(epoch=0, sequences=(row,)))
+    (mb,) = policy.micro_batches([sequence])
     assert mb.mask.tolist() == [True]
-    policy.backward(-(mb.advantages * policy.forward(mb).logprobs)[mb.mask].sum())
+    (-(mb.advantages * policy.forward(mb).logprobs)[mb.mask].sum()).backward()
     assert loaded.model.get_output_embeddings().weight.grad[stop].abs().max() > 0

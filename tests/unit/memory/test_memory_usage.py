@@ -20,7 +20,7 @@ from winnow.memory.usage import MIB, Gauge, capacity, left_in_groups, room
 from winnow.metrics import check
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
-from winnow.models.meta import outline, weight_bytes
+from winnow.models.meta import meta_model, weight_bytes
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
 
 LORA = {"rank": 4, "alpha": 8.0, "targets": "all-linear", "seed": 0}
@@ -32,8 +32,8 @@ def sized(tensors):
 
 
 def bundled(dtype="float32", *, lora=False):
-    """The bundled policy twice: as it is, and its outline."""
-    real, drawn = load("bundled", dtype=dtype).model, outline("bundled", dtype=dtype)
+    """The bundled policy twice: as it is, and without its weights."""
+    real, drawn = load("bundled", dtype=dtype).model, meta_model("bundled", dtype=dtype)
     return (add_lora(real, **LORA), add_lora(drawn, **LORA)) if lora else (real, drawn)
 
 
@@ -67,7 +67,7 @@ def saved_bytes(of, batch):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        of.forward(of.micro_batches(batch)[0])
+        of.forward(of.micro_batches(batch.sequences)[0])
     return sum(size for address, size in storages.items() if address not in parameters)
 
 
@@ -89,9 +89,9 @@ def test_weights_gradients_and_moments_are_exact(dtype, lora):
         total_updates=1,
     )
     batch = Batch(epoch=0, sequences=rows(2, prompt=3, length=4))
-    for mb in trained.micro_batches(batch):
+    for mb in trained.micro_batches(batch.sequences):
         out = trained.forward(mb)
-        trained.backward(Objective(lambda out, mb: (-out.logprobs, {}))(out, mb).total)
+        Objective(lambda out, mb: (-out.logprobs, {}))(out, mb).total.backward()
     assert gradient_bytes(drawn) == sized(p.grad for p in real.parameters() if p.grad is not None)
     optimizer.step()
     moments, _ = optimizer.state()
@@ -139,8 +139,8 @@ def test_the_policy_s_chunk_is_the_one_that_is_planned_for():
     assert inspect.signature(Policy).parameters["chunk_tokens"].default == CHUNK_TOKENS
 
 
-def test_an_outline_takes_no_memory():
-    assert {p.device.type for p in outline("bundled", dtype="float32").parameters()} == {"meta"}
+def test_a_model_without_weights_takes_no_memory():
+    assert {p.device.type for p in meta_model("bundled", dtype="float32").parameters()} == {"meta"}
 
 
 def test_this_machine_has_some_memory_and_not_all_of_it_is_free():
@@ -227,7 +227,6 @@ import torch
 from winnow.memory.usage import Gauge
 from winnow.learner.policy import Policy
 from winnow.models.load import load
-from winnow.records import Batch
 
 sys.path.insert(0, {folder!r})
 from test_memory_usage import rows
@@ -235,8 +234,8 @@ from test_memory_usage import rows
 torch.set_num_threads(1)
 
 def peak(policy, count, prompt, length):
-    batch = Batch(epoch=0, sequences=rows(count, prompt=prompt, length=length))
-    policy.backward(policy.forward(policy.micro_batches(batch)[0]).logprobs.sum())
+    (mb,) = policy.micro_batches(rows(count, prompt=prompt, length=length))
+    policy.forward(mb).logprobs.sum().backward()
     gauge = Gauge()
     gauge.read("update")
     return gauge.metrics()["memory/update/cpu/peak_resident"]

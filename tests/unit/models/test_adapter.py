@@ -1,17 +1,35 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import winnow
 from winnow.errors import ConfigError, RunFolderError
-from winnow.models.adapter import add_lora, load_adapter
+from winnow.models.adapter import (
+    adapter_off,
+    adapter_weights,
+    add_lora,
+    frozen_adapter,
+    frozen_adapter_on,
+    has_adapter,
+    load_adapter,
+    merged_weights,
+    plain_model,
+    plain_names,
+    save_adapter,
+    set_frozen_adapter,
+)
+
+SOURCE = Path(winnow.__file__).parent
 
 
-def base(dtype: torch.dtype = torch.float64) -> nn.Module:
+def base(dtype: torch.dtype = torch.float64, *, tied: bool = False) -> nn.Module:
     config = LlamaConfig(
         vocab_size=13,
         hidden_size=8,
@@ -20,6 +38,7 @@ def base(dtype: torch.dtype = torch.float64) -> nn.Module:
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=32,
+        tie_word_embeddings=tied,
     )
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -51,16 +70,106 @@ def test_the_seed_decides_the_start_and_the_shared_stream_stays_where_it_was() -
     assert not any(torch.equal(one[name], other[name]) for name in one if "lora_A" in name)
 
 
+def taught(model: nn.Module, seed: int = 0) -> nn.Module:
+    """With adapters that change something."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data.normal_(generator=generator)
+    return model
+
+
 def test_merged_weights_are_base_plus_delta() -> None:
-    model = add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=4)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            parameter.data.normal_(generator=torch.Generator().manual_seed(0))
+    model = taught(add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=4))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     layer = "model.layers.1.self_attn.q_proj"
     a, b = (adapters(model)[f"base_model.model.{layer}.lora_{x}.default.weight"] for x in "AB")
-    merged = model.merge_and_unload().state_dict()
+    merged = dict(merged_weights(model))
+    assert list(merged) == [f"model.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)]
     torch.testing.assert_close(merged[f"{layer}.weight"], base().state_dict()[f"{layer}.weight"] + 3.0 * b @ a)
-    torch.testing.assert_close(merged["lm_head.weight"], base().state_dict()["lm_head.weight"], rtol=0, atol=0)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "embed_tokens")])
+def test_the_merge_has_the_bits_that_both_of_its_readers_had(dtype: torch.dtype, targets: object) -> None:
+    """An engine added and rounded where the weights are, a checkpoint on the way to the CPU. A bfloat16 model's adapter
+    is float32.
+    """
+    model = taught(add_lora(base(dtype), rank=2, alpha=5.0, targets=targets, seed=4))
+    merged = dict(merged_weights(model))
+    for name, module in plain_model(model).named_modules():
+        if hasattr(module, "get_delta_weight"):
+            weight, delta = module.get_base_layer().weight.detach(), module.get_delta_weight("default").detach()
+            assert delta.dtype == (torch.float32 if dtype == torch.bfloat16 else dtype)
+            assert torch.equal(merged[f"{name}.weight"], (weight + delta).to(dtype))
+            assert torch.equal(merged.pop(f"{name}.weight"), (weight + sum([delta])).to("cpu", dtype))
+    assert not merged
+
+
+def test_names_are_those_of_the_plain_model() -> None:
+    plain = base()
+    names = list(dict(plain.named_parameters()))
+    model = add_lora(plain, rank=2, alpha=6.0, targets="all-linear", seed=4)
+    assert plain_model(model) is plain is plain_model(plain)
+    assert (has_adapter(plain_model(base())), has_adapter(model), has_adapter(model, "other")) == (False, True, False)
+    assert [name for name, _ in plain_names(plain.named_parameters())] == names
+
+
+@pytest.mark.parametrize("targets", [("q_proj",), ("q_proj", "embed_tokens")])
+def test_an_adapter_goes_by_the_names_in_its_file(targets: tuple[str, ...], tmp_path: Path) -> None:
+    model = taught(add_lora(base(), rank=2, alpha=6.0, targets=targets, seed=4))
+    save_adapter(model, tmp_path)
+    saved, own = load_file(tmp_path / "adapter_model.safetensors"), adapter_weights(model)
+    assert own.keys() == saved.keys()
+    assert all(torch.equal(own[name], value) for name, value in saved.items())
+
+
+@pytest.mark.parametrize("targets", [("q_proj",), ("q_proj", "embed_tokens")])
+def test_a_frozen_second_adapter_and_the_base_come_and_go(targets: tuple[str, ...]) -> None:
+    tokens = torch.tensor([[1, 2, 3]])
+
+    def logits(of: nn.Module) -> Tensor:
+        return of(input_ids=tokens).logits
+
+    plain, model = base(), taught(add_lora(base(), rank=2, alpha=6.0, targets=targets, seed=4))
+    assert frozen_adapter(model, "second") == {}
+    set_frozen_adapter(model, "second")
+    first, trained = logits(model), list(adapters(model))
+    kept = {name: value.clone() for name, value in frozen_adapter(model, "second").items()}
+    assert list(kept) == trained
+    taught(model, seed=1)
+    now = logits(model)
+    assert not torch.allclose(now, first)
+    with frozen_adapter_on(model, "second"):
+        assert torch.equal(logits(model), first)
+        assert list(adapters(model)) == trained, "what is trained stays so, whichever is on"
+    with adapter_off(model):
+        assert torch.equal(logits(model), logits(plain))
+    assert torch.equal(logits(model), now)
+    assert list(adapters(model)) == trained
+    set_frozen_adapter(model, "second")
+    with frozen_adapter_on(model, "second"):
+        assert torch.equal(logits(model), now)
+    set_frozen_adapter(model, "second", kept)
+    with frozen_adapter_on(model, "second"):
+        assert torch.equal(logits(model), first)
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_one_role_of_a_shared_matrix_cannot_be_adapted_alone(target: str) -> None:
+    add_lora(base(), rank=2, alpha=6.0, targets=("q_proj", target), seed=0)
+    with pytest.raises(ConfigError, match=rf"targets = \['q_proj', '{target}'\] would change .*{target}.*leave it out"):
+        add_lora(base(tied=True), rank=2, alpha=6.0, targets=("q_proj", target), seed=0)
+
+
+def test_no_other_file_knows_peft() -> None:
+    knows = re.compile(
+        r"import peft|[\"']\.lora_|lora_[AB]\b|base_layer|get_(base|delta)_|peft_config|active_adapters"
+        r"|(disable|set|add)_adapter\("
+    )
+    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if knows.search(path.read_text("utf-8"))}
+    assert found == {"models/adapter.py"}
 
 
 def test_an_unknown_target_is_refused() -> None:

@@ -17,7 +17,7 @@ from published_models import make
 from winnow.errors import ConfigError, DataError
 from winnow.models.architecture import CONFIGS, architecture
 from winnow.models.load import describe, ends, load, load_tokenizer, padding, stop_tokens
-from winnow.models.meta import outline
+from winnow.models.meta import meta_model
 from winnow.models.model_folder import BUNDLED, _brought
 
 TOKENIZER = load_tokenizer("bundled")
@@ -363,7 +363,7 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
     """transformers would bring its code from the hub."""
     for key in ("attn_implementation", "_attn_implementation"):
         edit(folder / "config.json", **{key: "owner/kernel"})
-    assert outline(str(folder), dtype="float32").config._attn_implementation == "sdpa"
+    assert meta_model(str(folder), dtype="float32").config._attn_implementation == "sdpa"
     shutil.copy(BUNDLED / "model.safetensors", folder)
     assert load(str(folder)).model.config._attn_implementation == "sdpa"
 

@@ -16,6 +16,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from winnow.errors import RunFolderError
+from winnow.models.save import write_model_folder
 from winnow.state import checkpoint
 
 
@@ -228,7 +229,7 @@ def assert_same_bits(a, b):
 def test_a_full_model_resumes_bit_by_bit_from_its_folder(tmp_path, dtype, tied):
     model = tiny(dtype, tied=tied)
     path = checkpoint.save(
-        tmp_path, 1, write_model=lambda folder: checkpoint.write_model_folder(model, tokenizer(), folder),
+        tmp_path, 1, write_model=lambda folder: write_model_folder(model, tokenizer(), folder),
         tensors={}, state={}, keep_last=1,
     ).path  # fmt: skip
 
@@ -249,7 +250,7 @@ def test_a_lora_model_is_saved_merged_for_use_and_apart_for_resuming(tmp_path, d
                 parameter.normal_()
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    checkpoint.write_model_folder(model, tokenizer(), tmp_path)
+    write_model_folder(model, tokenizer(), tmp_path)
 
     assert_same_bits(model.state_dict(), before)
     resumed = peft.PeftModel.from_pretrained(tiny(dtype), tmp_path / "adapter", is_trainable=True)

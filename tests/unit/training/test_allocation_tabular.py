@@ -23,6 +23,7 @@ from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
 from winnow.testing import group_of
 from winnow.training.probe import plan
+from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 
 REPOSITORY = Path(__file__).parents[3]
 G, PER_STEP, N = 16, 8, 16
@@ -44,8 +45,11 @@ class Table:
         drawn = [(rng.random(n) < self.rates[p.id]).astype(float) for p, n in zip(prompts, counts, strict=True)]
         return [group_of(d, prompt=p.id, lengths=[2] * len(d)) for p, d in zip(prompts, drawn, strict=True)]
 
-    def prompt_gradient_norms(self, groups, *, of):
-        return np.array([self.norms[g.prompt.id] if g.correct.any() else 0.0 for g in groups])
+    def gradient_norms(self, sequences, *, of):
+        return np.array([self.norms[sequence.prompt.id] for sequence in sequences])
+
+    def reset(self, what):
+        assert what == "none"
 
     def prop_1(self):
         """{id: share} at the true values."""
@@ -67,7 +71,7 @@ def run_of(table, allocate, source, seed=0):
         prompts=PromptStream(table.prompts, per_step=PER_STEP, seed=("table",)),
         history=History(decay=config.probe.decay),
         engine=table,
-        policy=table,
+        learner=table,
         verifiers=SimpleNamespace(  # the table's groups are judged already
             submit=None, collect=lambda groups: groups, check_step=lambda groups: None
         ),
@@ -83,7 +87,7 @@ def walk(run, steps):
         prompts = run.prompts.take(step)
         counts = run.history.plan(prompts, step)
         groups = run.engine.generate(prompts, counts, None, seed=(run.seed, "rollout", step))
-        norms = run.policy.prompt_gradient_norms(groups, of="embedding") if run.members.source == "history" else None
+        norms = prompt_gradient_norms(run.learner, groups, of="embedding") if run.members.source == "history" else None
         run.history.observe(groups, norms)
         found.append({prompt.id: int(n) for prompt, n in zip(prompts, counts, strict=True)})
     return found

@@ -13,7 +13,7 @@ import winnow
 from winnow.config_file import validate
 from winnow.records import PromptStats
 from winnow.state.logbook import read_metrics, read_rollouts
-from winnow.training.probe import reset, starts_window, window
+from winnow.training.probe import starts_window, window
 from winnow.training.resolve import resolve_members
 
 # A random policy's texts pass or fail by their first character, or by the prompt they answer.
@@ -195,22 +195,6 @@ def test_where_nothing_was_solved_the_plan_is_uniform(probed):
     assert rows[0]["plan/unsolved"] == 8
     assert rows[0]["plan/count_min"] == rows[0]["plan/count_max"] == 4
     assert [row["budget/updates"] for row in rows] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [("none", []), ("optimizer", ["optimizer"]), ("reference", ["reference"]), ("both", ["optimizer", "reference"])],
-)
-def test_what_is_reset_between_windows(what, expected):
-    done = []
-    reset(
-        SimpleNamespace(
-            config=validate({"probe": {"outer_reset": what}}),
-            optimizer=SimpleNamespace(reset=lambda: done.append("optimizer")),
-            policy=SimpleNamespace(reset_reference=lambda: done.append("reference")),
-        )
-    )
-    assert done == expected
 
 
 def test_a_reset_optimizer_forgets_at_a_new_window_and_not_before(probed, tmp_path):

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_names
 from winnow.errors import ConfigError
+from winnow.models.adapter import (
+    adapter_config,
+    adapter_weights,
+    has_adapter,
+    merged_weights,
+    plain_model,
+    plain_names,
+)
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import Part
 
@@ -98,7 +104,7 @@ def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> 
 
     With `adapter`, the policy's adapter is served beside the plain model. Raises ConfigError where it has none.
     """
-    if adapter and not hasattr(context.model, "peft_config"):
+    if adapter and not has_adapter(context.model):
         raise ConfigError("rollout.engine.lora = 'adapter', but no model.lora is trained; set one, or leave this out")
     model = plain_model(context.model)
     config = copy.deepcopy(model.config)
@@ -119,12 +125,6 @@ def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> 
     )
 
 
-def plain_model(model: Any) -> Any:
-    """The transformers model inside a peft wrapper, or the model itself."""
-    unwrap = getattr(model, "get_base_model", None)
-    return model if unwrap is None else unwrap()
-
-
 def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     """Raise EngineError unless the names are a policy's, and every trained parameter is among them."""
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
@@ -134,43 +134,14 @@ def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
 def served_weights(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The plain model's weights by its own names: `weights` where they say anything, the module's own elsewhere.
 
-    An adapter is added to copies, W + (alpha / rank) B A of Hu et al. 2021 (arXiv 2106.09685, eq. 3): the base is never
-    written. Its A and B are read from the module, so `weights` must be the module's own. Tied weights appear once.
+    An adapter is added to copies. Its A and B are read from the module, so `weights` must be the module's own. Tied
+    weights appear once.
     """
     given = {id(p): weights[name] for name, p in model.named_parameters() if name in weights}
-    merged = {id(base): weight for base, weight in _merged(plain_model(model))}
-    return {name: merged.get(id(p), given.get(id(p), p)).detach() for name, p in _plain_parameters(model)}
-
-
-def adapter_weights(model: Any) -> dict[str, Tensor]:
-    """The adapter that is trained, by the names that peft gives its files."""
-    (name,) = model.active_adapters
-    return {
-        key.replace(f".{name}.", "."): p.detach()
-        for key, p in model.named_parameters()
-        if ".lora_" in key and f".{name}." in key
-    }
-
-
-def adapter_config(model: Any) -> dict[str, Any]:
-    """What adapter_config.json says of the adapter that is trained."""
-    (name,) = model.active_adapters
-    config = model.peft_config[name].to_dict()
-    return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    own = {name: given.get(id(p), p).detach() for name, p in _plain_parameters(model)}
+    return {**own, **dict(merged_weights(model))}
 
 
 def _plain_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Those of the plain model, by the names they have without an adapter."""
-    for name, parameter in plain_model(model).named_parameters():
-        if ".lora_" not in name:
-            yield name.replace(".base_layer.", "."), parameter
-
-
-@torch.no_grad()
-def _merged(model: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every weight that an adapter changes, with what becomes of it."""
-    for module in model.modules():
-        if hasattr(module, "get_delta_weight"):
-            base = module.get_base_layer().weight
-            change = sum(module.get_delta_weight(name) for name in module.active_adapters)
-            yield base, (base + change).to(base.dtype)
+    """Those of the plain model, by the names they have without an adapter; tied ones once."""
+    return plain_names(plain_model(model).named_parameters())

@@ -1,0 +1,152 @@
+"""The learner: policy, optimizer and reference behind one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from winnow.config import Config
+from winnow.learner.gradient_norms import Matrix
+from winnow.learner.model_input import AnySequence
+from winnow.learner.old_logprobs import compute_logprobs
+from winnow.learner.optimizer import Optimizer, UpdateResult
+from winnow.learner.policy import Policy
+from winnow.learner.policy_module import PolicyModule
+from winnow.learner.reference import FrozenAdapter, FrozenCopy, Reference
+from winnow.models.load import Loaded, load, padding
+from winnow.models.save import write_model_folder
+from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput
+
+REFERENCE = "reference/"  # what the names of the reference's tensors begin with, among those of `Learner.state`
+
+
+class Learner:
+    """What a training step asks of the model that it trains.
+
+    An update is `micro_batches`, `forward` and `backward` for each of them, and `step`; or `skip`, where the batch is
+    empty.
+    """
+
+    def __init__(self, policy: Policy, optimizer: Optimizer, reference: Reference | None = None) -> None:
+        self._policy = policy
+        self._optimizer = optimizer
+        self._reference = reference
+
+    @property
+    def device(self) -> torch.device:
+        return self._policy.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of log-probs: float64 for a float64 model, else float32, whatever the weights are kept in."""
+        return self._policy.dtype
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What is trained, by name."""
+        return self._policy.parameters
+
+    @property
+    def taken(self) -> int:
+        """Updates of this process, begun ones included: as long as it stands, so do parameters and moments."""
+        return self._optimizer.taken
+
+    @property
+    def not_finite(self) -> int:
+        """The last updates in a row that a gradient which is not finite made it skip."""
+        return self._optimizer.not_finite
+
+    def compute_logprobs(self, batches: Sequence[Batch], needs: Collection[str]) -> list[Batch]:
+        """The batches with old and reference log-probs, as far as in `needs`; see old_logprobs.py."""
+        return compute_logprobs(self._policy, batches, needs, reference=self._reference)
+
+    def micro_batches(self, batch: Batch) -> list[MicroBatch]:
+        """A batch in pieces that fit in memory, where and in the precision in which the policy computes."""
+        return self._policy.micro_batches(batch.sequences)
+
+    def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:
+        """Log-probs [T] of the completion tokens given what stands before them; the entropy [T] if in `needs`."""
+        return self._policy.forward(mb, needs)
+
+    def backward(self, scalar: Tensor) -> None:
+        """Add the scalar's gradient to that of the batch's earlier micro-batches."""
+        scalar.backward()  # type: ignore[no-untyped-call]
+
+    def step(self) -> UpdateResult:
+        """One update from the gradients, which are cleared. A gradient that is not finite changes nothing else."""
+        return self._optimizer.step()
+
+    def skip(self) -> UpdateResult:
+        """The update of an empty batch: only the schedule advances."""
+        return self._optimizer.skip()
+
+    def weights(self) -> dict[str, Tensor]:
+        """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
+        return self._policy.weights()
+
+    def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
+        """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
+        return self._policy.gradient_norms(sequences, of=of)
+
+    def reset(self, what: Literal["none", "optimizer", "reference", "both"]) -> None:
+        """Forget the optimizer's moments, measure distances from the policy as it is now, or both."""
+        if what in ("optimizer", "both"):
+            self._optimizer.reset()
+        if what in ("reference", "both") and self._reference is not None:
+            self._reference.reset()
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments and reference by name, for safetensors. The tensors are the live ones: write them now."""
+        moments, _ = self._optimizer.state()
+        reference = {} if self._reference is None else self._reference.state()
+        return {**moments, **{f"{REFERENCE}{name}": value for name, value in reference.items()}}
+
+    def counts(self) -> dict[str, Any]:
+        """What else a resume needs, for JSON."""
+        return self._optimizer.counts()
+
+    def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
+        """Continue where `state` and `counts` were taken. Raises RunFolderError when they are of other parameters."""
+        reference = {name: value for name, value in tensors.items() if name.startswith(REFERENCE)}
+        moments = {name: value for name, value in tensors.items() if name not in reference}
+        self._optimizer.load_state(moments, counts)
+        if self._reference is not None:
+            self._reference.load_state({name.removeprefix(REFERENCE): value for name, value in reference.items()})
+
+    def write_model(self, path: Path, tokenizer: Any) -> None:
+        """Write the policy as a folder that any Hugging Face program loads; see models/save.py."""
+        write_model_folder(self._policy.model, tokenizer, path)
+
+
+def make_learner(config: Config, loaded: Loaded, *, needs: Collection[str], resumed: bool) -> Learner:
+    """The learner of a loaded model; `resumed` says that its parameters are no longer those the run started with."""
+    policy = Policy(
+        loaded.model,
+        temperature=config.rollout.temperature,
+        pad_token=padding(loaded.tokenizer, config.model.pad_token),
+        tokens_per_micro_batch=config.update.tokens_per_micro_batch,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        max_importance=config.update.max_importance,
+    )
+    reference = _reference(config, policy.module, resumed) if "ref_logprobs" in needs else None
+    return Learner(policy, _optimizer(config, policy), reference)
+
+
+def _reference(config: Config, policy: PolicyModule, resumed: bool) -> Reference:
+    """What a KL term measures from: the policy that the run started with."""
+    if config.model.lora is not None:
+        return FrozenAdapter(policy)
+    start = load(config.model.path, dtype=config.model.dtype, device=str(policy.device)).model if resumed else None
+    return FrozenCopy(policy, start)
+
+
+def _optimizer(config: Config, policy: Policy) -> Optimizer:
+    """Steps of the configuration become updates, which is what a schedule counts."""
+    per_step = config.update.epochs * config.update.updates_per_step
+    options = config.optimizer.model_dump()
+    warmup = options.pop("warmup_steps") * per_step
+    return Optimizer(policy.parameters, **options, warmup_updates=warmup, total_updates=config.steps * per_step)

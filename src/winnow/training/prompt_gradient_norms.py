@@ -1,0 +1,33 @@
+"""G_i, the mean gradient norm of a prompt's correct rollouts, by which GVM allocates rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from winnow.learner.gradient_norms import Matrix
+from winnow.learner.learner import Learner
+from winnow.learner.model_input import PromptAndRollout
+from winnow.records import FloatArray, Group
+
+
+def prompt_gradient_norms(
+    learner: Learner, groups: Sequence[Group], *, of: Matrix | Literal["none"]
+) -> FloatArray | None:
+    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, under the present weights; None
+    where they are not asked for.
+
+    Yao et al. 2025, arXiv 2505.02391, Algorithm 2, with the norm inside the mean as there (Proposition 1 has the root
+    of the mean square). 0 where no rollout is correct, NaN where none was verified.
+    """
+    if of == "none":
+        return None
+    correct = [[r for r, right in zip(g.rollouts, g.correct, strict=True) if right] for g in groups]
+    sequences = [PromptAndRollout(g.prompt, r) for g, rollouts in zip(groups, correct, strict=True) for r in rollouts]
+    counts = np.array([len(rollouts) for rollouts in correct], dtype=np.int64)
+    owners = np.repeat(np.arange(len(groups)), counts)
+    totals = np.bincount(owners, weights=learner.gradient_norms(sequences, of=of), minlength=len(groups))
+    verified = np.array([group.valid.any() for group in groups], dtype=np.bool_)
+    return np.where(verified, totals / np.maximum(counts, 1), np.nan)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.training.prompt_gradient_norms import prompt_gradient_norms
+
+
+def verified(prompt: str, verdicts: Sequence[bool | None]) -> Group:
+    """One rollout per verdict; None is a verifier that failed."""
+    outcomes = [
+        Outcome(reward=math.nan, correct=None, kind="failed", cause="raised")
+        if verdict is None
+        else Outcome(reward=float(verdict), correct=verdict, kind="correct" if verdict else "wrong")
+        for verdict in verdicts
+    ]
+    rollouts = tuple(
+        Rollout(index=i, tokens=np.array([i + 1]), logprobs=np.array([-1.0]), text="", finish="stop", version=0)
+        for i in range(len(verdicts))
+    )
+    of = Prompt(id=prompt, tokens=np.array([2]), text="", answer=None, task="t")
+    return Group(prompt=of, rollouts=rollouts, outcomes=tuple(outcomes))
+
+
+def learner(asked: list[tuple[str, int]]) -> SimpleNamespace:
+    """A rollout's norm is ten to the power of its index."""
+
+    def gradient_norms(sequences, *, of):
+        assert of == "embedding"
+        asked.extend((s.prompt.id, s.rollout.index) for s in sequences)
+        return np.array([10.0**s.rollout.index for s in sequences])
+
+    return SimpleNamespace(gradient_norms=gradient_norms)
+
+
+def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts() -> None:
+    groups = [
+        verified("two", [True, False, True, None]),
+        verified("none right", [False]),
+        verified("none verified", [None]),
+        verified("none sampled", []),
+        verified("one", [None, True]),
+    ]
+    asked: list[tuple[str, int]] = []
+    got = prompt_gradient_norms(learner(asked), groups, of="embedding")
+    np.testing.assert_array_equal(got, [(1 + 100) / 2, 0, math.nan, math.nan, 10])
+    assert asked == [("two", 0), ("two", 2), ("one", 1)]
+
+
+@pytest.mark.parametrize("groups", [[], [verified("p", [False])]])
+def test_where_nothing_is_correct_there_is_nothing_to_pass(groups: list[Group]) -> None:
+    got = prompt_gradient_norms(learner([]), groups, of="embedding")
+    np.testing.assert_array_equal(got, np.zeros(len(groups)))
+
+
+def test_norms_that_are_not_asked_for_are_not_taken() -> None:
+    assert prompt_gradient_norms(SimpleNamespace(), [verified("p", [True])], of="none") is None
