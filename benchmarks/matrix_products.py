@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from winnow.engines.native.kv_cache import Layout
+from winnow.engines.native.kv_cache import KVCacheSpec
 from winnow.records import Group, Prompt
 
 
@@ -28,7 +28,7 @@ class Work:
     rows: list[int]  # tokens fed at once: the prompts first, then a token of each living rollout
     groups: list[list[int]]  # living rollouts of each prompt, per step
     prompt_tokens: list[int]
-    layout: Layout
+    spec: KVCacheSpec
     query_heads: int
 
 
@@ -44,7 +44,7 @@ def of(model: PreTrainedModel, prompts: Sequence[Prompt], groups: Sequence[Group
         rows=[sum(len(prompt.tokens) for prompt in prompts), *(sum(step) for step in living)],
         groups=living,
         prompt_tokens=[len(prompt.tokens) for prompt in prompts],
-        layout=Layout.of(model),
+        spec=KVCacheSpec.of(model),
         query_heads=model.config.num_attention_heads,
     )
 
@@ -64,7 +64,7 @@ def seconds(work: Work) -> dict[str, float]:
 
 def _attention(work: Work) -> float:
     """Queries times keys and weights times values, over the prompts (one product per step) and over own tokens."""
-    heads, width = work.layout.heads, work.layout.width
+    heads, width = work.spec.heads, work.spec.width
     prompt, asking = max(work.prompt_tokens), work.query_heads // heads
     most = max(max(step) for step in work.groups)
     keys = torch.randn(len(work.prompt_tokens), heads, width, prompt)
@@ -75,7 +75,7 @@ def _attention(work: Work) -> float:
     start = time.perf_counter()
     for column, step in enumerate(work.groups, start=1):
         members, rows = max(step) * asking, sum(step)
-        for _ in range(work.layout.layers):
+        for _ in range(work.spec.layers):
             on_prompt[:, :, :members] @ keys
             weights[:, :, :members] @ keys.mT
             on_own[:rows] @ own[:rows, :, :, :column]

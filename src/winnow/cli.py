@@ -163,7 +163,7 @@ def check(
     from winnow.commands.first_prompt import unasked
     from winnow.commands.run_settings import toml
     from winnow.config import load
-    from winnow.memory.plan import in_bytes
+    from winnow.memory.sizes import in_bytes
     from winnow.report.text import safe, wrapped
     from winnow.training.members import resolve_members
 

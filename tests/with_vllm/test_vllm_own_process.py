@@ -63,5 +63,5 @@ def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path
 
 def child() -> int:
     """The process of the engine, which is a child of this one."""
-    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "second_process_child"], capture_output=True)
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "winnow.engines.process.child"], capture_output=True)
     return int(found.stdout)

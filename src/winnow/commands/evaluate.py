@@ -20,13 +20,14 @@ from winnow.algos.estimators import pass_at_k
 from winnow.commands.first_prompt import FirstPrompt, unasked
 from winnow.commands.run_settings import settings_for
 from winnow.config import Config, Evaluate, Member, dump, merge
+from winnow.engines.base import make_engine
 from winnow.errors import ConfigError
 from winnow.models.device import resolve_device
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.report.text import accuracies, duration, percent, quoted, safe
 from winnow.state.log_rows import encode
-from winnow.training.build import close_engine, engine_context, evaluation_sampling, held_out_prompts, load_model
+from winnow.training.build import engine_context, evaluation_sampling, held_out_prompts, load_model
 from winnow.training.evaluation import Evaluation, evaluate
 from winnow.training.members import KEYS, check_installed, resolve_members
 from winnow.verify import Verifiers
@@ -108,8 +109,8 @@ def evaluate_model(config: Config, base: Path) -> Measured:
     loaded = load_model(config, resolve_device(config.device), None)
     with contextlib.ExitStack() as stack:
         verifiers = stack.enter_context(Verifiers(members.reward, **config.verify.model_dump(), base=base))
-        engine = members.engine(engine_context(config, loaded))
-        stack.callback(close_engine, engine)
+        engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)
+        stack.callback(engine.close)
         found = evaluate(
             engine,
             verifiers,

@@ -18,7 +18,7 @@ import transformers
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector
 from winnow.config import Config, Update
-from winnow.engines.base import Engine, EngineContext
+from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.engines.stopping import divide_stops
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
@@ -32,7 +32,7 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
 from winnow.tasks.templates import Rendered, check_context, render
-from winnow.training.devices import plan_devices
+from winnow.training.device_plan import plan_devices
 from winnow.training.members import Advantage, Allocator, Critic, Members, Source, Weighting, check_installed
 from winnow.training.step_metrics import Parity
 from winnow.verify import Verifiers
@@ -80,11 +80,11 @@ class Run:
         return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
 
     def close(self) -> None:
-        """End the verify workers, and the engine where it has anything to end."""
+        """End the verify workers and the engine."""
         try:
             self.verifiers.close()
         finally:
-            close_engine(self.engine)
+            self.engine.close()
 
 
 def build(members: Members, *, folder: Path, device: torch.device, saved: Checkpoint | None = None) -> Run:
@@ -112,8 +112,8 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     with contextlib.ExitStack() as on_failure:
         verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
         on_failure.callback(verifiers.close)
-        engine = members.engine(engine_context(config, loaded))
-        on_failure.callback(close_engine, engine)
+        engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)
+        on_failure.callback(engine.close)
         run = Run(
             config=config,
             folder=folder,
@@ -151,13 +151,6 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             restore(run, saved)
         on_failure.pop_all()
     return run
-
-
-def close_engine(engine: Engine) -> None:
-    """End the processes of an engine that has any; most have nothing to close."""
-    close = getattr(engine, "close", None)
-    if close is not None:
-        close()
 
 
 def longest(prompts: Sequence[Prompt]) -> int:

@@ -12,6 +12,7 @@ import torch
 from winnow.errors import ConfigError, RunFolderError, UpdateError
 from winnow.models.device import resolve_device
 from winnow.records import StepReport
+from winnow.registry import resolve
 from winnow.state import checkpoint
 from winnow.state.input_digests import Digests, digests
 from winnow.state.logbook import METRICS
@@ -94,7 +95,14 @@ def fit(
         changes: tuple[Change, ...] = ()
         if resume:
             inputs = digests(config, members.base)
-            changes = compare(folder.before, about(inputs=inputs), run=folder.path, step=done, allow=allow_change)
+            changes = compare(
+                folder.before,
+                about(inputs=inputs),
+                run=folder.path,
+                step=done,
+                may_change=_engine_may_change(members),
+                allow=allow_change,
+            )
         run = build(members, folder=folder.path, device=device, saved=saved)
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
@@ -106,6 +114,12 @@ def fit(
             return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
+
+
+def _engine_may_change(members: Members) -> list[str]:
+    """The keys of the engine's options that a resume may change, as the engine declares them."""
+    engine = resolve("engine", members.config.rollout.engine.use, base=members.base)
+    return [f"rollout.engine.{name}" for name in engine.traits.get("may_change", ())]
 
 
 def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:

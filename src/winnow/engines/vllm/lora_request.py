@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Adapter:
+class ServedAdapter:
     """The one adapter that a vLLM engine holds. vLLM reads adapters from folders; each lives as long as it is read."""
 
     def __init__(self, engine: Any, config: Mapping[str, Any]) -> None:

@@ -1,0 +1,54 @@
+"""Which device does what, and whether the run fits: a configuration's members joined to a memory plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from winnow.memory.demand import Demand, sampling_requests
+from winnow.memory.plan import MemoryPlan
+from winnow.memory.planner import plan_memory
+from winnow.models.adapter import add_lora
+from winnow.models.meta import outline
+from winnow.registry import Entry, resolve, said_by_name
+from winnow.training.members import Members
+
+
+def plan_devices(
+    members: Members, device: torch.device, *, longest_prompt: int | None = None, memory: int | None = None
+) -> MemoryPlan:
+    """The plan of a run with its policy on `device`, whose prompts have at most `longest_prompt` tokens, or as many as
+    the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here.
+
+    Of an engine that declares neither `memory` nor `job` nothing is said but its name. Reads the model's settings, and
+    no weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
+    """
+    config, lora = members.config, members.config.model.lora
+    model = outline(config.model.path, dtype=config.model.dtype)
+    if lora is not None:
+        model = cast(PreTrainedModel, add_lora(model, **lora.model_dump(), seed=0))
+    engine = resolve("engine", config.rollout.engine.use, base=members.base)
+    demand = Demand(
+        config=config,
+        options={**{name: option.default for name, option in engine.options.items()}, **config.rollout.engine.options},
+        model=model,
+        prompt_tokens=config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt,
+        device="cuda:0" if device == torch.device("cuda") else str(device),
+        device_bytes=memory,
+        requests=sampling_requests(config, probes=members.source == "probe"),
+    )
+    return plan_memory(
+        demand,
+        needs=members.needs,
+        job=_declared(engine, "job", lambda demand: f"{config.rollout.engine.label} samples"),
+        engine_parts=_declared(engine, "memory", lambda demand: ()),
+    )
+
+
+def _declared(engine: Entry, trait: str, otherwise: Callable[[Demand], Any]) -> Callable[[Demand], Any]:
+    """A trait that is a function of the demand; where it is a user's and raises, that is a ConfigError."""
+    declared = engine.traits.get(trait, otherwise)
+    return said_by_name(f"{trait!r} of the engine {engine.name!r}", declared, declared)
