@@ -184,6 +184,12 @@ def test_stop_token_is_kept_and_is_what_stops(engine: Engine) -> None:
         assert rollout.finish == "stop" or len(rollout.tokens) == SAMPLING.max_new_tokens
 
 
+def test_an_engine_may_be_closed_more_than_once(engine: Engine) -> None:
+    engine.generate(PROMPTS[:1], [1], SAMPLING, seed=(0,))
+    engine.close()
+    engine.close()
+
+
 def test_length_is_a_finish(engine: Engine) -> None:
     rollouts = flat(engine.generate(PROMPTS, [4] * 5, Sampling(max_new_tokens=1), seed=(0, 2)))
     assert {len(rollout.tokens) for rollout in rollouts} == {1}

@@ -91,7 +91,7 @@ class HuggingFace:
         self.version = version
 
     def close(self) -> None:
-        """See `Engine`; its memory goes with this object."""
+        """See `Engine`; there is nothing to end, and its memory is freed with this object."""
 
     def _generate(
         self,

@@ -1,4 +1,4 @@
-"""What a run demands of its engine: the one argument of the functions by which an engine says what it will take."""
+"""What a run demands of its engine: the argument of the functions `memory` and `job` that an engine declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that a run will take, part by part: said in a few lines, and refused where a device has less."""
+"""Memory that a run will take, part by part: printed in a few lines, and refused where a device has less."""
 
 from __future__ import annotations
 

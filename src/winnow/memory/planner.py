@@ -23,7 +23,7 @@ def plan_memory(
     job: Callable[[Demand], str],
     engine_parts: Callable[[Demand], Iterable[MemoryPart]],
 ) -> MemoryPlan:
-    """The plan of a run: what the policy takes, and what its engine says of itself.
+    """The plan of a run: the parts of the policy, and those that its engine declares.
 
     `needs` are the extra log-probs that loss and terms read ("old_logprobs", "ref_logprobs") and "entropy". `job` gives
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.

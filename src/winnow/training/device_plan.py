@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from transformers import PreTrainedModel
@@ -13,7 +12,7 @@ from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
 from winnow.models.adapter import add_lora
 from winnow.models.meta import outline
-from winnow.registry import Entry, resolve, said_by_name
+from winnow.registry import resolve, said_by_name
 from winnow.training.members import Members
 
 
@@ -23,8 +22,8 @@ def plan_devices(
     """The plan of a run with its policy on `device`, whose prompts have at most `longest_prompt` tokens, or as many as
     the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here.
 
-    Of an engine that declares neither `memory` nor `job` nothing is said but its name. Reads the model's settings, and
-    no weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
+    An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings, and no
+    weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
     """
     config, lora = members.config, members.config.model.lora
     model = outline(config.model.path, dtype=config.model.dtype)
@@ -40,15 +39,13 @@ def plan_devices(
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe"),
     )
+    job = engine.traits.get("job", lambda demand: f"{config.rollout.engine.label} samples")
+    parts = engine.traits.get("memory", lambda demand: ())
     return plan_memory(
         demand,
         needs=members.needs,
-        job=_declared(engine, "job", lambda demand: f"{config.rollout.engine.label} samples"),
-        engine_parts=_declared(engine, "memory", lambda demand: ()),
+        job=said_by_name(f"'job' of the engine {engine.name!r}", job, job),
+        engine_parts=said_by_name(
+            f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
+        ),
     )
-
-
-def _declared(engine: Entry, trait: str, otherwise: Callable[[Demand], Any]) -> Callable[[Demand], Any]:
-    """A trait that is a function of the demand; where it is a user's and raises, that is a ConfigError."""
-    declared = engine.traits.get(trait, otherwise)
-    return said_by_name(f"{trait!r} of the engine {engine.name!r}", declared, declared)

@@ -103,6 +103,14 @@ def test_the_memory_stays_for_the_next_request() -> None:
     assert engine._decoder is not kept
 
 
+def test_a_closed_engine_holds_no_keys_and_values() -> None:
+    engine = native(context())
+    engine.generate(prompts(5), [2], Sampling(max_new_tokens=3), seed=(0,))
+    assert engine.key_value_bytes > 0
+    engine.close()
+    assert engine.key_value_bytes == 0
+
+
 def test_what_earlier_requests_left_changes_no_bit() -> None:
     """A resumed run has not seen the evaluations of the run that it goes on."""
     wanted, counts, sampling = prompts(5, 9), [30, 20], Sampling(max_new_tokens=20)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from winnow.errors import EngineError
 
-MOST_SHAPES = 128  # recorded shapes; the oldest goes
+MOST_SHAPES = 128  # recorded; then the oldest is dropped
 
 
 class CudaGraphs:
-    """Recorded steps by their shape. A step works on tensors that stay where they are, and may be repeated."""
+    """Recorded steps by their shape. A step may be repeated, and works on tensors whose addresses do not change."""
 
     def __init__(self) -> None:
         self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}

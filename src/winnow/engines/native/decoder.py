@@ -156,7 +156,7 @@ def check_attention(model: PreTrainedModel) -> None:
     if len(decoder.cache.attended) != decoder.cache.spec.layers:
         raise _unfit("layers that do not attend through transformers' attention interface")
     if not plain.isfinite().all():
-        return  # broken weights, of which sampling says more
+        return  # broken weights, which sampling reports
     off = float((decoded - plain).abs().max() / plain.std().clamp(min=1e-9))
     if not off <= (HALF_GAP if plain.dtype.itemsize < 4 else GAP):
         raise _unfit(f"layers that attend in a way of their own: decoded logits are off by {off:.2g} of their spread")

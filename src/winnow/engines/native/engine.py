@@ -122,7 +122,7 @@ class Native:
         if self._decoder is None or not self._decoder.capacity.covers(needed):
             joined = needed if self._decoder is None else self._decoder.capacity.joined(needed)
             fits = self._tokens is None or joined.tokens() <= self._tokens
-            self._decoder = None  # its memory goes before more is taken
+            self._decoder = None  # frees its memory before more is allocated
             self._decoder = Decoder(self._model, joined if fits else needed, CudaGraphs() if self._graphs else None)
         return self._decoder
 

@@ -1,4 +1,4 @@
-"""What the native engine says of itself before a run: its memory parts, and its line in the device plan."""
+"""The native engine in the device plan: its sentence and its memory parts."""
 
 from __future__ import annotations
 

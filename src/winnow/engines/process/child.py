@@ -90,8 +90,8 @@ def end_with_the_trainer(trainer: int) -> None:
     """Start a guard process that kills this one, everything it starts, and itself once the other end of the pipe
     `trainer` is closed.
 
-    The kernel closes it however the trainer ends, and neither an engine that hangs nor processes that the engine leaves
-    behind can keep the guard from its work.
+    The kernel closes it however the trainer ends, and the guard works even where the engine hangs or has left processes
+    behind.
     """
     subprocess.Popen(["/bin/sh", "-c", "trap '' INT TERM HUP; read -r _; kill -KILL 0"], stdin=trainer)
     os.close(trainer)

@@ -4,8 +4,8 @@
         "winnow.engines.vllm.engine:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
-Rollouts come back over a socket, each as soon as it is finished; weights go over in shared memory. The trainer says
-which version of the weights it wants rollouts of, and an engine that has another one refuses.
+Rollouts come back over a socket, each as soon as it is finished; weights go over in shared memory. Every request names
+the version of the weights, and an engine that has another one raises EngineError.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def second_process(
     """Start a process, make the engine `make(**options)` in it, and wait until it is made.
 
     `make` is "module:function" or "file.py:function" (relative to the working directory), `options` can be pickled, and
-    `environment` is added to the trainer's before anything is imported. `timeout_seconds` is the longest that the
-    process may stay silent (not finish one more rollout, or not finish taking weights) before it is killed.
+    `environment` is added to the trainer's before anything is imported. The process is killed after `timeout_seconds`
+    without a reply: not one more rollout is finished, or weights are not taken.
 
     Raises EngineError when the process ends or is not ready within `start_seconds`, ConfigError for options that cannot
     be pickled, and the error of `make` where that is a WinnowError.
@@ -65,7 +65,7 @@ def second_process(
 
 
 class SecondProcess:
-    """See `second_process`. Once its process has ended, every request repeats why."""
+    """See `second_process`. Once its process has ended, every request raises EngineError with the reason."""
 
     def __init__(
         self, make: MakeEngine, timeout_seconds: float, start_seconds: float, environment: Mapping[str, str]

@@ -16,7 +16,7 @@ from typing import IO
 
 from winnow.engines.process.messages import Channel
 
-STOP_SECONDS = 10.0  # for a process to end by itself, once it is told to; vLLM on two devices takes 6
+STOP_SECONDS = 10.0  # for a process to exit by itself once its channel is closed; vLLM on two devices takes 6
 LAST_LINES = 20
 _LINE_BYTES = 1000
 _MODULE = ("-P", "-u", "-X", "faulthandler", "-m", "winnow.engines.process.child")

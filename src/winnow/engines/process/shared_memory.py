@@ -1,7 +1,7 @@
 """Weights in memory that two processes see: one flat buffer per set of parameters, written by one, read by the other.
 
-The memory is a file without a name. Both processes hold it open, and it is gone with the last of them, whichever way
-they end: nothing is ever left in /dev/shm, and the size that a container gives to /dev/shm does not limit it.
+The memory is a file without a name. Both processes have it open, and the kernel frees it when the last of them has
+ended: nothing is ever left in /dev/shm, and the size that a container gives to /dev/shm does not limit it.
 """
 
 from __future__ import annotations

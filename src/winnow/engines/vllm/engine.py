@@ -1,7 +1,7 @@
 """vLLM as an engine: rollouts from its scheduler and kernels, on weights of its own.
 
 It starts with random weights; the policy's come in through vLLM's weight-transfer interface, at the start as after
-every update, and every worker knows which version it has copied. vLLM is imported when the engine is made.
+every update, and every worker records which version it has copied. vLLM is imported when the engine is made.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServedAdapter:
-    """The one adapter that a vLLM engine holds. vLLM reads adapters from folders; each lives as long as it is read."""
+    """The one adapter that a vLLM engine serves. vLLM reads it from a folder, which is removed once it is read."""
 
     def __init__(self, engine: Any, config: Mapping[str, Any]) -> None:
         """`config` is what peft writes into adapter_config.json."""

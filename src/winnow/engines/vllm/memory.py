@@ -1,4 +1,4 @@
-"""What vLLM takes and where it samples, said before a run without importing vLLM."""
+"""vLLM in the device plan: its sentence and its memory parts, without importing it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def job(demand: Demand) -> str:
 
 
 def memory(demand: Demand) -> Iterator[MemoryPart]:
-    """vLLM takes a share of its devices and plans within it. To a process of its own, weights go by way of memory that
-    both share.
+    """vLLM takes a share of each of its devices, for weights, keys and values together, unless `key_value_gib` sets the
+    latter. Weights reach a process of its own through shared memory of their size.
     """
     options, weights = demand.options, weight_bytes(demand.model)
     for device in _devices(_first_device(demand), options["tensor_parallel"]):

@@ -62,7 +62,7 @@ class PassedTensors(WeightTransferEngine):  # type: ignore[misc]
         self.model.load_weights(update_info.weights.items())
 
     def finish_weight_update(self) -> None:
-        """Bring the weights into the form that the kernels want; from here on they are of the version that arrived."""
+        """Bring the weights into the form that the kernels need; then the model has the version that has arrived."""
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
             _pack_heads(self.model)
