@@ -9,6 +9,7 @@ winnow runs the same checks over its registry: registering is enrolling.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from winnow.algos.advantage import flat
 from winnow.algos.objective import Objective
+from winnow.engines.base import EngineContext, make_engine
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
 from winnow.records import (
@@ -29,6 +31,7 @@ from winnow.records import (
     Prompt,
     PromptStats,
     Rollout,
+    Sampling,
 )
 from winnow.seeds import Rng, generator
 
@@ -174,6 +177,44 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
             assert counts.sum() == budget, f"{counts.sum()} rollouts planned from a budget of {budget}"
             if len(set(map(str, rates))) == 1:
                 assert np.ptp(counts) <= 1, f"prompts that look the same got {counts}"
+
+
+def check_engine(engine: Callable[..., Any], **options: Any) -> None:
+    """Groups follow prompts and counts, every rollout is announced once and has the version of the weights, log-probs
+    are the policy's within the tolerance that the engine declares, and `close` may be called twice.
+    """
+    loaded = tiny()
+    context = EngineContext(
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=8
+    )
+    made = make_engine(partial(engine, **options), context, name=getattr(engine, "__name__", repr(engine)))
+    prompts = [Prompt(id=f"p{n}", tokens=np.arange(1, n), text="", answer=None, task="testing") for n in (3, 5, 9)]
+    made.load(dict(loaded.model.named_parameters()), version=1)
+    announced: list[Rollout] = []
+    groups = made.generate(
+        prompts, [4, 0, 7], Sampling(max_new_tokens=6), seed=("contract",), on_rollout=lambda _, r: announced.append(r)
+    )
+    assert [group.prompt.id for group in groups] == ["p3", "p5", "p9"], "one group per prompt, in prompt order"
+    assert [[r.index for r in g.rollouts] for g in groups] == [list(range(n)) for n in (4, 0, 7)], (
+        "as many rollouts of a prompt as its count, in index order"
+    )
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert sorted(map(id, announced)) == sorted(map(id, rollouts)), "on_rollout gets every rollout, and each once"
+    assert {r.version for r in rollouts} == {made.version} == {1}, "rollouts have the version of the last load"
+    gaps = np.concatenate([_logprob_gaps(loaded.model, g.prompt, r) for g in groups for r in g.rollouts])
+    assert gaps.mean() <= made.logprob_tolerance.mean, f"log-probs are off by {gaps.mean():.2g} nats on average"
+    for _ in range(2):
+        made.close()
+
+
+@torch.no_grad()
+def _logprob_gaps(model: Any, prompt: Prompt, rollout: Rollout) -> FloatArray:
+    """[L] |engine's log-prob - policy's| of every token of a rollout."""
+    tokens = torch.from_numpy(np.concatenate([prompt.tokens, rollout.tokens]))[None].to(model.device)
+    logits = model(input_ids=tokens).logits[0, len(prompt.tokens) - 1 : -1].double()
+    found = logits.log_softmax(-1).gather(-1, tokens[0, len(prompt.tokens) :, None])[:, 0]
+    gaps: FloatArray = np.abs(rollout.logprobs - found.numpy(force=True))
+    return gaps
 
 
 def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:
