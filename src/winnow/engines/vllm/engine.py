@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DTYPES = ("float32", "bfloat16")
-MAY_CHANGE = ("gpu_memory_utilization", "key_value_gib", "timeout_seconds", "start_seconds")  # memory and time limits
 
 Seconds = Annotated[float, Field(gt=0)]
 Cuda = Annotated[str, Field(pattern=r"^cuda(:\d+)?$")]
@@ -60,7 +59,14 @@ def fits(config: Config) -> None:
         kernel_rank(lora.rank)
 
 
-@register("engine", requires="vllm", fits=fits, memory=memory, job=job, may_change=MAY_CHANGE)
+@register(
+    "engine",
+    requires="vllm",
+    fits=fits,
+    memory=memory,
+    job=job,
+    may_change=("gpu_memory_utilization", "key_value_gib", "timeout_seconds", "start_seconds"),
+)
 def vllm(
     context: EngineContext,
     *,
