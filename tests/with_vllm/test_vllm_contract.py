@@ -45,9 +45,17 @@ def engine(policy: torch.nn.Module) -> Iterator[Engine]:
     made.close()
 
 
+def spelling(policy: torch.nn.Module) -> torch.nn.Module:
+    """The two bytes of "é" as likely as "a" and ">": with vLLM's random numbers it would not come up otherwise."""
+    first, second, a, end = contract.merging().convert_tokens_to_ids(["<0xC3>", "<0xA9>", "a", ">"])
+    with torch.no_grad():
+        policy.lm_head.weight[[first, second]] = policy.lm_head.weight[[a, end]]
+    return policy
+
+
 @pytest.fixture(scope="module")
 def merging_engine() -> Iterator[Engine]:
-    made = contract.build("vllm", contract.tiny("llama"), tokens=contract.merging)
+    made = contract.build("vllm", spelling(contract.tiny("llama")), tokens=contract.merging)
     yield made
     made.close()
 
