@@ -134,6 +134,9 @@ class Replay:
         """There is nothing for the weights to change."""
         self.version = version
 
+    def close(self) -> None:
+        """See `Engine`."""
+
     def _again(self, prompt: Prompt) -> Group:
         rollouts = self._groups[prompt.id].rollouts
         return Group(prompt=prompt, rollouts=tuple(dataclasses.replace(r, version=self.version) for r in rollouts))

@@ -21,6 +21,7 @@ from typing import Any
 import frame
 
 import winnow
+from winnow.engines.vllm.weight_transfer import PassedTensors
 from winnow.records import StepReport
 
 VLLM = {"use": "vllm", "compiled": False, "key_value_gib": 0.25}
@@ -78,18 +79,16 @@ def train(*, output: str | None = None, engine: dict[str, Any] | None = None, **
 
 @contextmanager
 def nothing_copied() -> Iterator[None]:
-    from winnow.engines.vllm.weight_transfer import Road  # imports vLLM
+    honest = PassedTensors.receive_weights
 
-    honest = Road.receive_weights
-
-    def forgetful(self: Road, info: Any) -> None:
+    def forgetful(self: PassedTensors, info: Any) -> None:
         honest(self, info) if info.version == 0 else setattr(self, "_arriving", info.version)
 
-    Road.receive_weights = forgetful
+    PassedTensors.receive_weights = forgetful
     try:
         yield
     finally:
-        Road.receive_weights = honest
+        PassedTensors.receive_weights = honest
 
 
 def killed() -> dict[str, Any]:

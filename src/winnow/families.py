@@ -7,7 +7,7 @@ A new extension point is a `Family` here and a check of its contract; nothing el
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
@@ -90,10 +90,13 @@ class TermTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTraits(Traits):
-    """What must be known of an engine before it is made. Everything else it says itself once it is there."""
+    """What must be known of an engine before it is made. The functions take a `memory.demand.Demand`."""
 
     requires: str | None = None  # a package that has to be installed
     fits: Callable[[Any], None] | None = None  # of a Config; raises ConfigError for what it cannot do
+    memory: Callable[[Any], Iterable[Any]] | None = None  # its memory parts, for the plan
+    job: Callable[[Any], str] | None = None  # where it samples and with which weights, in a sentence of the plan
+    may_change: Sequence[str] = ()  # its options that a resume may change: they compute nothing
 
 
 T_co = TypeVar("T_co", bound=Traits, covariant=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from winnow.algos.advantage import flat
 from winnow.algos.objective import Objective, Term
-from winnow.engines.base import Engine, EngineContext
+from winnow.engines.base import EngineContext, make_engine
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
 from winnow.records import (
@@ -208,43 +208,6 @@ def check_term(term: Callable[..., Any]) -> None:
     assert slope is None or torch.isfinite(slope).all(), "a masked NaN reached the gradient"
 
 
-def check_engine(make: Callable[[EngineContext], Engine]) -> None:
-    """Groups follow prompts and counts; every rollout is announced once and stamped with the version; `load` takes a
-    newer one. Sampled from a tiny policy; tests/contract holds winnow's own engines to much more.
-    """
-    policy = tiny()
-    engine = make(
-        EngineContext(
-            model=policy.model, tokenizer=policy.tokenizer, stop_tokens=policy.stop_tokens, max_rollouts_at_once=4
-        )
-    )
-    prompts = [Prompt(id=f"p{n}", tokens=np.arange(n + 2), text="", answer=None, task="testing") for n in range(3)]
-    heard: list[str] = []
-    try:
-        for version in (engine.version, engine.version + 1):
-            if version > engine.version:
-                weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
-                engine.load(weights, version=version)
-            groups = engine.generate(
-                prompts,
-                [2, 0, 3],
-                Sampling(max_new_tokens=4),
-                seed=("contract",),
-                on_rollout=lambda prompt, rollout: heard.append(f"{prompt.id}#{rollout.index}"),
-            )
-            assert [group.prompt.id for group in groups] == ["p0", "p1", "p2"], "one group per prompt, in order"
-            assert [len(group.rollouts) for group in groups] == [2, 0, 3], "counts[i] rollouts of prompt i"
-            for group in groups:
-                for place, rollout in enumerate(group.rollouts):
-                    assert rollout.index == place, "rollouts stand in the order of their index"
-                    assert rollout.version == version, f"a rollout of version {rollout.version}, not {version}"
-                    assert len(rollout.tokens) == len(rollout.logprobs) <= 4, "a log-prob per token, 4 tokens at most"
-            assert sorted(heard) == ["p0#0", "p0#1", "p2#0", "p2#1", "p2#2"], "every rollout is announced once"
-            heard.clear()
-    finally:
-        getattr(engine, "close", lambda: None)()
-
-
 def check_allocator(allocator: Callable[..., Any]) -> None:
     """[G] counts >= 0 that add up to the budget; equal stats give equal counts (+-1); nothing known is no excuse."""
     nan = float("nan")
@@ -268,6 +231,44 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
 
 def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.zeros_like(out.logprobs), {}
+
+
+def check_engine(engine: Callable[..., Any], **options: Any) -> None:
+    """Groups follow prompts and counts, every rollout is announced once and has the version of the weights, log-probs
+    are the policy's within the tolerance that the engine declares, and `close` may be called twice.
+    """
+    loaded = tiny()
+    context = EngineContext(
+        model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=8
+    )
+    made = make_engine(functools.partial(engine, **options), context, name=getattr(engine, "__name__", repr(engine)))
+    prompts = [Prompt(id=f"p{n}", tokens=np.arange(1, n), text="", answer=None, task="testing") for n in (3, 5, 9)]
+    made.load(dict(loaded.model.named_parameters()), version=1)
+    announced: list[Rollout] = []
+    groups = made.generate(
+        prompts, [4, 0, 7], Sampling(max_new_tokens=6), seed=("contract",), on_rollout=lambda _, r: announced.append(r)
+    )
+    assert [group.prompt.id for group in groups] == ["p3", "p5", "p9"], "one group per prompt, in prompt order"
+    assert [[r.index for r in g.rollouts] for g in groups] == [list(range(n)) for n in (4, 0, 7)], (
+        "as many rollouts of a prompt as its count, in index order"
+    )
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    assert sorted(map(id, announced)) == sorted(map(id, rollouts)), "on_rollout gets every rollout, and each once"
+    assert {r.version for r in rollouts} == {made.version} == {1}, "rollouts have the version of the last load"
+    gaps = np.concatenate([_logprob_gaps(loaded.model, g.prompt, r) for g in groups for r in g.rollouts])
+    assert gaps.mean() <= made.logprob_tolerance.mean, f"log-probs are off by {gaps.mean():.2g} nats on average"
+    for _ in range(2):
+        made.close()
+
+
+@torch.no_grad()
+def _logprob_gaps(model: Any, prompt: Prompt, rollout: Rollout) -> FloatArray:
+    """[L] |engine's log-prob - policy's| of every token of a rollout."""
+    tokens = torch.from_numpy(np.concatenate([prompt.tokens, rollout.tokens]))[None].to(model.device)
+    logits = model(input_ids=tokens).logits[0, len(prompt.tokens) - 1 : -1].double()
+    found = logits.log_softmax(-1).gather(-1, tokens[0, len(prompt.tokens) :, None])[:, 0]
+    gaps: FloatArray = np.abs(rollout.logprobs - found.numpy(force=True))
+    return gaps
 
 
 def _check_mask(loss: Callable[..., Any], mb: MicroBatch) -> None:

@@ -22,11 +22,13 @@ from transformers import (
 )
 
 import winnow.engines  # noqa: F401
-from winnow.engines.base import Engine, EngineContext
+from winnow.engines.base import Engine, EngineContext, Tolerance
 from winnow.engines.process.engine import second_process
+from winnow.engines.scripted import Scripted
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.registry import members
+from winnow.testing import check_engine
 
 CHARACTERS = "0123456789+-=abcdefghijklmnop "
 STOP = len(CHARACTERS)
@@ -182,6 +184,41 @@ def test_stop_token_is_kept_and_is_what_stops(engine: Engine) -> None:
         assert (rollout.finish == "stop") == (rollout.tokens[-1] == STOP)
         assert STOP not in rollout.tokens[:-1]
         assert rollout.finish == "stop" or len(rollout.tokens) == SAMPLING.max_new_tokens
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_public_check_passes(name: str) -> None:
+    check_engine(members("engine")[name].function, **OPTIONS.get(name, {}))
+
+
+def quiet(self: Scripted, *request: Any, on_rollout: Any = None, **more: Any) -> list[Group]:
+    return Scripted.generate(self, *request, **more)
+
+
+def shortened(self: Scripted, prompts: Any, counts: Sequence[int], *request: Any, **more: Any) -> list[Group]:
+    return Scripted.generate(self, prompts, [min(1, count) for count in counts], *request, **more)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generate": quiet}, "on_rollout gets every rollout"),
+        ({"generate": shortened}, "as many rollouts of a prompt as its count"),
+        ({"load": lambda self, weights, version: None}, "the version of the last load"),
+        ({"logprob_tolerance": Tolerance(mean=1.0, tail=1.0)}, "log-probs are off by"),
+    ],
+    ids=["quiet", "shortened", "stale", "untrue"],
+)
+def test_the_public_check_names_what_is_broken(changes: dict[str, Any], message: str) -> None:
+    broken = type("Broken", (Scripted,), changes)
+    with pytest.raises(AssertionError, match=message):
+        check_engine(lambda context: broken(context, OPTIONS["scripted"]["script"]))
+
+
+def test_an_engine_may_be_closed_more_than_once(engine: Engine) -> None:
+    engine.generate(PROMPTS[:1], [1], SAMPLING, seed=(0,))
+    engine.close()
+    engine.close()
 
 
 def test_length_is_a_finish(engine: Engine) -> None:

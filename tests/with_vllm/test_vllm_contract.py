@@ -24,7 +24,12 @@ contract.SIZES |= {"hidden_size": 128}
 contract.ARCHITECTURES["qwen3"] = (partial(Qwen3Config, head_dim=32), Qwen3ForCausalLM)
 contract.OPTIONS["vllm"] = {"compiled": False, "key_value_gib": 0.1}
 
-OTHERS = {"test_engines_agree_token_by_token"}  # vLLM draws its own random numbers
+# vLLM draws its own random numbers; the public check is about the engines that need no package
+OTHERS = {
+    "test_engines_agree_token_by_token",
+    "test_the_public_check_passes",
+    "test_the_public_check_names_what_is_broken",
+}
 globals().update({k: v for k, v in vars(contract).items() if k.startswith("test_") and k not in OTHERS})
 
 
@@ -40,9 +45,17 @@ def engine(policy: torch.nn.Module) -> Iterator[Engine]:
     made.close()
 
 
+def spelling(policy: torch.nn.Module) -> torch.nn.Module:
+    """The two bytes of "é" as likely as "a" and ">": with vLLM's random numbers it would not come up otherwise."""
+    first, second, a, end = contract.merging().convert_tokens_to_ids(["<0xC3>", "<0xA9>", "a", ">"])
+    with torch.no_grad():
+        policy.lm_head.weight[[first, second]] = policy.lm_head.weight[[a, end]]
+    return policy
+
+
 @pytest.fixture(scope="module")
 def merging_engine() -> Iterator[Engine]:
-    made = contract.build("vllm", contract.tiny("llama"), tokens=contract.merging)
+    made = contract.build("vllm", spelling(contract.tiny("llama")), tokens=contract.merging)
     yield made
     made.close()
 

@@ -11,6 +11,7 @@ import pytest
 
 from winnow.engines.base import EngineContext
 from winnow.engines.vllm.engine import vllm
+from winnow.engines.vllm.served import FromPolicy
 from winnow.errors import EngineError
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
@@ -44,24 +45,24 @@ def test_it_samples_the_same_rollouts_as_inside():
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
 
 
-def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path):
-    """A reward of step 2 kills the engine's process."""
-    checkpoint, shot = {"checkpoint": {"every": 1}}, tmp_path / "shot"
+def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path, monkeypatch):
+    """The engine's process is killed when step 2 is to sample."""
+    killed, generate = tmp_path / "killed", FromPolicy.generate
 
-    def kills(prompt, rollout):
-        if rollout.version == 2 and not shot.exists():
-            shot.touch()
+    def killing(self, *request, **more):
+        if self.version == 2 and not killed.exists():
+            killed.touch()
             os.kill(child(), signal.SIGKILL)
-        return float(len(rollout.tokens) % 2)
+        return generate(self, *request, **more)
 
-    options = {"engine": OWN, "reward": kills, "verify": {"workers": 0}, **checkpoint}
-    with pytest.raises(EngineError, match=r"SIGKILL.*can be resumed"):
-        train(steps=4, **options)
-    resumed = train(steps=4, resume=True, **options)
+    monkeypatch.setattr(FromPolicy, "generate", killing)
+    with pytest.raises(EngineError, match=r"SIGKILL.*into sampling 128 rollouts .*can be resumed"):
+        train(steps=4, engine=OWN, checkpoint={"every": 1})
+    resumed = train(steps=4, engine=OWN, checkpoint={"every": 1}, resume=True)
     assert [report.step for report in resumed] == [2, 3]
 
 
 def child() -> int:
     """The process of the engine, which is a child of this one."""
-    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "second_process_child"], capture_output=True)
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "winnow.engines.process.child"], capture_output=True)
     return int(found.stdout)

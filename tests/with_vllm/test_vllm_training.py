@@ -33,14 +33,14 @@ def test_with_an_adapter_it_samples_what_is_trained(train, lora):
 
 def test_weights_that_are_not_copied_are_noticed_within_a_step(train, monkeypatch):
     """A planted bug: the worker takes note of the version, and of nothing else."""
-    from winnow.engines.vllm.weight_transfer import Road
+    from winnow.engines.vllm.weight_transfer import PassedTensors
 
-    honest = Road.receive_weights
+    honest = PassedTensors.receive_weights
 
-    def forgetful(self: Road, info: Any) -> None:
+    def forgetful(self: PassedTensors, info: Any) -> None:
         honest(self, info) if info.version == 0 else setattr(self, "_arriving", info.version)
 
-    monkeypatch.setattr(Road, "receive_weights", forgetful)
+    monkeypatch.setattr(PassedTensors, "receive_weights", forgetful)
     reports = train(steps=3)
     gaps, alarms = metric(reports, "policy/logprob_gap_max"), metric(reports, "policy/parity_alarm")
     assert gaps[0] < TOLERANCE

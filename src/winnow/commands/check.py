@@ -10,7 +10,7 @@ from winnow.commands.dry_run import dry_run
 from winnow.commands.run_settings import toml
 from winnow.config_file import load
 from winnow.errors import DataError
-from winnow.memory.plan import in_bytes
+from winnow.memory.sizes import in_bytes
 from winnow.report.text import safe, wrapped
 from winnow.training.advice import advice, unasked
 from winnow.training.budget import budget

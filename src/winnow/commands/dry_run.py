@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from winnow.memory.plan import MemoryPlan, Room, assumed, free
+from winnow.memory.plan import FreeBytes, MemoryPlan, assumed, free
 from winnow.models.device import planned_device
 from winnow.models.load import has_tokenizer, load_tokenizer
 from winnow.models.model_folder import cached_folder, on_hub, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
-from winnow.training.devices import plan_devices
+from winnow.training.device_plan import plan_devices
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
 from winnow.training.prompts import held_out_prompts, longest, training_prompts
@@ -23,7 +23,7 @@ class DryRun:
 
     first: FirstPrompt | None  # None where none could be rendered
     plan: MemoryPlan | None  # None where the model's settings are not on this machine
-    room: Room  # what the plan is to fit into
+    room: FreeBytes  # what the plan is to fit into
     notes: tuple[str, ...]  # a sentence per thing that only the network could show
 
 

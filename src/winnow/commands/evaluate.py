@@ -19,6 +19,7 @@ from winnow.algos.estimators import pass_at_k
 from winnow.commands.run_settings import settings_for
 from winnow.config import Config, Evaluate, Member, dump
 from winnow.config_file import merge
+from winnow.engines.base import make_engine
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.models.device import resolve_device
@@ -27,7 +28,7 @@ from winnow.registry import resolve
 from winnow.report.text import accuracies, duration, percent, quoted, safe
 from winnow.state.log_rows import encode
 from winnow.training.advice import unasked
-from winnow.training.build import close_engine, engine_context, load_model
+from winnow.training.build import engine_context, load_model
 from winnow.training.evaluation import Evaluation, evaluate
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.prompts import evaluation_sampling, held_out_prompts
@@ -112,8 +113,8 @@ def evaluate_model(config: Config, base: Path) -> Measured:
     loaded = load_model(config, resolve_device(config.device), None)
     with contextlib.ExitStack() as stack:
         verifiers = stack.enter_context(Verifiers(members.reward, **config.verify.model_dump(), base=base))
-        engine = members.engine(engine_context(config, loaded))
-        stack.callback(close_engine, engine)
+        engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)
+        stack.callback(engine.close)
         found = evaluate(
             engine,
             verifiers,

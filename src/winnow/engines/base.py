@@ -1,6 +1,15 @@
 """What an engine is: prompts and counts in, groups of rollouts out.
 
-A member of the family "engine" is a function `(context, *, options) -> Engine`.
+A member of the family "engine" is a function `(context, *, options) -> Engine`. Its registration may declare, each
+of which is optional:
+
+    requires    the package that must be installed
+    fits        config -> None; raises ConfigError for a configuration that the engine cannot serve
+    job         demand -> what the device plan says of it, such as "hf samples on cpu with a copy of the weights"
+    memory      demand -> its MemoryParts
+    may_change  names of its options that a resumed run may change, as they change no rollout
+
+`demand` is a `winnow.memory.demand.Demand`.
 """
 
 from __future__ import annotations
@@ -9,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from winnow.errors import EngineError
+from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import Part
 
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 OnRollout = Callable[[Prompt, Rollout], None]
+METHODS, ATTRIBUTES = ("generate", "load", "close"), ("version", "logprob_tolerance")  # of every engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +54,14 @@ class Tolerance:
 
 
 class Engine(Protocol):
-    """Samples rollouts, and takes new weights between steps.
+    """Samples rollouts, and takes new weights between steps. A run calls `close` once, at its end.
 
     `generate` returns one group per prompt, in prompt order, with `counts[i]` rollouts in index order, each stamped
-    with `version`; a count of 0 gives a group without rollouts. `on_rollout` hears of every rollout once, as soon as it
-    is finished and before `generate` returns. A rollout ends with a stop token, or with the token by which its text
-    first holds a stop string; the text is cut right after that. Its finish is "stop" iff its last token is a stop token
-    or its text ends in a stop string; a stop string that is a special token is a stop token. Its log-probs are those of
-    the distribution sampled from; greedy ones (temperature 0) are reported at temperature 1.
+    with `version`; a count of 0 gives a group without rollouts. `on_rollout` is called with every rollout once, as soon
+    as it is finished and before `generate` returns. A rollout ends with a stop token, or with the token by which its
+    text first holds a stop string; the text is cut right after that. Its finish is "stop" iff its last token is a stop
+    token or its text ends in a stop string; a stop string that is a special token is a stop token. Its log-probs are
+    those of the distribution sampled from; greedy ones (temperature 0) are reported at temperature 1.
 
     Random numbers follow (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. Across batch
     limits a token may differ only where its uniform lies within 1e-5 of a step of the cumulative distribution.
@@ -76,6 +86,26 @@ class Engine(Protocol):
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Take the policy's weights (by parameter name); `version` must grow."""
+
+    def close(self) -> None:
+        """End processes and release what garbage collection would not. Idempotent; nothing is sampled afterwards."""
+
+
+def make_engine(function: Callable[[EngineContext], Engine], context: EngineContext, *, name: str) -> Engine:
+    """The engine that a registered function or a user's own makes; `name` is how the configuration calls it.
+
+    Raises ConfigError where what it returns lacks something that an engine has.
+    """
+    engine = function(context)
+    lacking = [f"{method}()" for method in METHODS if not callable(getattr(engine, method, None))]
+    lacking += [attribute for attribute in ATTRIBUTES if not hasattr(engine, attribute)]
+    if lacking:
+        raise ConfigError(
+            f"rollout.engine = {name!r} returned a {type(engine).__name__} without {', '.join(lacking)}: an engine has "
+            f"{', '.join(f'{method}()' for method in METHODS)}, {' and '.join(ATTRIBUTES)} (winnow.engines.base.Engine)"
+            f"; one with nothing to end has a close() that does nothing"
+        )
+    return engine
 
 
 def check_newer(version: int, *, than: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,24 +18,44 @@ from transformers import (
 )
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
+from winnow.engines.native.kv_cache import KVCacheSpec
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.padding import left_pad
-from winnow.engines.requests import Harvest, Slot, waves
+from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule
+from winnow.memory.demand import Demand
+from winnow.memory.plan import MemoryPart
+from winnow.models.meta import weight_bytes
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register
 from winnow.seeds import Part
 
 
-@register("engine")
+def memory(demand: Demand) -> Iterator[MemoryPart]:
+    """A copy of the weights, and a key and value cache in which every rollout has its prompt to itself."""
+    model, device = demand.model, demand.device
+    yield MemoryPart("engine's copy", weight_bytes(model), "always", device, USE_NATIVE)
+    rows = max(at_once for _, at_once in demand.requests)
+    tokens = rows * (demand.prompt_tokens + demand.config.rollout.max_new_tokens)
+    cache = tokens * KVCacheSpec.of(model).bytes_per_token
+    yield MemoryPart("keys and values", cache, "generate", device, fewer_at_once(demand))
+    yield from forward_parts(demand, read=rows * demand.prompt_tokens, rows=rows)
+
+
+def job(demand: Demand) -> str:
+    return f"hf samples on {demand.device} with a copy of the weights"
+
+
+@register("engine", memory=memory, job=job)
 def hf(context: EngineContext) -> Engine:
     """Plain `model.generate` on a copy of the policy: slow, and the reference that `native` is tested against."""
     return HuggingFace(context)
 
 
 class HuggingFace:
-    """See `hf`. It holds the weights twice, so it also exercises the hand-over that `native` does not need."""
+    """See `hf`. It has a copy of the weights, so it also tests the transfer of weights that `native` does not need."""
 
     def __init__(self, context: EngineContext) -> None:
         self.version = 0
@@ -59,10 +79,10 @@ class HuggingFace:
     ) -> list[Group]:
         """See `Engine`."""
         rule = self._rule(sampling.stop)
-        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        for wave in waves(harvest.slots, self._at_once):
-            self._generate(wave, harvest, rule, sampling, seed)
-        return harvest.groups()
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        for wave in waves(request.rollouts, self._at_once):
+            self._generate(wave, request, rule, sampling, seed)
+        return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy weights by name; every trained parameter must be among them."""
@@ -70,11 +90,19 @@ class HuggingFace:
         self._weights.copy(weights)
         self.version = version
 
+    def close(self) -> None:
+        """See `Engine`; there is nothing to end, and its memory is freed with this object."""
+
     def _generate(
-        self, wave: list[Slot], harvest: Harvest, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]
+        self,
+        wave: list[PendingRollout],
+        request: SamplingRequest,
+        rule: StopRule,
+        sampling: Sampling,
+        seed: tuple[Part, ...],
     ) -> None:
         pad = rule.tokens[0] if rule.tokens else 0
-        tokens, real = left_pad([slot.prompt for slot in wave], pad=pad, device=self._model.device)
+        tokens, real = left_pad([pending.prompt for pending in wave], pad=pad, device=self._model.device)
         draw = _Draw(uniforms(seed, wave, sampling.max_new_tokens), sampling, start=tokens.shape[1])
         self._model.generate(
             input_ids=tokens,
@@ -86,7 +114,7 @@ class HuggingFace:
                 pad_token_id=pad,
             ),
             logits_processor=LogitsProcessorList([draw]),
-            stopping_criteria=StoppingCriteriaList([_Finish(wave, harvest, rule, draw, sampling.max_new_tokens)]),
+            stopping_criteria=StoppingCriteriaList([_Finish(wave, request, rule, draw, sampling.max_new_tokens)]),
         )
 
 
@@ -107,17 +135,20 @@ class _Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped h
 
 
 class _Finish(StoppingCriteria):  # type: ignore[misc]
-    """Hands every row to the harvest when it ends, and tells `generate` to stop writing it."""
+    """Finishes every row's rollout when it ends, and tells transformers to stop writing that row."""
 
-    def __init__(self, wave: list[Slot], harvest: Harvest, rule: StopRule, draw: _Draw, limit: int) -> None:
-        self._wave, self._harvest, self._rule, self._draw, self._limit = wave, harvest, rule, draw, limit
-        self._over = torch.zeros(len(wave), dtype=torch.bool)
+    def __init__(
+        self, wave: list[PendingRollout], request: SamplingRequest, rule: StopRule, draw: _Draw, limit: int
+    ) -> None:
+        self._wave, self._request, self._rule, self._draw, self._limit = wave, request, rule, draw, limit
+        self._ended = torch.zeros(len(wave), dtype=torch.bool)
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         tokens = input_ids[:, self._draw.start :].numpy(force=True)
         length = tokens.shape[1]
-        for row in (~self._over).nonzero()[:, 0].tolist():
+        for row in (~self._ended).nonzero()[:, 0].tolist():
             if length == self._limit or self._rule.ends(tokens[row]):
-                self._over[row] = True
-                self._harvest.add(self._wave[row], tokens[row].copy(), self._draw.logprobs[row, :length].numpy().copy())
-        return self._over.to(input_ids.device)
+                self._ended[row] = True
+                logprobs = self._draw.logprobs[row, :length].numpy().copy()
+                self._request.finish(self._wave[row], tokens[row].copy(), logprobs)
+        return self._ended.to(input_ids.device)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from winnow import seeds
-from winnow.engines.requests import Slot
+from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
 from winnow.records import FloatArray, Sampling
 from winnow.seeds import Part
@@ -18,9 +18,9 @@ from winnow.seeds import Part
 BLOCK = 64  # tokens whose probabilities are added up before any are scanned
 
 
-def uniforms(seed: tuple[Part, ...], slots: Iterable[Slot], max_new_tokens: int) -> FloatArray:
-    """[R, max_new_tokens] numbers in [0, 1): a row belongs to a rollout, wherever and with whomever it is sampled."""
-    return seeds.uniforms(((*seed, slot.prompt.id, slot.index) for slot in slots), max_new_tokens)
+def uniforms(seed: tuple[Part, ...], rollouts: Iterable[PendingRollout], max_new_tokens: int) -> FloatArray:
+    """[R, max_new_tokens] numbers in [0, 1), a row per rollout, which do not depend on what else is sampled."""
+    return seeds.uniforms(((*seed, rollout.prompt.id, rollout.index) for rollout in rollouts), max_new_tokens)
 
 
 def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

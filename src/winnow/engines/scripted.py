@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance, check_newer
-from winnow.engines.requests import Harvest
+from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
@@ -53,16 +53,20 @@ class Scripted:
     ) -> list[Group]:
         """See `Engine`; the seed plays no part."""
         rule = self._rule(sampling.stop)
-        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        for slot in harvest.slots:
-            tokens = self._cut(self._tokens(self._script(slot.prompt, slot.index)), rule, sampling.max_new_tokens)
-            harvest.add(slot, tokens, np.zeros(len(tokens)))
-        return harvest.groups()
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        for pending in request.rollouts:
+            text = self._script(pending.prompt, pending.index)
+            tokens = self._cut(self._tokens(text), rule, sampling.max_new_tokens)
+            request.finish(pending, tokens, np.zeros(len(tokens)))
+        return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Takes the version; there is nothing for the weights to change."""
         check_newer(version, than=self.version)
         self.version = version
+
+    def close(self) -> None:
+        """See `Engine`; it holds nothing."""
 
     def _tokens(self, text: str) -> IntArray:
         ids = self._context.tokenizer.encode(text, add_special_tokens=False)

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 MIB = 2**20
-UNLIMITED = 2**60  # what a control group without a limit says is more
+UNLIMITED = 2**60  # bytes; a control group without a limit reports more
 
 
-def room(device: torch.device) -> int | None:
-    """Bytes that this process could still take on a device; None where nobody knows, or there is no such device.
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that this process could still take on a device; None where that is not known, or there is no such device.
 
     On the CPU: what the system calls available, or what the process's control group leaves, whichever is less.
     """

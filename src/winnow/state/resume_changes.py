@@ -13,6 +13,7 @@ from winnow.config import key_of, leaves
 from winnow.errors import ConfigError, RunFolderError, did_you_mean
 
 # Keys of the configuration that a resume may change: where the run stands and what it may use, never what it computes.
+# Options of the engine are not among them: each engine declares its own.
 MAY_CHANGE = (
     "steps",
     "output",
@@ -23,11 +24,6 @@ MAY_CHANGE = (
     "model.gradient_checkpointing",
     "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",
-    "rollout.engine.gpu_memory_utilization",
-    "rollout.engine.key_value_gib",
-    "rollout.engine.key_value_mb",
-    "rollout.engine.start_seconds",
-    "rollout.engine.timeout_seconds",
     "update.max_skipped",
     "update.tokens_per_micro_batch",
     "verify.workers",
@@ -46,10 +42,16 @@ class Change:
 
 
 def compare(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, run: Path, step: int, allow: Sequence[str] = ()
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    run: Path,
+    step: int,
+    may_change: Sequence[str] = (),
+    allow: Sequence[str] = (),
 ) -> tuple[Change, ...]:
-    """What a resume of `run` at `step` changes: in the configuration and in the files it names, `MAY_CHANGE` and the
-    keys in `allow` (or below one of them); everything around them.
+    """What a resume of `run` at `step` changes: in the configuration and in the files it names, `MAY_CHANGE`, the keys
+    in `may_change`, which its members declare, and those in `allow` (or below one of them); everything around them.
 
     Raises ConfigError for a key in `allow` that does not exist, and RunFolderError for fewer steps than are done and,
     by name, for every other change.
@@ -64,7 +66,7 @@ def compare(
         if _placed(found[1], bases[0]) != _placed(found[2], bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
-    refused = [c for c in changes if not (_may_change(c.key, after["config"]) or _within(c.key, allow))]
+    refused = [c for c in changes if not (_may_change(c.key, after["config"]) or _within(c.key, (*may_change, *allow)))]
     if refused:
         raise RunFolderError(
             f"cannot resume {run} with another configuration: {'; '.join(c.notice for c in refused)}; put back what it "

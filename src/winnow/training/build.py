@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from winnow.config import Config
-from winnow.engines.base import Engine, EngineContext
+from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.learner.learner import Learner, make_learner
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.load import Loaded, load
@@ -28,7 +28,7 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
 from winnow.training.advice import before_training
-from winnow.training.devices import plan_devices
+from winnow.training.device_plan import plan_devices
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import held_out_prompts, longest, training_prompts, training_sampling
@@ -75,11 +75,11 @@ class Run:
         return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
 
     def close(self) -> None:
-        """End the verify workers, and the engine where it has anything to end."""
+        """End the verify workers and the engine."""
         try:
             self.verifiers.close()
         finally:
-            close_engine(self.engine)
+            self.engine.close()
 
 
 def build(members: Members, *, folder: Path, device: torch.device, saved: Checkpoint | None = None) -> Run:
@@ -99,8 +99,8 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     with contextlib.ExitStack() as on_failure:
         verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
         on_failure.callback(verifiers.close)
-        engine = members.engine(engine_context(config, loaded))
-        on_failure.callback(close_engine, engine)
+        engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)
+        on_failure.callback(engine.close)
         run = Run(
             members=members,
             folder=folder,
@@ -120,13 +120,6 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             restore(run, saved)
         on_failure.pop_all()
     return run
-
-
-def close_engine(engine: Engine) -> None:
-    """End the processes of an engine that has any; most have nothing to close."""
-    close = getattr(engine, "close", None)
-    if close is not None:
-        close()
 
 
 def restore(run: Run, saved: Checkpoint) -> None:

@@ -96,7 +96,14 @@ def fit(
         changes: tuple[Change, ...] = ()
         if resume:
             inputs = digests(config, members.base)
-            changes = compare(folder.before, about(inputs=inputs), run=folder.path, step=done, allow=allow_change)
+            changes = compare(
+                folder.before,
+                about(inputs=inputs),
+                run=folder.path,
+                step=done,
+                may_change=[f"rollout.engine.{name}" for name in members.engine.traits.may_change],
+                allow=allow_change,
+            )
         run = build(members, folder=folder.path, device=device, saved=saved)
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too

@@ -23,7 +23,7 @@ def refuse() -> None:
 
 
 def leave_a_process_with_every_descriptor() -> None:
-    """It keeps this one's end of the wire open."""
+    """It keeps this one's end of the channel open."""
     if os.fork() == 0:
         time.sleep(600)
         os._exit(0)

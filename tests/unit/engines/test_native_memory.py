@@ -20,9 +20,9 @@ from winnow.engines.hf import hf
 from winnow.engines.native.cuda_graphs import padded
 from winnow.engines.native.decoder import Decoder, rounded
 from winnow.engines.native.engine import Native, native
-from winnow.engines.native.kv_cache import Layout, Room
-from winnow.engines.native.scheduler import Line, tiles
-from winnow.engines.requests import slots
+from winnow.engines.native.kv_cache import CacheSize, KVCacheSpec
+from winnow.engines.native.scheduler import Scheduler, in_blocks
+from winnow.engines.requests import pending_rollouts
 from winnow.errors import EngineError
 from winnow.models.load import load
 from winnow.records import Group, Prompt, Sampling
@@ -103,6 +103,14 @@ def test_the_memory_stays_for_the_next_request() -> None:
     assert engine._decoder is not kept
 
 
+def test_a_closed_engine_holds_no_keys_and_values() -> None:
+    engine = native(context())
+    engine.generate(prompts(5), [2], Sampling(max_new_tokens=3), seed=(0,))
+    assert engine.key_value_bytes > 0
+    engine.close()
+    assert engine.key_value_bytes == 0
+
+
 def test_what_earlier_requests_left_changes_no_bit() -> None:
     """A resumed run has not seen the evaluations of the run that it goes on."""
     wanted, counts, sampling = prompts(5, 9), [30, 20], Sampling(max_new_tokens=20)
@@ -169,18 +177,18 @@ def test_a_bound_too_small_for_one_rollout_is_refused() -> None:
 
 
 @pytest.mark.parametrize("tokens", [25, 60, 200, 10_000])
-def test_a_line_never_needs_more_than_its_memory(tokens: int) -> None:
-    line = Line(slots(prompts(4, 7, 5), [9, 1, 3]), rows=100, columns=10, tokens=tokens)
-    assert line.room.tokens() <= tokens
-    larger = Line(slots(prompts(4, 7, 5), [9, 1, 3]), rows=line.room.rows + 1, columns=10).room
-    assert larger.rows == line.room.rows == 13 or larger.tokens() > tokens
+def test_a_scheduler_never_needs_more_than_its_memory(tokens: int) -> None:
+    scheduler = Scheduler(pending_rollouts(prompts(4, 7, 5), [9, 1, 3]), rows=100, columns=10, tokens=tokens)
+    assert scheduler.size.tokens() <= tokens
+    larger = Scheduler(pending_rollouts(prompts(4, 7, 5), [9, 1, 3]), rows=scheduler.size.rows + 1, columns=10).size
+    assert larger.rows == scheduler.size.rows == 13 or larger.tokens() > tokens
 
 
-def test_one_prompt_with_many_rollouts_makes_no_other_tile_wide() -> None:
-    of = [tile for tile, _ in tiles(slots(prompts(5, 5, 5, 5), [1, 37, 1, 1]))]
-    assert Counter(tile.prompt.id for tile in of) == {"p0": 1, "p1": 37, "p2": 1, "p3": 1}
+def test_one_prompt_with_many_rollouts_makes_no_other_block_wide() -> None:
+    of = [block for block, _ in in_blocks(pending_rollouts(prompts(5, 5, 5, 5), [1, 37, 1, 1]))]
+    assert Counter(block.prompt.id for block in of) == {"p0": 1, "p1": 37, "p2": 1, "p3": 1}
     assert max(Counter(map(id, of)).values()) == 10
-    even = [tile for tile, _ in tiles(slots(prompts(5, 5), [8, 8]))]
+    even = [block for block, _ in in_blocks(pending_rollouts(prompts(5, 5), [8, 8]))]
     assert sorted(Counter(map(id, even)).values()) == [8, 8]
     uneven, other = (
         engine(context()).generate(prompts(5, 5, 5, 5), [1, 37, 1, 1], Sampling(max_new_tokens=8), seed=(0,))
@@ -200,12 +208,12 @@ class NotRecorded:
         return step()
 
 
-def recorded_engine(*requests: Line) -> tuple[Native, NotRecorded]:
-    """Its memory has room for the requests, in the sizes of recorded steps."""
+def recorded_engine(*requests: Scheduler) -> tuple[Native, NotRecorded]:
+    """Its memory is large enough for the requests, in the sizes of recorded steps."""
     engine, recorded = native(context(at_once=24)), NotRecorded()
     assert isinstance(engine, Native)
-    room = functools.reduce(Room.joined, [rounded(request.room) for request in requests])
-    engine._decoder = Decoder(engine._model, room, recorded)  # type: ignore[arg-type]
+    capacity = functools.reduce(CacheSize.joined, [rounded(request.size) for request in requests])
+    engine._decoder = Decoder(engine._model, capacity, recorded)  # type: ignore[arg-type]
     return engine, recorded
 
 
@@ -213,7 +221,7 @@ def test_the_fixed_shapes_of_recorded_steps_change_no_rollout(monkeypatch: pytes
     monkeypatch.setattr("winnow.engines.native.decoder.COLUMNS", 16)
     wanted, counts, sampling = prompts(5, 9, 7), [30, 3, 20], Sampling(max_new_tokens=40)
     plain = native(context(at_once=24)).generate(wanted, counts, sampling, seed=(3,))
-    engine, recorded = recorded_engine(Line(slots(wanted, counts), rows=24, columns=40))
+    engine, recorded = recorded_engine(Scheduler(pending_rollouts(wanted, counts), rows=24, columns=40))
     check_same(plain, engine.generate(wanted, counts, sampling, seed=(3,)))
     steps = len(recorded.shapes)
     assert steps > 40
@@ -225,9 +233,9 @@ def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left(monkeypat
     monkeypatch.setattr("winnow.engines.native.decoder.COLUMNS", 16)
     wanted, counts, sampling = prompts(3, 5), [6, 5], Sampling(max_new_tokens=12)
     larger = prompts(90, 70), [20, 20], Sampling(max_new_tokens=30)
-    line = Line(slots(wanted, counts), rows=24, columns=12)
-    fresh, shapes_of_fresh = recorded_engine(line)
-    used, shapes_of_used = recorded_engine(line, Line(slots(*larger[:2]), rows=24, columns=30))
+    scheduler = Scheduler(pending_rollouts(wanted, counts), rows=24, columns=12)
+    fresh, shapes_of_fresh = recorded_engine(scheduler)
+    used, shapes_of_used = recorded_engine(scheduler, Scheduler(pending_rollouts(*larger[:2]), rows=24, columns=30))
     used.generate(*larger, seed=(8,))
     shapes_of_used.shapes.clear()
     for step in range(2):
@@ -240,14 +248,16 @@ def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left(monkeypat
 
 
 def test_requests_of_nearly_the_same_size_are_recorded_once() -> None:
-    one, other = (Line(slots(prompts(*[5] * n), [8] * n), rows=400, columns=9).room for n in (30, 31))
+    one, other = (Scheduler(pending_rollouts(prompts(*[5] * n), [8] * n), rows=400, columns=9).size for n in (30, 31))
     assert replace(rounded(one), rows=0) == replace(rounded(other), rows=0)
 
 
-def test_a_bound_on_memory_counts_what_recorded_steps_set_aside() -> None:
-    """33 tiles would be set aside as 48: 48 x 64 + 33 x 64 tokens are more than 5,000, 32 x 64 + 32 x 64 are not."""
-    room = Line(slots(prompts(*[50] * 40), [1] * 40), rows=40, columns=60, tokens=5000, held=rounded).room
-    assert (room.rows, rounded(room).tokens()) == (32, 4096)
+def test_a_bound_on_memory_counts_what_recorded_steps_allocate() -> None:
+    """33 blocks would be allocated as 48: 48 x 64 + 33 x 64 tokens are more than 5,000, 32 x 64 + 32 x 64 are not."""
+    size = Scheduler(
+        pending_rollouts(prompts(*[50] * 40), [1] * 40), rows=40, columns=60, tokens=5000, allocated=rounded
+    ).size
+    assert (size.rows, rounded(size).tokens()) == (32, 4096)
 
 
 def test_a_request_that_failed_leaves_nothing_behind() -> None:
@@ -273,6 +283,6 @@ def test_rows_are_padded_by_at_most_a_half_to_few_sizes() -> None:
     assert len({padded(n, 512) for n in range(1, 513)}) < 20
 
 
-def test_a_layout_knows_what_a_token_takes() -> None:
-    assert Layout.of(context().model).bytes_per_token == BYTES_PER_TOKEN
-    assert Layout.of(context().model).table(3, 5).nbytes == 15 * BYTES_PER_TOKEN
+def test_a_cache_spec_knows_what_a_token_takes() -> None:
+    assert KVCacheSpec.of(context().model).bytes_per_token == BYTES_PER_TOKEN
+    assert KVCacheSpec.of(context().model).table(3, 5).nbytes == 15 * BYTES_PER_TOKEN

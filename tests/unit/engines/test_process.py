@@ -20,10 +20,10 @@ import torch
 from second_engines import digest
 
 from winnow.engines.base import Tolerance
-from winnow.engines.process import lifecycle as second_process_life
+from winnow.engines.process import lifecycle
 from winnow.engines.process.child import find
 from winnow.engines.process.engine import SecondProcess, second_process
-from winnow.engines.process.messages import Closed, Crashed, Done, Wire
+from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done
 from winnow.engines.process.shared_memory import SharedWeights, lay_out, nameless_file
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
@@ -194,7 +194,7 @@ def check_it_stays_dead(engine: SecondProcess, pid: int, said: str) -> None:
 def test_an_engine_that_ends_is_noticed_at_once(
     engine: SecondProcess, deed: str, fate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(second_process_life, "STOP_SECONDS", 2.0)
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 2.0)
     pid = int(who(engine)[0])
     with pytest.raises(EngineError) as error:
         generate(engine, "a", deed)
@@ -296,36 +296,36 @@ def test_with_a_killed_trainer_end_the_engine_and_what_it_started(tmp_path: Path
 
 
 @pytest.fixture
-def wires() -> Iterator[tuple[Wire, Wire, socket.socket]]:
+def channels() -> Iterator[tuple[Channel, Channel, socket.socket]]:
     """Both ends, and the socket of the second."""
     ours, theirs = socket.socketpair()
-    yield Wire(ours), Wire(theirs), theirs
+    yield Channel(ours), Channel(theirs), theirs
     ours.close()
     theirs.close()
 
 
-def test_a_wire_carries_whole_messages(wires: tuple[Wire, Wire, socket.socket]) -> None:
-    wire, other, end = wires
-    wire.send(Done(version=7))
+def test_a_channel_carries_whole_messages(channels: tuple[Channel, Channel, socket.socket]) -> None:
+    channel, other, end = channels
+    channel.send(Done(version=7))
     assert other.receive(1.0) == Done(version=7)
     end.sendall(b"\0\0\0")  # a length not yet whole
-    assert wire.receive(0.01) is None
+    assert channel.receive(0.01) is None
     body = pickle.dumps(Done(version=8))
     end.sendall(len(body).to_bytes(5, "big") + body[:-1])
-    assert wire.receive(0.01) is None
+    assert channel.receive(0.01) is None
     end.sendall(body[-1:])
-    assert wire.receive(1.0) == Done(version=8)
+    assert channel.receive(1.0) == Done(version=8)
 
 
-def test_a_wire_waits_no_longer_than_told_nor_for_nobody(wires: tuple[Wire, Wire, socket.socket]) -> None:
-    wire, other, _ = wires
+def test_a_channel_waits_no_longer_than_told_nor_for_nobody(channels: tuple[Channel, Channel, socket.socket]) -> None:
+    channel, other, _ = channels
     with pytest.raises(TimeoutError):
         other.send(Crashed("x" * 10**7), seconds=0.05)
     other.close()
-    with pytest.raises(Closed):
-        wire.receive(1.0)
-    with pytest.raises(Closed):
-        wire.send(Done(version=1))
+    with pytest.raises(ChannelClosed):
+        channel.receive(1.0)
+    with pytest.raises(ChannelClosed):
+        channel.send(Done(version=1))
 
 
 def test_weights_lie_aligned_in_one_buffer_that_is_kept() -> None:

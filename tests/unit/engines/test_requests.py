@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from winnow.engines.base import EngineContext
-from winnow.engines.requests import slots, waves
+from winnow.engines.requests import pending_rollouts, waves
 from winnow.engines.scripted import Script, scripted
 from winnow.engines.stopping import StopRule
 from winnow.errors import ConfigError, EngineError
@@ -31,8 +31,8 @@ def prompt(name: str, length: int = 1) -> Prompt:
 
 
 def test_waves_are_few_equally_full_and_sorted_by_prompt_length() -> None:
-    wanted = slots([prompt("long", 9), prompt("short", 2), prompt("none", 5)], [4, 3, 0])
-    cut = [[(slot.prompt.id, slot.index) for slot in wave] for wave in waves(wanted, 5)]
+    wanted = pending_rollouts([prompt("long", 9), prompt("short", 2), prompt("none", 5)], [4, 3, 0])
+    cut = [[(pending.prompt.id, pending.index) for pending in wave] for wave in waves(wanted, 5)]
     assert cut == [
         [("short", 0), ("short", 1), ("short", 2)],
         [("long", 0), ("long", 1), ("long", 2), ("long", 3)],
@@ -43,7 +43,7 @@ def test_waves_are_few_equally_full_and_sorted_by_prompt_length() -> None:
 
 def test_a_prompt_without_tokens_is_refused() -> None:
     with pytest.raises(EngineError, match="'empty' has no tokens"):
-        slots([prompt("empty", 0)], [1])
+        pending_rollouts([prompt("empty", 0)], [1])
 
 
 def test_only_tokens_that_can_complete_a_stop_are_watched() -> None:

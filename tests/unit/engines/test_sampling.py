@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.engines.requests import slots
+from winnow.engines.requests import pending_rollouts
 from winnow.engines.sampling import choose, uniforms
 from winnow.records import Prompt, Sampling
 
@@ -75,8 +75,8 @@ def test_cuts_keep_the_likeliest_and_renormalise(cut: dict[str, float], kept: di
 
 def test_rows_of_uniforms_follow_the_rollout_and_prefixes_agree() -> None:
     prompts = [Prompt(id=i, tokens=np.array([1]), text="", answer=None, task="") for i in ("a", "b")]
-    both, longer = (uniforms((1, 2), slots(prompts, [2, 1]), n) for n in (4, 9))
-    only_b = uniforms((1, 2), slots(prompts[1:], [1]), 4)
+    both, longer = (uniforms((1, 2), pending_rollouts(prompts, [2, 1]), n) for n in (4, 9))
+    only_b = uniforms((1, 2), pending_rollouts(prompts[1:], [1]), 4)
     assert both.shape == (3, 4)
     assert len(np.unique(both)) == 12
     np.testing.assert_array_equal(both, longer[:, :4])

@@ -18,10 +18,11 @@ from winnow.config_file import validate
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.errors import ConfigError
-from winnow.memory.plan import MemoryPlan, Part, assumed, in_bytes, readable
+from winnow.memory.plan import MemoryPart, MemoryPlan, assumed
+from winnow.memory.sizes import in_bytes, readable
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
-from winnow.training.devices import plan_devices
+from winnow.training.device_plan import plan_devices
 from winnow.training.resolve import resolve_members, with_engine
 
 GIB = 2**30
@@ -154,12 +155,11 @@ def test_vllm_on_a_cpu_takes_no_share_of_the_machine():
 EXAMPLE = MemoryPlan(
     "policy on cpu",
     (
-        Part("weights", 2 * GIB, "always", "cpu"),
-        Part("activations", 5 * GIB, "update", "cpu"),
-        Part("gradients", GIB // 8, "update", "cpu"),
-        Part("keys and values", 3 * GIB, "generate", "cpu"),
+        MemoryPart("weights", 2 * GIB, "always", "cpu", ("use D",)),
+        MemoryPart("activations", 5 * GIB, "update", "cpu", ("lower A", "set B")),
+        MemoryPart("gradients", GIB // 8, "update", "cpu", ("train C",)),
+        MemoryPart("keys and values", 3 * GIB, "generate", "cpu"),
     ),
-    {"activations": ("lower A", "set B"), "gradients": ("train C",), "weights": ("use D",)},
 )
 
 
@@ -279,9 +279,9 @@ def test_the_share_that_vllm_takes_is_of_the_card_that_is_not_here():
 
 
 def test_only_the_policy_s_kind_of_device_is_assumed():
-    room = assumed(7, "cuda")
-    assert (room("cuda:0"), room("cuda:1")) == (7, 7)
-    assert room("cpu") != 7
+    free_on = assumed(7, "cuda")
+    assert (free_on("cuda:0"), free_on("cuda:1")) == (7, 7)
+    assert free_on("cpu") != 7
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from winnow.algos.objective import Objective
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.memory.footprint import CHUNK_TOKENS, activation_bytes, gradient_bytes, logits_bytes, optimizer_bytes
-from winnow.memory.usage import MIB, Gauge, capacity, left_in_groups, room
+from winnow.memory.usage import MIB, Gauge, capacity, free_bytes, left_in_groups
 from winnow.metrics import check
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
@@ -144,11 +144,11 @@ def test_a_model_without_weights_takes_no_memory():
 
 
 def test_this_machine_has_some_memory_and_not_all_of_it_is_free():
-    assert 0 < room(CPU) < capacity(CPU)
+    assert 0 < free_bytes(CPU) < capacity(CPU)
 
 
 def test_of_a_device_that_is_not_there_nothing_is_known():
-    assert room(torch.device("cuda:77")) is None
+    assert free_bytes(torch.device("cuda:77")) is None
     assert capacity(torch.device("cuda:77")) is None
 
 

@@ -15,7 +15,7 @@ from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
-from winnow.training.devices import plan_devices
+from winnow.training.device_plan import plan_devices
 from winnow.training.fit import Started
 from winnow.training.resolve import resolve_members
 

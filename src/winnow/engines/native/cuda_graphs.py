@@ -9,36 +9,36 @@ from torch import Tensor
 
 from winnow.errors import EngineError
 
-MOST = 128  # recorded shapes; the oldest goes
+MOST_SHAPES = 128  # recorded; then the oldest is dropped
 
 
-class Graphs:
-    """Recorded steps by their shape. A step works on tensors that stay where they are, and may be repeated."""
+class CudaGraphs:
+    """Recorded steps by their shape. A step may be repeated, and works on tensors whose addresses do not change."""
 
     def __init__(self) -> None:
         self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def run(self, shape: Hashable, step: Callable[[], Tensor]) -> Tensor:
         """What `step` returns; the tensor is the same one at every run of this shape."""
         if shape not in self._recorded:
-            if len(self._recorded) == MOST:
+            if len(self._recorded) == MOST_SHAPES:
                 self._recorded.pop(next(iter(self._recorded)))
             self._recorded[shape] = self._record(step)
-        graph, answer = self._recorded[shape]
+        graph, output = self._recorded[shape]
         graph.replay()
-        return answer
+        return output
 
     def _record(self, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        self._aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._aside):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             step()  # libraries take their workspaces at the first call, which must not happen while recording
-        torch.cuda.current_stream().wait_stream(self._aside)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._aside):
-                answer = step()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                output = step()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -46,10 +46,10 @@ class Graphs:
                 f"a decoding step of this model cannot be recorded as a CUDA graph ({error}); "
                 f'set rollout.engine = {{use = "native", graphs = false}}'
             ) from error
-        return graph, answer
+        return graph, output
 
 
-def padded(rows: int, room: int) -> int:
-    """Rows rounded up by at most a half: few shapes are recorded, and little is computed for nobody."""
+def padded(rows: int, most: int) -> int:
+    """Rows rounded up by at most a half, to `most` at most: few shapes are recorded, and few rows are padding."""
     step = max(1, (1 << (rows - 1).bit_length()) >> 2)
-    return min(room, -(-rows // step) * step)
+    return min(most, -(-rows // step) * step)

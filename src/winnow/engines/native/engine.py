@@ -12,13 +12,14 @@ from pydantic import Field
 from torch import Tensor
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
-from winnow.engines.native.cuda_graphs import Graphs
+from winnow.engines.native.cuda_graphs import CudaGraphs
 from winnow.engines.native.decoder import Decoder, check_attention, rounded
-from winnow.engines.native.kv_cache import Layout, Room
-from winnow.engines.native.running import Rows
-from winnow.engines.native.scheduler import Line, exactly
+from winnow.engines.native.kv_cache import CacheSize, KVCacheSpec
+from winnow.engines.native.engine.memory import job, memory
+from winnow.engines.native.running import RunningRollouts
+from winnow.engines.native.scheduler import Scheduler, unrounded
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
-from winnow.engines.requests import Harvest
+from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule
 from winnow.errors import EngineError
 from winnow.records import Group, Prompt, Sampling
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@register("engine")
+@register("engine", memory=memory, job=job, may_change=("key_value_mb",))
 def native(
     context: EngineContext,
     *,
@@ -37,7 +38,7 @@ def native(
     key_value_mb: Annotated[int, Field(ge=0)] = 0,
     graphs: bool = True,
 ) -> Engine:
-    """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and rows never idle.
+    """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and free rows are refilled.
 
     `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` bounds the memory
     of keys and values (0: only rollout.max_rollouts_at_once bounds it). `graphs` replays CUDA graphs, on a GPU.
@@ -59,17 +60,17 @@ class Native:
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._decoder: Decoder | None = None
         self._graphs = graphs and self._model.device.type == "cuda"
-        self._held = rounded if self._graphs else exactly  # what is set aside for a request
+        self._allocated = rounded if self._graphs else unrounded  # what a request of a size takes
         self._at_once = context.max_rollouts_at_once
-        self._tokens = key_value_mb * 2**20 // Layout.of(self._model).bytes_per_token if key_value_mb else None
+        self._tokens = key_value_mb * 2**20 // KVCacheSpec.of(self._model).bytes_per_token if key_value_mb else None
         self._rule = functools.cache(
             partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
         )
 
     @property
     def key_value_bytes(self) -> int:
-        """Memory set aside for keys and values so far."""
-        return 0 if self._decoder is None else self._decoder.key_values.bytes
+        """Memory of the key and value cache, which grows with the largest request so far."""
+        return 0 if self._decoder is None else self._decoder.cache.bytes
 
     def generate(
         self,
@@ -82,25 +83,25 @@ class Native:
     ) -> list[Group]:
         """See `Engine`."""
         rule = self._rule(sampling.stop)
-        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        line = Line(
-            harvest.slots,
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        scheduler = Scheduler(
+            request.rollouts,
             rows=self._at_once,
             columns=sampling.max_new_tokens,
             tokens=self._tokens,
-            held=self._held,
+            allocated=self._allocated,
         )
-        decoder = self._decoder_with(line.room)
+        decoder = self._decoder_of(scheduler.size)
         try:
-            with decoder.sampling(line.room):
-                rows = Rows(decoder, line, sampling, seed)
-                while rows.admit():
-                    rows.retire(rows.draw(rule), harvest)
-                    rows.advance()
+            with decoder.sampling(scheduler.size):
+                running = RunningRollouts(decoder, scheduler, sampling, seed)
+                while running.admit():
+                    running.finish(running.sample(rule), request)
+                    running.decode()
         except BaseException:
-            self._decoder = None  # its tables may hold what is no number, and a weight of 0 does not make that 0
+            self._decoder = None  # its cache may hold NaN, and attention's weight of 0 for it would still give NaN
             raise
-        return harvest.groups()
+        return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Takes the version, and refuses any but the module's own weights; where it decodes on a copy, copies them."""
@@ -111,14 +112,18 @@ class Native:
             self._copy.copy(weights)
         self.version = version
 
-    def _decoder_with(self, request: Room) -> Decoder:
-        """The last request's, if it has the room: memory is set aside again only for a request that needs more."""
-        needed = self._held(request)
-        if self._decoder is None or not self._decoder.room.covers(needed):
-            joined = needed if self._decoder is None else self._decoder.room.joined(needed)
+    def close(self) -> None:
+        """See `Engine`; releases the key and value cache."""
+        self._decoder = None
+
+    def _decoder_of(self, size: CacheSize) -> Decoder:
+        """The last request's, if it is large enough: memory is allocated again only for a request that needs more."""
+        needed = self._allocated(size)
+        if self._decoder is None or not self._decoder.capacity.covers(needed):
+            joined = needed if self._decoder is None else self._decoder.capacity.joined(needed)
             fits = self._tokens is None or joined.tokens() <= self._tokens
-            self._decoder = None  # its memory goes before more is taken
-            self._decoder = Decoder(self._model, joined if fits else needed, Graphs() if self._graphs else None)
+            self._decoder = None  # frees its memory before more is allocated
+            self._decoder = Decoder(self._model, joined if fits else needed, CudaGraphs() if self._graphs else None)
         return self._decoder
 
     def _check_own(self, weights: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Keys and values while decoding: of each prompt once, and of what each rollout has sampled."""
+"""The key and value cache of decoding: prompt blocks, which rollouts share, and every rollout's own tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What one token leaves behind in every layer."""
+class KVCacheSpec:
+    """What one token takes in every layer: keys and values of `heads` heads of `width` numbers."""
 
     layers: int
     heads: int  # of keys and values; several query heads may share one
@@ -41,8 +41,8 @@ class Layout:
         )
 
     def table(self, rows: int, columns: int) -> Tensor:
-        """[layers, 2, rows, heads, columns, width]: keys and values. Zeros, as what nobody has written is multiplied by
-        a weight of 0, and 0 x NaN is NaN.
+        """[layers, 2, rows, heads, columns, width]: keys and values. Zeros, as attention multiplies what nobody has
+        written by a weight of 0, and 0 x NaN is NaN.
         """
         shape = (self.layers, 2, rows, self.heads, columns, self.width)
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
@@ -53,77 +53,78 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How much a memory has room for, or how much of it is used."""
+class CacheSize:
+    """How large a cache is, how much of it a request takes, or how much of it the next forward pass reads."""
 
-    tiles: int
-    members: int  # rollouts that share a tile, at most
+    blocks: int  # prompt blocks
+    rows_per_block: int  # rollouts that share a block, at most
     prompt_columns: int  # P, tokens of a prompt
     rows: int  # R, rollouts
     columns: int  # C, tokens of a rollout
 
-    def covers(self, other: Room) -> bool:
+    def covers(self, other: CacheSize) -> bool:
         return all(getattr(self, f.name) >= getattr(other, f.name) for f in fields(self))
 
-    def joined(self, other: Room) -> Room:
+    def joined(self, other: CacheSize) -> CacheSize:
         """The smallest that covers both."""
-        return Room(**{f.name: max(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
+        return CacheSize(**{f.name: max(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
 
     def tokens(self) -> int:
         """That fit in, all rows together."""
-        return self.tiles * self.prompt_columns + self.rows * self.columns
+        return self.blocks * self.prompt_columns + self.rows * self.columns
 
 
-class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
-    """A transformers cache in memory that is set aside once: tiles x P prompt tokens, and rows x C tokens of their own.
+class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
+    """A transformers cache in memory that is allocated once: blocks x P prompt tokens, and rows x C sampled tokens.
 
-    A tile is a prompt with some of its rollouts, which all read the one copy of its keys and values. The rollouts' own
-    tokens lie in a ring: at every step all rows write the same column, so one that began later simply has its
-    tokens further on. What a row may not see (padding, columns of who was there before) the mask says.
+    A block holds the keys and values of one prompt, which several rollouts read. The rollouts' own tokens lie in a ring
+    buffer: at every decoding step all rows write the same column, so a rollout that began later has its tokens in
+    later columns. The mask hides what a row may not see: padding, and columns of the rollout that had the row before.
     """
 
-    def __init__(self, layout: Layout, room: Room) -> None:
+    def __init__(self, spec: KVCacheSpec, capacity: CacheSize) -> None:
         super().__init__(layers=[])
-        self.layout, self.attended = layout, set[int]()  # the latter: layers that have asked
-        self._prompts = layout.table(room.tiles, room.prompt_columns)
-        self._own = layout.table(room.rows, room.columns)
-        self._asking = self._places(room.tiles * room.members)
-        self._hearing = self._places(room.rows)
-        self._column, self._column_on_device = 0, torch.zeros(1, dtype=torch.int64, device=layout.device)
-        self.used = room  # what the next forward pass looks at
+        self.spec = spec
+        self.attended = set[int]()  # layers that have called `attend`
+        self._prompts = spec.table(capacity.blocks, capacity.prompt_columns)
+        self._own = spec.table(capacity.rows, capacity.columns)
+        self._row_of_entry = self._index(capacity.blocks * capacity.rows_per_block)  # block, head, place -> row, head
+        self._entry_of_row = self._index(capacity.rows)  # row, head -> block, head, place
+        self._column, self._column_on_device = 0, torch.zeros(1, dtype=torch.int64, device=spec.device)
+        self.used = capacity  # what the next forward pass reads
 
     @property
     def bytes(self) -> int:
         """Memory of all keys and values."""
         return int(self._prompts.nbytes + self._own.nbytes)
 
-    def store(self, read: Cache, owner: Sequence[int], tiles: Sequence[int]) -> None:
-        """Keep what was read of left-padded prompts: of the `owner`-th for each tile in `tiles`."""
-        for layer, source in enumerate(read.layers):
+    def store(self, prefilled: Cache, owner: Sequence[int], blocks: Sequence[int]) -> None:
+        """Keep keys and values of left-padded prompts: those of the `owner`-th prompt for each block in `blocks`."""
+        for layer, source in enumerate(prefilled.layers):
             for table, states in zip(self._prompts[layer], (source.keys, source.values), strict=True):
-                table[list(tiles), :, self.used.prompt_columns - states.shape[2] : self.used.prompt_columns] = states[
+                table[list(blocks), :, self.used.prompt_columns - states.shape[2] : self.used.prompt_columns] = states[
                     list(owner)
                 ]
 
-    def seat(self, tile: IntArray, *, tight: bool = True) -> None:
-        """Say which tile each living row [R] belongs to, after rows have come or gone.
+    def set_block_table(self, blocks: IntArray, *, tight: bool = True) -> None:
+        """Set which block each running row [R] reads, after rollouts have started or ended.
 
-        `tight` looks at no more seats of a tile than the fullest has; without it the shape stays as it is.
+        `tight` reads no more places of a block than the fullest block has; without it the shape stays as it is.
         """
-        row, order, counts = np.arange(len(tile)), np.argsort(tile, kind="stable"), np.bincount(tile)
-        member = np.empty_like(tile)
-        member[order] = row - np.repeat(np.cumsum(counts) - counts, counts)
+        row, order, counts = np.arange(len(blocks)), np.argsort(blocks, kind="stable"), np.bincount(blocks)
+        place = np.empty_like(blocks)  # of a row among those of its block
+        place[order] = row - np.repeat(np.cumsum(counts) - counts, counts)
         if tight:
-            self.used = replace(self.used, members=int(counts.max(initial=0)))
-        heads = np.arange(self.layout.heads)
-        of_row = row[:, None] * len(heads) + heads
-        of_seat = (tile[:, None] * len(heads) + heads) * self.used.members + member[:, None]
-        asking = np.zeros(self.used.tiles * len(heads) * self.used.members, dtype=np.int64)
-        asking[of_seat] = of_row  # an empty seat asks what row 0 asks, and nobody listens
-        self._asking[: len(asking)] = torch.from_numpy(asking)
-        self._hearing.zero_()[: of_seat.size] = torch.from_numpy(of_seat.ravel())
+            self.used = replace(self.used, rows_per_block=int(counts.max(initial=0)))
+        heads = np.arange(self.spec.heads)
+        rows = row[:, None] * len(heads) + heads
+        entries = (blocks[:, None] * len(heads) + heads) * self.used.rows_per_block + place[:, None]
+        row_of_entry = np.zeros(self.used.blocks * len(heads) * self.used.rows_per_block, dtype=np.int64)
+        row_of_entry[entries] = rows  # an empty place repeats row 0, and its product is not used
+        self._row_of_entry[: len(row_of_entry)] = torch.from_numpy(row_of_entry)
+        self._entry_of_row.zero_()[: entries.size] = torch.from_numpy(entries.ravel())
 
-    def turn(self, column: int, *, rows: int, columns: int) -> None:
+    def begin_step(self, column: int, *, rows: int, columns: int) -> None:
         """The next forward pass writes `column` of `rows` rows, and reads `columns` columns."""
         self._column = column
         self._column_on_device.fill_(column)
@@ -141,7 +142,7 @@ class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Asked by models that are not told positions; ours are."""
+        """Models read it where they are given no positions; here they always are."""
         return 0
 
     def move(self, source: Tensor, target: Tensor) -> None:
@@ -150,30 +151,31 @@ class KeyValues(Cache):  # type: ignore[misc]  # transformers is untyped here
         self._own[:, :, target, :, :columns] = self._own[:, :, source, :, :columns]
 
     def attend(self, layer: int, queries: Tensor, mask: Tensor) -> Tensor:
-        """What queries [R, Q, D], scaled, find in their prompt and in their own tokens; `mask` [R, P + C] is added.
+        """Attention of queries [R, Q, D], already scaled, over each row's prompt and own tokens; `mask` [R, P + C] is
+        added to the scores.
 
-        The queries of a tile's rows stand side by side, so that a prompt is read once for all of them.
+        The queries of the rows of a block are one matrix, so that a prompt's keys and values are read once for all.
         """
         used = self.used
         self.attended.add(layer)
-        prompt_keys, prompt_values = self._prompts[layer, :, : used.tiles, :, : used.prompt_columns]
+        prompt_keys, prompt_values = self._prompts[layer, :, : used.blocks, :, : used.prompt_columns]
         own_keys, own_values = self._own[layer, :, : used.rows, :, : used.columns]
-        asked = queries.view(used.rows, own_keys.shape[1], -1, queries.shape[2])  # [R, heads, queries per head, D]
-        scores = torch.cat([self._by_tile(asked, prompt_keys.mT), asked @ own_keys.mT], dim=-1)
+        grouped = queries.view(used.rows, own_keys.shape[1], -1, queries.shape[2])  # [R, heads, queries per head, D]
+        scores = torch.cat([self._by_block(grouped, prompt_keys.mT), grouped @ own_keys.mT], dim=-1)
         exact = torch.promote_types(scores.dtype, torch.float32)
-        weights = scores.to(exact).add_(mask[:, None, None]).softmax(dim=-1).to(scores.dtype)
-        on_prompt, on_own = weights[..., : used.prompt_columns], weights[..., used.prompt_columns :]
-        found: Tensor = self._by_tile(on_prompt, prompt_values) + on_own @ own_values
-        return found.view(queries.shape)
+        shares = scores.to(exact).add_(mask[:, None, None]).softmax(dim=-1).to(scores.dtype)
+        on_prompt, on_own = shares[..., : used.prompt_columns], shares[..., used.prompt_columns :]
+        output: Tensor = self._by_block(on_prompt, prompt_values) + on_own @ own_values
+        return output.view(queries.shape)
 
-    def _by_tile(self, of_rows: Tensor, of_tiles: Tensor) -> Tensor:
-        """Per row, its [heads, q, X] times its tile's [heads, X, Y]."""
-        tiles, heads, members = self.used.tiles, self.layout.heads, self.used.members
-        rows, _, asked, _ = of_rows.shape
-        seated = of_rows.flatten(0, 1).index_select(0, self._asking[: tiles * heads * members])
-        product: Tensor = seated.view(tiles, heads, members * asked, -1) @ of_tiles
-        heard = product.view(len(seated), -1).index_select(0, self._hearing[: rows * heads])
-        return heard.view(rows, heads, asked, -1)
+    def _by_block(self, of_rows: Tensor, of_blocks: Tensor) -> Tensor:
+        """Per row, its [heads, q, X] times its block's [heads, X, Y]."""
+        blocks, heads, places = self.used.blocks, self.spec.heads, self.used.rows_per_block
+        rows, _, queries, _ = of_rows.shape
+        entries = of_rows.flatten(0, 1).index_select(0, self._row_of_entry[: blocks * heads * places])
+        product: Tensor = entries.view(blocks, heads, places * queries, -1) @ of_blocks
+        per_row = product.view(len(entries), -1).index_select(0, self._entry_of_row[: rows * heads])
+        return per_row.view(rows, heads, queries, -1)
 
-    def _places(self, seats: int) -> Tensor:
-        return torch.zeros(seats * self.layout.heads, dtype=torch.int64, device=self.layout.device)
+    def _index(self, entries: int) -> Tensor:
+        return torch.zeros(entries * self.spec.heads, dtype=torch.int64, device=self.spec.device)

@@ -1,4 +1,4 @@
-"""Which rollouts are sampled together: prompts in tiles, and the line in which rollouts wait for a row."""
+"""Which rollouts are sampled together: prompts in blocks, waiting rollouts, and how large a cache a request takes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from winnow.engines.native.kv_cache import Room
-from winnow.engines.requests import Slot
+from winnow.engines.native.kv_cache import CacheSize
+from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
 from winnow.records import Prompt
 
@@ -18,93 +18,98 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Tile:
+class PromptBlock:
     """A prompt and some of its rollouts, which read one copy of its keys and values."""
 
     prompt: Prompt
-    unfinished: int  # rollouts that still need the prompt
-    place: int = -1  # in the memory, from its first rollout's coming to its last one's going
+    unfinished: int  # rollouts that still read the prompt
+    number: int = -1  # of the block in the cache, from the start of its first rollout to the end of its last
     logits: Tensor | None = None  # [V] after the prompt
 
 
-def tiles(slots: Sequence[Slot]) -> list[tuple[Tile, Slot]]:
-    """Every rollout with its tile, prompts of like length together (least padding).
+def in_blocks(rollouts: Sequence[PendingRollout]) -> list[tuple[PromptBlock, PendingRollout]]:
+    """Every rollout with its block, prompts of like length together (least padding).
 
-    A tile holds no more rollouts than a prompt gets on average: one prompt with many does not make every other's
-    tile as wide. With equal counts there is one tile per prompt.
+    A block has no more rollouts than a prompt gets on average: one prompt with many does not make every other's block
+    as wide. With equal counts there is one block per prompt.
     """
-    by_length = sorted(slots, key=lambda slot: (len(slot.prompt.tokens), slot.place))
-    groups = [list(group) for _, group in itertools.groupby(by_length, key=lambda slot: slot.place)]
-    members = -(-len(slots) // max(1, len(groups)))
-    seated = []
-    for chunk in (group[i : i + members] for group in groups for i in range(0, len(group), members)):
-        tile = Tile(chunk[0].prompt, unfinished=len(chunk))
-        seated += [(tile, slot) for slot in chunk]
-    return seated
+    by_length = sorted(rollouts, key=lambda rollout: (len(rollout.prompt.tokens), rollout.prompt_index))
+    groups = [list(group) for _, group in itertools.groupby(by_length, key=lambda rollout: rollout.prompt_index)]
+    each = -(-len(rollouts) // max(1, len(groups)))
+    found = []
+    for chunk in (group[i : i + each] for group in groups for i in range(0, len(group), each)):
+        block = PromptBlock(chunk[0].prompt, unfinished=len(chunk))
+        found += [(block, rollout) for rollout in chunk]
+    return found
 
 
-def exactly(room: Room) -> Room:
-    """What is set aside where no more is than is needed."""
-    return room
+def unrounded(size: CacheSize) -> CacheSize:
+    """What is allocated where no more is than is needed."""
+    return size
 
 
-class Line:
-    """Rollouts waiting for a row, and the places in memory that their tiles take."""
+class Scheduler:
+    """The waiting rollouts of a request, and the blocks of the cache that their prompts take."""
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        rollouts: Sequence[PendingRollout],
         *,
         rows: int,
         columns: int,
         tokens: int | None = None,
-        held: Callable[[Room], Room] = exactly,
+        allocated: Callable[[CacheSize], CacheSize] = unrounded,
     ) -> None:
-        """At most `rows` rollouts at once, of `columns` tokens each, in memory for `tokens` tokens; where more is set
-        aside for a room than it needs, `held` says how much.
+        """At most `rows` rollouts at once, of `columns` tokens each, in a cache of at most `tokens` tokens; `allocated`
+        says how much is allocated for a size that is needed.
 
-        Raises EngineError where that memory does not hold a single rollout.
+        Raises EngineError where such a cache does not hold a single rollout.
         """
-        self._waiting = deque(tiles(slots))
-        opened = {id(tile): tile for tile, _ in self._waiting}.values()
-        prompt = max((len(tile.prompt.tokens) for tile in opened), default=0)
-        members = max((tile.unfinished for tile in opened), default=0)
+        self._waiting = deque(in_blocks(rollouts))
+        blocks = {id(block): block for block, _ in self._waiting}.values()
+        prompt = max((len(block.prompt.tokens) for block in blocks), default=0)
+        fullest = max((block.unfinished for block in blocks), default=0)
 
-        def room(living: int) -> Room:
-            tiles = min(living, len(opened))  # an open tile has a row, so there are never more of them
-            return Room(tiles=tiles, members=members, prompt_columns=prompt, rows=living, columns=columns)
+        def size(running: int) -> CacheSize:
+            return CacheSize(
+                blocks=min(running, len(blocks)),  # a block in use has a row, so there are never more of them
+                rows_per_block=fullest,
+                prompt_columns=prompt,
+                rows=running,
+                columns=columns,
+            )
 
-        self.room = room(min(rows, len(self._waiting)))
-        while tokens is not None and held(self.room).tokens() > tokens:
-            if self.room.rows == 1:
+        self.size = size(min(rows, len(self._waiting)))
+        while tokens is not None and allocated(self.size).tokens() > tokens:
+            if self.size.rows == 1:
                 raise _too_little(tokens, prompt + columns)
-            self.room = room(self.room.rows - 1)
-        self._free = list(range(self.room.tiles))
+            self.size = size(self.size.rows - 1)
+        self._free_blocks = list(range(self.size.blocks))
 
-    def admit(self, living: int) -> list[tuple[Tile, Slot]]:
-        """The rollouts that come in now: none until an eighth of the rows is free, as reading prompts costs a step."""
-        free = self.room.rows - living
-        if not self._waiting or (free < len(self._waiting) and 8 * free < self.room.rows):
+    def admit(self, running: int) -> list[tuple[PromptBlock, PendingRollout]]:
+        """The waiting rollouts that start now: none until an eighth of the rows is free, as a prefill costs a step."""
+        free = self.size.rows - running
+        if not self._waiting or (free < len(self._waiting) and 8 * free < self.size.rows):
             return []
         return [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
 
-    def open(self, admitted: Sequence[tuple[Tile, Slot]]) -> list[Tile]:
-        """The tiles among them that have no place yet, with a place each."""
-        fresh = list({id(tile): tile for tile, _ in admitted if tile.place < 0}.values())
-        for tile in fresh:
-            tile.place = self._free.pop()
-        return fresh
+    def assign_blocks(self, admitted: Sequence[tuple[PromptBlock, PendingRollout]]) -> list[PromptBlock]:
+        """The blocks among them that are not in the cache yet, with a number each."""
+        new = list({id(block): block for block, _ in admitted if block.number < 0}.values())
+        for block in new:
+            block.number = self._free_blocks.pop()
+        return new
 
-    def leave(self, tile: Tile) -> None:
-        """A rollout is finished; the place of a tile's last one is free again."""
-        tile.unfinished -= 1
-        if tile.unfinished == 0:
-            self._free.append(tile.place)
-            tile.place = -1
+    def release(self, block: PromptBlock) -> None:
+        """One of a block's rollouts is finished; after the last one its place in the cache is free again."""
+        block.unfinished -= 1
+        if block.unfinished == 0:
+            self._free_blocks.append(block.number)
+            block.number = -1
 
 
-def up(number: int, multiple: int) -> int:
-    """Rounded up."""
+def round_up(number: int, multiple: int) -> int:
+    """To the next multiple: `round_up(65, 64) == 128`."""
     return -(-number // multiple) * multiple
 
 

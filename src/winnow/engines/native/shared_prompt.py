@@ -11,7 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from winnow.engines.native.kv_cache import KeyValues
+from winnow.engines.native.kv_cache import KVCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,10 +26,10 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float,
-    shared: KeyValues | None = None,
+    shared: KVCache | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one new token per row [R, heads, 1, D] over `shared`, whose mask comes as [R, 1, 1, P + extent].
+    """Attention of one new token per row [R, heads, 1, D] over the cache `shared`; the mask is [R, 1, 1, P + C].
 
     Without `shared` (a prompt is being read) it is scaled dot-product attention.
     """
@@ -49,7 +49,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 @contextlib.contextmanager
 def attention(model: PreTrainedModel) -> Iterator[None]:
-    """For a while the model's layers attend through `attend`."""
+    """Inside this context the model's layers attend through `attend`."""
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

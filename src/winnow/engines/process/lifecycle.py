@@ -1,4 +1,4 @@
-"""The life of an engine's process, as its trainer sees it: start, last words, end."""
+"""Starting and ending an engine's process from the trainer, and what it printed last."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import IO
 
-from winnow.engines.process.messages import Wire
+from winnow.engines.process.messages import Channel
 
-STOP_SECONDS = 10.0  # for a process to end by itself, once it is told to; vLLM on two devices takes 6
+STOP_SECONDS = 10.0  # for a process to exit by itself once its channel is closed; vLLM on two devices takes 6
 LAST_LINES = 20
 _LINE_BYTES = 1000
 _MODULE = ("-P", "-u", "-X", "faulthandler", "-m", "winnow.engines.process.child")
 
 
-class Life:
-    """A running process and the wire to it. With it end all processes it started.
+class EngineProcess:
+    """A process that runs an engine, and the channel to it. All processes that it started end with it.
 
-    It ends by `end` or `kill`, when nobody holds this object any more, and with the trainer, however that ends.
+    It ends by `stop` or `kill`, when this object is garbage collected, and with the trainer, however that ends.
     """
 
     def __init__(self, *, weights: int, environment: Mapping[str, str]) -> None:
@@ -42,41 +42,42 @@ class Life:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": _import_path(), **environment},
-            start_new_session=True,  # Ctrl-C is for the trainer, which then decides
+            start_new_session=True,  # Ctrl-C goes to the trainer alone
         )
         theirs.close()
         os.close(watched)
-        self.wire = Wire(ours)
-        self._said: deque[bytes] = deque(maxlen=LAST_LINES)
+        self.channel = Channel(ours)
+        self._printed: deque[bytes] = deque(maxlen=LAST_LINES)
         assert self._process.stdout is not None
-        self._listener = threading.Thread(target=_listen, args=(self._process.stdout, self._said), daemon=True)
-        self._listener.start()
-        self._stayed = False  # when it was told to go
-        self._end = weakref.finalize(self, _end, self._process, self.wire, (held, weights))
+        output = (self._process.stdout, self._printed)
+        self._reader = threading.Thread(target=_read_output, args=output, daemon=True)
+        self._reader.start()
+        self._did_not_exit = False  # by itself, when the channel was closed
+        self._stop = weakref.finalize(self, _stop, self._process, self.channel, (held, weights))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the process has ended."""
         return self._process.poll() is not None
 
-    def end(self) -> None:
-        """Close the wire, which tells it to go; kill what has not gone in time. Idempotent."""
-        self._stayed = bool(self._end()) or self._stayed
-        self._listener.join(STOP_SECONDS)
+    def stop(self) -> None:
+        """Close the channel, at which the process exits; kill it where it has not in time. Idempotent."""
+        self._did_not_exit = bool(self._stop()) or self._did_not_exit
+        self._reader.join(STOP_SECONDS)
 
     def kill(self) -> None:
         """End it at once. Idempotent."""
-        if self._end.alive:
+        if self._stop.alive:
             _kill_group(self.pid)
-        self.end()
+        self.stop()
 
-    def fate(self) -> str:
-        """How it ended, in words; only once it has."""
-        if self._stayed:
+    def how_it_ended(self) -> str:
+        """In words, for an error message; only once it has ended."""
+        if self._did_not_exit:
             return f"closed its end of the wire, and had to be killed {STOP_SECONDS:g} seconds later"
         code = self._process.returncode
         if code >= 0:
@@ -84,31 +85,31 @@ class Life:
         hint = ", as the system does where memory runs out" if code == -signal.SIGKILL else ""
         return f"was killed by {signal.Signals(-code).name}{hint}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The last lines it printed, if any."""
-        lines = [line.decode("utf-8", "replace").rstrip() for line in list(self._said)]
+        lines = [line.decode("utf-8", "replace").rstrip() for line in list(self._printed)]
         return "\n  ".join(["what it printed last:", *lines]) if lines else "it printed nothing"
 
 
-def _listen(stream: IO[bytes], said: deque[bytes]) -> None:
+def _read_output(stream: IO[bytes], printed: deque[bytes]) -> None:
     """Read what the process prints, so that it never waits for a reader; the last lines are kept."""
     with stream:
-        said.extend(iter(lambda: stream.readline(_LINE_BYTES), b""))
+        printed.extend(iter(lambda: stream.readline(_LINE_BYTES), b""))
 
 
-def _end(process: subprocess.Popen[bytes], wire: Wire, files: Iterable[int]) -> bool:
+def _stop(process: subprocess.Popen[bytes], channel: Channel, files: Iterable[int]) -> bool:
     """Whether it had to be killed."""
-    wire.close()
+    channel.close()
     try:
         process.wait(STOP_SECONDS)
-        stayed = False
+        killed = False
     except subprocess.TimeoutExpired:
-        stayed = True
+        killed = True
     _kill_group(process.pid)
     process.wait()
     for file in files:
         os.close(file)
-    return stayed
+    return killed
 
 
 def _kill_group(leader: int) -> None:

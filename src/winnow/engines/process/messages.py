@@ -1,10 +1,10 @@
-"""What a trainer and its engine's process say to one another, and the wire they say it over. No wait is endless.
+"""The messages between a trainer and its engine's process, and the channel that carries them. Every wait has a limit.
 
-    trainer  --Start-->     engine's process    --Ready | Refused | Crashed-->
-             --Generate-->                      --Sampled, Sampled ... Done | Refused | Crashed-->
-             --Load-->                          --Done | Refused | Crashed-->
+    trainer  --MakeEngine-->    engine's process    --Ready | Refused | Crashed-->
+             --Generate-->                          --Sampled, Sampled ... Done | Refused | Crashed-->
+             --LoadWeights-->                       --Done | Refused | Crashed-->
 
-Messages are pickled, and reading a pickle can run code. Here nobody else can write one: the wire is a socket pair
+Messages are pickled, and reading a pickle can run code. Here nobody else can write one: the channel is a socket pair
 without a name between a trainer and a process that it started itself, from the same installation and for the same user,
 and in that process runs an engine, never a program that a model wrote.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from winnow.engines.base import Tolerance
-from winnow.engines.process.shared_memory import Layout
+from winnow.engines.process.shared_memory import WeightLayout
 from winnow.errors import WinnowError
 from winnow.records import Prompt, Rollout, Sampling
 from winnow.seeds import Part
@@ -30,8 +30,8 @@ _PIECE = 1 << 20  # bytes read at once
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Make the engine."""
+class MakeEngine:
+    """Make the engine, with the function that `make` names."""
 
     make: str
     options: Mapping[str, Any]
@@ -49,10 +49,10 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadWeights:
     """Take the weights that lie in the shared memory."""
 
-    layout: Layout
+    layout: WeightLayout
     version: int
 
 
@@ -68,7 +68,7 @@ class Ready:
 class Sampled:
     """One rollout is finished."""
 
-    place: int  # of its prompt in the request
+    prompt_index: int  # of its prompt in the request
     rollout: Rollout
 
 
@@ -93,16 +93,16 @@ class Crashed:
     exception: str
 
 
-Request = Start | Generate | Load
+Request = MakeEngine | Generate | LoadWeights
 Reply = Ready | Sampled | Done | Refused | Crashed
 Message = Request | Reply
 
 
-class Closed(Exception):
-    """Nobody is at the other end any more."""
+class ChannelClosed(Exception):
+    """The other end is closed."""
 
 
-class Wire:
+class Channel:
     """One end of a socket pair, carrying whole objects."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -110,7 +110,7 @@ class Wire:
         self._incoming = bytearray()
 
     def send(self, message: Message, seconds: float | None = None) -> None:
-        """Raises TimeoutError where the other end does not take it within `seconds` (None: wait), and Closed."""
+        """Raises TimeoutError where the other end does not take it within `seconds` (None: wait), and ChannelClosed."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._end.settimeout(seconds)
         try:
@@ -118,10 +118,10 @@ class Wire:
         except TimeoutError:
             raise
         except OSError as error:
-            raise Closed from error
+            raise ChannelClosed from error
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message, or None where it has not come whole within `seconds` (None: wait). Raises Closed."""
+        """The next message, or None where it has not come whole within `seconds` (None: wait). Raises ChannelClosed."""
         until = None if seconds is None else time.monotonic() + seconds
         while (body := self._whole()) is None:
             left = None if until is None else until - time.monotonic()
@@ -140,9 +140,9 @@ class Wire:
         except TimeoutError:
             return b""
         except OSError as error:
-            raise Closed from error
+            raise ChannelClosed from error
         if not piece:
-            raise Closed
+            raise ChannelClosed
         return piece
 
     def _whole(self) -> bytes | None:

@@ -1,7 +1,7 @@
 """Weights in memory that two processes see: one flat buffer per set of parameters, written by one, read by the other.
 
-The memory is a file without a name. Both processes hold it open, and it is gone with the last of them, whichever way
-they end: nothing is ever left in /dev/shm, and the size that a container gives to /dev/shm does not limit it.
+The memory is a file without a name. Both processes have it open, and the kernel frees it when the last of them has
+ended: nothing is ever left in /dev/shm, and the size that a container gives to /dev/shm does not limit it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALIGNMENT = 64  # bytes; a cache line, and a multiple of the size of every numb
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WeightLocation:
     """Where in the buffer a weight lies, and what it is."""
 
     name: str
@@ -33,7 +33,7 @@ class Place:
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
 
-Layout = tuple[Place, ...]
+WeightLayout = tuple[WeightLocation, ...]
 
 
 class SharedWeights:
@@ -43,7 +43,7 @@ class SharedWeights:
         self._file = file
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
-    def write(self, weights: Mapping[str, Tensor]) -> Layout:
+    def write(self, weights: Mapping[str, Tensor]) -> WeightLayout:
         """Copy weights in, from whatever device they are on; where they now lie."""
         layout = lay_out(weights)
         with torch.no_grad():
@@ -51,7 +51,7 @@ class SharedWeights:
                 shared.copy_(weights[name])
         return layout
 
-    def read(self, layout: Layout) -> dict[str, Tensor]:
+    def read(self, layout: WeightLayout) -> dict[str, Tensor]:
         """The weights by name, on the CPU: views of the memory itself, which the next `write` changes."""
         memory = self._map(layout[-1].end if layout else 0)
         return {p.name: memory[p.start : p.end].view(p.dtype).view(p.shape) for p in layout}
@@ -65,13 +65,13 @@ class SharedWeights:
         return self._bytes
 
 
-def lay_out(weights: Mapping[str, Tensor]) -> Layout:
+def lay_out(weights: Mapping[str, Tensor]) -> WeightLayout:
     """One weight after another, each aligned."""
-    places: list[Place] = []
+    layout: list[WeightLocation] = []
     for name, weight in weights.items():
-        start = -(-places[-1].end // _ALIGNMENT) * _ALIGNMENT if places else 0
-        places.append(Place(name, weight.dtype, tuple(weight.shape), start))
-    return tuple(places)
+        start = -(-layout[-1].end // _ALIGNMENT) * _ALIGNMENT if layout else 0
+        layout.append(WeightLocation(name, weight.dtype, tuple(weight.shape), start))
+    return tuple(layout)
 
 
 def nameless_file() -> int:

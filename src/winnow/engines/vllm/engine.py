@@ -1,7 +1,7 @@
 """vLLM as an engine: rollouts from its scheduler and kernels, on weights of its own.
 
 It starts with random weights; the policy's come in through vLLM's weight-transfer interface, at the start as after
-every update, and every worker knows which version it has copied. vLLM is imported when the engine is made.
+every update, and every worker records which version it has copied. vLLM is imported when the engine is made.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
 from winnow.engines.own_weights import TOLERANCES
 from winnow.engines.process.engine import second_process
-from winnow.engines.requests import Harvest, Slot
+from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.stopping import StopRule
-from winnow.engines.vllm.lora_request import Adapter
+from winnow.engines.vllm.lora_request import ServedAdapter
+from winnow.engines.vllm.engine.memory import job, memory
 from winnow.engines.vllm.served import FromPolicy, Served, describe
-from winnow.engines.vllm.start import NO_SLEEP, Settings, kernel_rank, start
+from winnow.engines.vllm.start import NO_SLEEP, VllmSettings, kernel_rank, start
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register
@@ -58,7 +59,14 @@ def fits(config: Config) -> None:
         kernel_rank(lora.rank)
 
 
-@register("engine", requires="vllm", fits=fits)
+@register(
+    "engine",
+    requires="vllm",
+    fits=fits,
+    memory=memory,
+    job=job,
+    may_change=("gpu_memory_utilization", "key_value_gib", "timeout_seconds", "start_seconds"),
+)
 def vllm(
     context: EngineContext,
     *,
@@ -74,7 +82,7 @@ def vllm(
     start_seconds: Seconds = 600.0,
 ) -> Engine:
     """vLLM on a copy of the policy, in the trainer's process or, on a device of its own, in one of its own."""
-    settings = Settings(
+    settings = VllmSettings(
         tensor_parallel=tensor_parallel,
         gpu_memory_utilization=gpu_memory_utilization,
         key_value_gib=key_value_gib,
@@ -112,20 +120,20 @@ def check(dtype: str, *, process: str, device: str | None) -> None:
 class VllmEngine:
     """See `vllm`. Takes whole models by the names of their checkpoints; until the first its version is -1.
 
-    A rollout is a request of its own, with a seed of its own: it can be announced, stopped and repeated alone, and the
-    prefix cache shares what prompts have in common. Stop strings are watched for here and not by vLLM, so that every
-    engine ends a rollout at the same token.
+    A rollout is a request of its own, with a seed of its own: `on_rollout` gets it when it is finished, it can be
+    aborted and repeated alone, and the prefix cache shares what prompts have in common. Stop strings are found here and
+    not by vLLM, so that every engine ends a rollout at the same token.
     """
 
-    def __init__(self, served: Served, settings: Settings) -> None:
+    def __init__(self, served: Served, settings: VllmSettings) -> None:
         self.version = -1
         self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
         self._rule = functools.cache(partial(StopRule, served.tokenizer, served.stop_tokens, served.vocabulary))
-        with speaking("start"):
+        with engine_errors("start"):
             self._llm = start(served, settings)
-        self._adapter = None if served.adapter is None else Adapter(self._llm.llm_engine, served.adapter)
+        self._adapter = None if served.adapter is None else ServedAdapter(self._llm.llm_engine, served.adapter)
 
     def generate(
         self,
@@ -138,18 +146,18 @@ class VllmEngine:
     ) -> list[Group]:
         """See `Engine`. Raises EngineError when the workers' weights are not of `version`, too."""
         rule = self._rule(sampling.stop)
-        harvest = Harvest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        _check_room(harvest.slots, sampling, self._served.context_tokens)
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        _check_context(request.rollouts, sampling, self._served.context_tokens)
         self._wake()
         self._check_fresh()
-        self._sample(harvest, rule, sampling, seed)
+        self._sample(request, rule, sampling, seed)
         if self._sleep:
-            with speaking("sleep"):
+            with engine_errors("sleep"):
                 self._llm.sleep(level=1)
-        return harvest.groups()
+        return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy weights into vLLM's workers, and forget every prefix that older ones have read.
+        """Copy weights into vLLM's workers, and empty the prefix cache, which older weights have filled.
 
         They are those of the whole model; where an adapter is served, first with it, and then of the adapter alone.
         """
@@ -160,18 +168,18 @@ class VllmEngine:
         if self._adapter is None or self.version < 0:
             _check_names(base, self._served.names)
         self._wake("weights")
-        with speaking("take new weights"):
+        with engine_errors("take new weights"):
             if base:
                 self._copy(base, version)
             if self._adapter is not None:
                 self._adapter.load(adapter, version)
-            forgotten = self._llm.reset_prefix_cache()
-        if not forgotten:
+            emptied = self._llm.reset_prefix_cache()
+        if not emptied:
             raise EngineError("vLLM kept prefixes read by older weights; rollouts must not be in flight during a load")
         self.version = version
 
     def close(self) -> None:
-        """See `Server`."""
+        """See `Engine`; ends vLLM's workers."""
         self._llm.llm_engine.engine_core.shutdown()
 
     def _copy(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -179,28 +187,29 @@ class VllmEngine:
         self._llm.update_weights({"update_info": {"weights": weights, "version": version}})
         self._llm.finish_weight_update(weight_version=str(version))
 
-    def _sample(self, harvest: Harvest, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> None:
+    def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> None:
         adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
-        engine, waiting = self._llm.llm_engine, {str(place): slot for place, slot in enumerate(harvest.slots)}
+        engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
         try:
-            with speaking("take prompts"):
-                for name, slot in waiting.items():
-                    engine.add_request(name, _prompt(slot), self._parameters(slot, rule, sampling, seed), **adapter)
-            while waiting:
-                with speaking("sample"):
+            with engine_errors("take prompts"):
+                for name, pending in unfinished.items():
+                    parameters = self._parameters(pending, rule, sampling, seed)
+                    engine.add_request(name, _prompt(pending), parameters, **adapter)
+            while unfinished:
+                with engine_errors("sample"):
                     outputs = engine.step()
                 for output in outputs:
-                    said = output.outputs[0]
-                    tokens = np.array(said.token_ids, dtype=np.int64)
+                    completion = output.outputs[0]
+                    tokens = np.array(completion.token_ids, dtype=np.int64)
                     if not output.finished and not rule.ends(tokens):
                         continue
                     if not output.finished:
                         engine.abort_request([output.request_id])
-                    harvest.add(waiting.pop(output.request_id), tokens, _logprobs(said))
+                    request.finish(unfinished.pop(output.request_id), tokens, _logprobs(completion))
         finally:
-            engine.abort_request(list(waiting))
+            engine.abort_request(list(unfinished))
 
-    def _parameters(self, slot: Slot, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> Any:
+    def _parameters(self, pending: PendingRollout, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -210,7 +219,7 @@ class VllmEngine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
-            seed=seeds.derive(*seed, slot.prompt.id, slot.index) % 2**63,
+            seed=seeds.derive(*seed, pending.prompt.id, pending.index) % 2**63,
             stop_token_ids=list(rule.tokens),
             ignore_eos=True,  # of vLLM's own guess; ours are named
             logprobs=0,  # of the sampled token alone
@@ -222,13 +231,13 @@ class VllmEngine:
     def _wake(self, *tags: str) -> None:
         """Where it sleeps between steps: take back the memory for what `tags` name, or for everything."""
         if self._sleep:
-            with speaking("wake up"):
+            with engine_errors("wake up"):
                 self._llm.wake_up(list(tags) or None)
 
     def _check_fresh(self) -> None:
         """With an adapter the base stays what it was at first, and the adapter is what must be new."""
         wanted = self.version if self._adapter is None else 0
-        with speaking("tell its version"):
+        with engine_errors("tell its version"):
             held = set(self._llm.collective_rpc("weights_version"))
             fresh = held == {wanted} and (self._adapter is None or self._adapter.is_of(self.version))
         if not fresh:
@@ -257,8 +266,8 @@ def visible(device: str | None, count: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
 
 
-def _check_room(slots: Sequence[Slot], sampling: Sampling, context_tokens: int) -> None:
-    longest = max((len(slot.prompt.tokens) for slot in slots), default=0)
+def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, context_tokens: int) -> None:
+    longest = max((len(pending.prompt.tokens) for pending in rollouts), default=0)
     if longest + sampling.max_new_tokens > context_tokens:
         raise EngineError(
             f"a prompt of {longest} tokens and max_new_tokens = {sampling.max_new_tokens} are more than the "
@@ -272,14 +281,14 @@ def _check_names(weights: Mapping[str, Tensor], names: frozenset[str]) -> None:
         raise EngineError(f"the weights {what} {wrong[0]!r} ({len(wrong)} such names); hand over the whole model")
 
 
-def _prompt(slot: Slot) -> dict[str, list[int]]:
-    return {"prompt_token_ids": slot.prompt.tokens.tolist()}
+def _prompt(pending: PendingRollout) -> dict[str, list[int]]:
+    return {"prompt_token_ids": pending.prompt.tokens.tolist()}
 
 
-def _logprobs(said: Any) -> FloatArray:
-    """[L] of the sampled tokens. Raises EngineError where they are no numbers."""
-    found = np.array(said.logprobs.logprobs, dtype=np.float64)
-    if len(found) != len(said.token_ids) or not np.isfinite(found).all():
+def _logprobs(completion: Any) -> FloatArray:
+    """[L] of the sampled tokens. Raises EngineError where they are not finite."""
+    found = np.array(completion.logprobs.logprobs, dtype=np.float64)
+    if len(found) != len(completion.token_ids) or not np.isfinite(found).all():
         raise EngineError(
             "vLLM's log-probs are not finite: the policy's weights have diverged; lower optimizer.learning_rate and go "
             "on from an earlier checkpoint"
@@ -288,15 +297,15 @@ def _logprobs(said: Any) -> FloatArray:
 
 
 @contextlib.contextmanager
-def speaking(action: str) -> Iterator[None]:
-    """vLLM's own exceptions as EngineError: there are too many kinds of them to tell apart."""
+def engine_errors(action: str) -> Iterator[None]:
+    """Raise vLLM's own exceptions as EngineError: there are too many kinds of them to tell apart."""
     try:
         yield
     except WinnowError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split()[:60])  # of many lines the first rarely says what was wrong
-        reason = f"{type(error).__name__}: {said}"
+        beginning = " ".join(str(error).split()[:60])  # of many lines the first rarely says what was wrong
+        reason = f"{type(error).__name__}: {beginning}"
         raise EngineError(
             f"vLLM could not {action}: {reason}. Where memory ran out, lower rollout.engine.gpu_memory_utilization (or "
             f"key_value_gib) or rollout.max_rollouts_at_once; where it does not know the model, use the engine "

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Adapter:
-    """The one adapter that a vLLM engine holds. vLLM reads adapters from folders; each lives as long as it is read."""
+class ServedAdapter:
+    """The one adapter that a vLLM engine serves. vLLM reads it from a folder, which is removed once it is read."""
 
     def __init__(self, engine: Any, config: Mapping[str, Any]) -> None:
         """`config` is what peft writes into adapter_config.json."""

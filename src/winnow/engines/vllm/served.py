@@ -48,10 +48,7 @@ class Served:
 
 
 class Server(Engine, Protocol):
-    """An engine fed with a plain model's weights, from version 0 on: before the first `load` its version is -1."""
-
-    def close(self) -> None:
-        """Give back memory, files and processes; nothing can be generated any more."""
+    """An engine that takes a plain model's weights, from version 0 on: before the first `load` its version is -1."""
 
 
 class FromPolicy:
@@ -89,7 +86,7 @@ class FromPolicy:
         self.version = version
 
     def close(self) -> None:
-        """See `Server`."""
+        """See `Engine`."""
         self._server.close()
 
     def _beginning(self) -> dict[str, Tensor]:

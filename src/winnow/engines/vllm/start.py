@@ -14,7 +14,7 @@ import torch
 from winnow.engines.vllm.served import Served
 from winnow.errors import ConfigError
 
-ROAD = "winnow"  # what the transfer of weights is called in vLLM
+TRANSFER_BACKEND = "winnow"  # the name under which weight_transfer.py registers its backend in vLLM
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 CPU_KEY_VALUE_GIB = 2.0
 LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
@@ -23,7 +23,7 @@ NO_SLEEP = "rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class VllmSettings:
     """How vLLM serves; see docs/engines.md."""
 
     tensor_parallel: int = 1
@@ -33,8 +33,8 @@ class Settings:
     sleep: bool = False
 
 
-def start(served: Served, settings: Settings) -> Any:
-    """A `vllm.LLM` with random weights, ready for the first hand-over. Raises ConfigError for what the CPU lacks."""
+def start(served: Served, settings: VllmSettings) -> Any:
+    """A `vllm.LLM` with random weights, ready for its first weights. Raises ConfigError for what the CPU lacks."""
     with _environment(), _own_threads(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # vLLM's imports and compilers warn of what its users cannot change
         from vllm import LLM
@@ -58,7 +58,7 @@ def start(served: Served, settings: Settings) -> Any:
             enable_sleep_mode=settings.sleep,
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # of the distribution sampled from
-            weight_transfer_config={"backend": ROAD},
+            weight_transfer_config={"backend": TRANSFER_BACKEND},
             worker_extension_cls="winnow.engines.vllm.weight_transfer.WorkerExtension",
             disable_log_stats=True,
             **_lora(served),
@@ -68,7 +68,7 @@ def start(served: Served, settings: Settings) -> Any:
     return llm
 
 
-def _on_cpu(settings: Settings, served: Served) -> tuple[Settings, dict[str, Any]]:
+def _on_cpu(settings: VllmSettings, served: Served) -> tuple[VllmSettings, dict[str, Any]]:
     """A bound on memory, as vLLM would take half of the machine; and no prompt read in pieces, as vLLM then takes back
     random numbers, which a generator of the CPU cannot do.
     """
@@ -101,8 +101,8 @@ def _bytes(gib: float | None) -> int | None:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """One process, so that weights are handed over by reference and nothing is left behind; and, unless the user wants
-    to hear more of vLLM, its errors only.
+    """One process, so that weights are passed by reference and no process is left behind; and, unless the
+    user sets another level, only vLLM's errors are logged.
     """
     values = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", LOG_LEVEL: os.environ.get(LOG_LEVEL, "ERROR")}
     before = {name: os.environ.get(name) for name in values}

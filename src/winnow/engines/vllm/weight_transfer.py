@@ -1,7 +1,7 @@
-"""What runs inside vLLM's own workers: the road on which the policy's weights come in.
+"""What runs inside vLLM's own workers: the backend of vLLM's weight transfer by which the policy's weights come in.
 
-vLLM imports this module by name in each of its workers (`worker_extension_cls`), wherever they live, and importing it
-makes the road known there. Nothing else of winnow should import it: vLLM is not always installed.
+vLLM imports this module by name in each of its workers (`worker_extension_cls`), wherever they run, and importing it
+registers the backend there. Nothing else of winnow should import it: vLLM is not always installed.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from winnow.engines.vllm.start import ROAD
+from winnow.engines.vllm.start import TRANSFER_BACKEND
 
 
 @dataclass
-class Nothing(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is untyped here
+class NoInitInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is untyped here
     """There is nothing to agree on beforehand."""
 
 
 @dataclass
-class Weights(WeightTransferUpdateInfo):  # type: ignore[misc]
+class WeightUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """A whole model, by the names of its checkpoints."""
 
     weights: Mapping[str, Tensor]
     version: int
 
 
-class Road(WeightTransferEngine):  # type: ignore[misc]
-    """Takes tensors as they are handed over: by reference within a process, by value into another."""
+class PassedTensors(WeightTransferEngine):  # type: ignore[misc]
+    """Weight transfer by passing tensors: by reference within a process, by value into another."""
 
-    init_info_cls = Nothing
-    update_info_cls = Weights
+    init_info_cls = NoInitInfo
+    update_info_cls = WeightUpdate
     version: int | None = None  # of the weights that were copied last; None while they are being copied
 
-    def init_transfer_engine(self, init_info: Nothing) -> None:
+    def init_transfer_engine(self, init_info: NoInitInfo) -> None:
         """Nothing to set up."""
 
     def start_weight_update(self) -> None:
-        """From here on the model is in no state to sample from."""
+        """Until `finish_weight_update` the model must not be sampled from."""
         self.version = None
         initialize_layerwise_reload(self.model)
 
@@ -56,13 +56,13 @@ class Road(WeightTransferEngine):  # type: ignore[misc]
         """Copy a whole model into this worker's share of it."""
         self.receive_weights(self.parse_update_info(update_info))
 
-    def receive_weights(self, update_info: Weights) -> None:
+    def receive_weights(self, update_info: WeightUpdate) -> None:
         """See `update_weights`."""
         self._arriving = update_info.version
         self.model.load_weights(update_info.weights.items())
 
     def finish_weight_update(self) -> None:
-        """Bring the weights into the form that the kernels want; from here on they are of the version that arrived."""
+        """Bring the weights into the form that the kernels need; then the model has the version that has arrived."""
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
             _pack_heads(self.model)
@@ -92,4 +92,4 @@ class WorkerExtension:
         return version
 
 
-WeightTransferEngineFactory.register_engine(ROAD, Road)
+WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, PassedTensors)

@@ -1,0 +1,25 @@
+"""Memory of the forward passes that an engine makes on a transformers model in the trainer's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from winnow.memory import footprint
+from winnow.memory.demand import Demand
+from winnow.memory.plan import MemoryPart
+
+SAMPLED_BYTES = 16  # per logit: itself, its float32, that by the temperature, and its probability
+USE_NATIVE = ("use rollout.engine = 'native'",)  # the remedy for a copy of the weights
+
+
+def forward_parts(demand: Demand, *, read: int, rows: int) -> Iterator[MemoryPart]:
+    """What is held while `read` tokens of prompts are read, and while `rows` rows of logits become tokens."""
+    model, device, remedy = demand.model, demand.device, fewer_at_once(demand)
+    yield MemoryPart("reading prompts", footprint.forward_bytes(model, read), "generate", device, remedy)
+    vocabulary = footprint.head(model).shape[0]
+    yield MemoryPart("sampling", rows * vocabulary * SAMPLED_BYTES, "generate", device, remedy)
+
+
+def fewer_at_once(demand: Demand) -> tuple[str, ...]:
+    """The remedy for what grows with the rollouts that are sampled side by side."""
+    return (f"lower rollout.max_rollouts_at_once, now {demand.config.rollout.max_rollouts_at_once}",)

@@ -1,0 +1,54 @@
+"""vLLM in the device plan: its sentence and its memory parts, without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from winnow.engines.vllm.start import CPU_KEY_VALUE_GIB
+from winnow.memory.demand import Demand
+from winnow.memory.plan import MemoryPart, Phase
+from winnow.memory.usage import capacity
+from winnow.models.meta import weight_bytes
+
+
+def job(demand: Demand) -> str:
+    process = " in a process of its own" if demand.options["process"] == "own" else ""
+    return f"vllm samples on {_first_device(demand)}{process} with a copy of the weights"
+
+
+def memory(demand: Demand) -> Iterator[MemoryPart]:
+    """vLLM takes a share of each of its devices, for weights, keys and values together, unless `key_value_gib` sets the
+    latter. Weights reach a process of its own through shared memory of their size.
+    """
+    options, weights = demand.options, weight_bytes(demand.model)
+    for device in _devices(_first_device(demand), options["tensor_parallel"]):
+        yield from _on_device(demand, device, weights)
+    if demand.config.model.lora is not None and options["lora"] == "merged":
+        yield MemoryPart("merged weights", weights, "generate", demand.device)
+    if options["process"] == "own":
+        yield MemoryPart("hand-over", weights, "always", "cpu")
+
+
+def _on_device(demand: Demand, device: str, weights: int) -> Iterator[MemoryPart]:
+    options = demand.options
+    phase: Phase = "generate" if options["sleep"] else "always"
+    cache = options["key_value_gib"] or (CPU_KEY_VALUE_GIB if device == "cpu" else None)
+    if cache is None:
+        share = options["gpu_memory_utilization"] * (demand.device_bytes or capacity(torch.device(device)) or 0)
+        yield MemoryPart("vLLM", round(share), phase, device, ("lower rollout.engine.gpu_memory_utilization",))
+    else:
+        remedy = ("lower rollout.engine.key_value_gib",)
+        yield MemoryPart("vLLM's weights", weights // options["tensor_parallel"], phase, device)
+        yield MemoryPart("vLLM's keys and values", round(cache * 2**30), phase, device, remedy)
+
+
+def _first_device(demand: Demand) -> str:
+    return demand.options["device"] or demand.device
+
+
+def _devices(first: str, count: int) -> list[str]:
+    """ "cuda:1" and the devices after it; there is but one cpu."""
+    kind, _, index = first.partition(":")
+    return [first] * count if count == 1 or kind == "cpu" else [f"{kind}:{int(index or 0) + i}" for i in range(count)]

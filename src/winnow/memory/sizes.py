@@ -1,0 +1,25 @@
+"""Sizes of memory as a person reads and writes them."""
+
+from __future__ import annotations
+
+import re
+
+from winnow.errors import ConfigError
+
+UNITS = {"gib": 2**30, "gb": 10**9, "mib": 2**20, "mb": 10**6}
+
+
+def readable(size: int) -> str:
+    """Bytes for a person: "3.9 MiB", "12.3 GiB"."""
+    for unit, of in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= of:
+            return f"{size / of:.1f} {unit}" if size < 100 * of else f"{size / of:.0f} {unit}"
+    return f"{size} bytes"
+
+
+def in_bytes(text: str) -> int:
+    """A size that a person wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in UNITS:
+        raise ConfigError(f"{text!r} is no size: write a number and a unit, GiB, GB, MiB or MB, for example 80GiB")
+    return int(float(match[1]) * UNITS[match[2]])

@@ -1,0 +1,51 @@
+"""Which device does what, and whether the run fits: a configuration's members joined to a memory plan."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from transformers import PreTrainedModel
+
+from winnow.memory.demand import Demand, sampling_requests
+from winnow.memory.plan import MemoryPlan
+from winnow.memory.planner import plan_memory
+from winnow.models.adapter import add_lora
+from winnow.models.meta import meta_model
+from winnow.training.members import Members
+from winnow.user_code import said_by_name
+
+
+def plan_devices(
+    members: Members, device: torch.device, *, longest_prompt: int | None = None, memory: int | None = None
+) -> MemoryPlan:
+    """The plan of a run with its policy on `device`, whose prompts have at most `longest_prompt` tokens, or as many as
+    the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here.
+
+    An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings, and no
+    weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
+    """
+    config, lora = members.config, members.config.model.lora
+    model = meta_model(config.model.path, dtype=config.model.dtype)
+    if lora is not None:
+        model = cast(PreTrainedModel, add_lora(model, **lora.model_dump(), seed=0))
+    engine = members.engine
+    demand = Demand(
+        config=config,
+        options=engine.options,
+        model=model,
+        prompt_tokens=config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt,
+        device="cuda:0" if device == torch.device("cuda") else str(device),
+        device_bytes=memory,
+        requests=sampling_requests(config, probes=members.source == "probe"),
+    )
+    job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
+    parts = engine.traits.memory or (lambda demand: ())
+    return plan_memory(
+        demand,
+        needs=members.needs,
+        job=said_by_name(f"'job' of the engine {engine.name!r}", job, job),
+        engine_parts=said_by_name(
+            f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
+        ),
+    )
