@@ -108,7 +108,7 @@ def test_a_resume_may_change_the_options_that_an_engine_declares_and_no_others(e
 @pytest.mark.parametrize("name", ["native", "hf", "vllm"])
 def test_what_a_built_in_engine_declares_is_about_its_own_options(name: str) -> None:
     entry = members("engine")[name]
-    assert set(entry.traits.get("may_change", ())) <= set(entry.options)
+    assert set(entry.traits.may_change) <= set(entry.options)
     assert f"; {name} samples on cpu" in planned(name).jobs
 
 

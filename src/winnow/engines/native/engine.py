@@ -15,7 +15,7 @@ from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
 from winnow.engines.native.cuda_graphs import CudaGraphs
 from winnow.engines.native.decoder import Decoder, check_attention, rounded
 from winnow.engines.native.kv_cache import CacheSize, KVCacheSpec
-from winnow.engines.native.engine.memory import job, memory
+from winnow.engines.native.memory import job, memory
 from winnow.engines.native.running import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler, unrounded
 from winnow.engines.own_weights import TOLERANCES, OwnWeights

@@ -27,7 +27,7 @@ from winnow.engines.process.engine import second_process
 from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.stopping import StopRule
 from winnow.engines.vllm.lora_request import ServedAdapter
-from winnow.engines.vllm.engine.memory import job, memory
+from winnow.engines.vllm.memory import job, memory
 from winnow.engines.vllm.served import FromPolicy, Served, describe
 from winnow.engines.vllm.start import NO_SLEEP, VllmSettings, kernel_rank, start
 from winnow.errors import ConfigError, EngineError, WinnowError
