@@ -28,7 +28,7 @@ def catalog(kind: str) -> Iterator[str]:
     known_as = aliases(family)
     for name, entry in members(family).items():
         yield "\n".join(_lines(entry, [alias for alias, own in known_as.items() if own == name]))
-    for why in load_plugins().values():
+    for why in load_plugins():
         yield f"note: the members of an installed package are missing: {why}"
 
 
