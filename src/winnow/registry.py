@@ -154,7 +154,7 @@ def _add(entries: Mapping[str, Entry[Any]]) -> None:
     for name in entries:
         if not _NAME.fullmatch(name):
             raise ConfigError(
-                f"a {entry.family.name} cannot be called {name!r}: give it a name of letters, digits and _, as "
+                f"no {entry.family.name} can be called {name!r}: give it a name of letters, digits and _, as "
                 f'register("{entry.family.name}", "mine") does'
             )
         if name in known and not _same_place(known[name], entry):

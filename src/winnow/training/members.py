@@ -71,10 +71,10 @@ class Members:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The installed packages, winnow aside, that members come from."""
+        """The installed packages, winnow aside, that members come from, and what the engine requires."""
         used = (self.task, *self.rewards, self.allocate, *self.selectors, self.advantage, self.weighting, self.loss)
         found = {package_of(member.entry) for member in (*used, *self.terms, self.engine)}
-        return tuple(sorted(name for name in found if name is not None))
+        return tuple(sorted(name for name in (found | {self.engine.traits.requires}) if name is not None))
 
     @property
     def output(self) -> Path:
