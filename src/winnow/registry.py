@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 import threading
@@ -93,6 +94,7 @@ class Bound(Generic[T_co]):
 
 
 _ENTRIES: dict[str, dict[str, Entry[Any]]] = {name: {} for name in FAMILIES}
+_twins: dict[tuple[str, str], Entry[Any]] = {}  # of a script that is imported as a file too: what it registered itself
 _packages: dict[str, str] = {}  # installed packages with members: "a package 1.0" -> the module it is imported as
 _broken: list[str] | None = None  # which of them could not be imported, and why; None before any was
 _lock = threading.RLock()  # held while packages are imported: a second thread waits for their members
@@ -157,7 +159,9 @@ def _add(entries: Mapping[str, Entry[Any]]) -> None:
                 f"no {entry.family.name} can be called {name!r}: give it a name of letters, digits and _, as "
                 f'register("{entry.family.name}", "mine") does'
             )
-        if name in known and not _same_place(known[name], entry):
+        if name in known and _same_file(known[name], entry):
+            _twins[entry.family.name, name] = known[name]
+        elif name in known and not _same_place(known[name], entry):
             where = known[name].origin or "this process"
             raise ConfigError(f"the {entry.family.name} {name!r} is already registered by {where}; choose another name")
     _check_signature(entry)
@@ -176,6 +180,12 @@ def _same_place(a: Entry[Any], b: Entry[Any]) -> bool:
     """True when b is a again, from a notebook's cell or a module that ran twice. Within one run that is a mistake."""
     names = [getattr(each.function, "__qualname__", "") for each in (a, b)]
     return a.home is b.home and names[0] == names[1] and names[0].isidentifier() and not being_imported()
+
+
+def _same_file(a: Entry[Any], b: Entry[Any]) -> bool:
+    """True for a script that runs and asks for a function of its own file by "file.py:function"."""
+    files = [each.home.get("__file__") for each in (a, b)]
+    return a.home is not b.home and None not in files and len(set(map(os.path.realpath, filter(None, files)))) == 1
 
 
 def members(family: str) -> dict[str, Entry[Any]]:
@@ -217,7 +227,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
 
 def name_of(function: Callable[..., Any]) -> str:
     """What stands for a function in text: its registered name, else one that no member can have."""
-    entries = (entry for family in _ENTRIES.values() for entry in family.values())
+    entries = (entry for family in FAMILIES for entry in _registered(family))
     own = getattr(function, "__qualname__", repr(function))
     return next((entry.name for entry in entries if entry.function is function), f"{own}{GIVEN}")
 
@@ -338,9 +348,13 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if hasattr(function, "__code__") else type(function).__call__
 
 
+def _registered(family: str) -> Sequence[Entry[Any]]:
+    return [*_ENTRIES[family].values(), *(entry for (name, _), entry in _twins.items() if name == family)]
+
+
 def _entry_of(family: Family[T], function: Callable[..., Any], *, where: str = "", origin: str = "") -> Entry[T]:
     """The entry under which a function is registered, else one with the family's default traits."""
-    for known in _ENTRIES[family.name].values():
+    for known in _registered(family.name):
         if known.function is function:
             return known
     name = getattr(function, "__name__", type(function).__name__)

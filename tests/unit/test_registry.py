@@ -277,3 +277,20 @@ def test_an_option_of_a_type_that_cannot_be_checked_takes_anything():
     typed.__annotations__["own"] = Own
     for function in (hidden, typed):
         assert bind(resolve("advantage", function), {"own": Own(1)}, key="advantage")([]) == Own(1)
+
+
+def test_a_script_may_ask_for_its_own_file(tmp_path):
+    """In a process of its own: what it registered as a script keeps its traits, and so does the file's."""
+    script = (
+        "from winnow.registry import in_every_process, name_of, register, resolve\n"
+        "@register('advantage', 'rt_script', baseline='none')\n"
+        "def credit(groups):\n"
+        "    return []\n"
+        "if __name__ == '__main__':\n"
+        "    by_file = resolve('advantage', 'mine.py:credit')\n"
+        "    print(by_file.function is credit, by_file.traits.baseline, resolve('advantage', 'rt_script') == by_file)\n"
+        "    print(resolve('advantage', credit).traits.baseline, name_of(credit))\n"
+    )
+    (tmp_path / "mine.py").write_text(script)
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False none True", "none rt_script"]
