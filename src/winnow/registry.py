@@ -251,9 +251,13 @@ def load_plugins() -> Sequence[str]:
     with _lock:
         if _broken is None:
             _broken = []  # what a package asks for while it is imported finds those before it
-            points = importlib.metadata.entry_points(group=GROUP)
-            for point in sorted(points, key=lambda point: (point.name, point.value)):  # in every process the same
-                _import_plugin(point, _broken)
+            try:
+                points = importlib.metadata.entry_points(group=GROUP)
+                for point in sorted(points, key=lambda point: (point.name, point.value)):  # in every process the same
+                    _import_plugin(point, _broken)
+            except BaseException:  # interrupted: the next call begins anew
+                _broken = None
+                raise
         return tuple(_broken)
 
 

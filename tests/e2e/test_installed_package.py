@@ -92,7 +92,7 @@ import json, os
 import early.members  # by the script itself, before winnow looks for packages
 from typer.testing import CliRunner
 from winnow.cli import app
-from winnow.errors import ConfigError
+from winnow.commands.catalog import catalog
 
 def run(*arguments):
     result = CliRunner().invoke(app, arguments)
@@ -104,6 +104,7 @@ print(json.dumps({
     "losses": run("list", "losses"),
     "rewards": run("list", "rewards"),
     "train": run("train", "config.toml"),
+    "own": list(catalog("losses", own=True)),
     "unknown": run("check", "config.toml", "--set", "loss=palin"),
 }))
 """
@@ -148,6 +149,13 @@ def test_a_member_is_listed_with_the_package_that_it_is_from(seen):
     )
     assert "digits()\n    from mypkg 1.0\n    The share of characters that are digits.\n" in seen["rewards"]
     assert "    from winnow" not in seen["losses"]
+
+
+def test_the_reference_page_has_winnows_own_whatever_is_installed(seen):
+    names = [block.partition("(")[0] for block in seen["own"]]
+    assert "clip" in names
+    assert "plain" not in names
+    assert not any("note:" in block for block in seen["own"])
 
 
 def test_a_package_that_a_script_imported_itself_is_named_all_the_same(seen):
