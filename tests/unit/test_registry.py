@@ -111,6 +111,7 @@ def test_an_unknown_family_is_refused_wherever_it_is_named():
 def test_a_trait_is_what_its_family_says_and_not_the_text_that_was_given():
     @register("loss", "registry_test_traits", policy_gradient="false", needs=["entropy"])
     def registry_test_traits(out, mb):
+        """A test's."""
         return out.logprobs, {}
 
     assert resolve("loss", "registry_test_traits").traits.policy_gradient is False
@@ -120,6 +121,7 @@ FILE = """
 from winnow import register
 @register("advantage", "NAME", aliases={"NAME_too": {}}, baseline="none")
 def credit(groups):
+    "A test's."
     return VALUE
 """
 
@@ -163,6 +165,7 @@ def test_a_notebooks_cell_may_run_again_and_two_functions_of_one_factory_are_two
 
     def made(value):
         def credit(groups):
+            """A test's."""
             return value
 
         return register("advantage", "rt_made")(credit)
