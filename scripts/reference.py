@@ -56,7 +56,7 @@ def _keys() -> Iterator[str]:
 def _members() -> Iterator[str]:
     for family in FAMILIES:
         yield from (f"\n### {family}\n", "```")
-        yield from catalog(family)
+        yield from catalog(family, own=True)  # whatever is installed beside winnow here
         yield "```"
 
 

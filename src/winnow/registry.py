@@ -12,18 +12,23 @@ import dataclasses
 import functools
 import importlib.metadata
 import inspect
+import os
+import re
+import sys
+import threading
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.families import FAMILIES, Family, Traits
-from winnow.user_code import load_function, said_by_name
+from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
@@ -31,6 +36,7 @@ T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
 GROUP = "winnow"  # of entry points
 GIVEN = " (given from Python)"
+_NAME = re.compile(r"\w[\w.+-]*")  # no file has it, and no function that was given from Python
 
 # "4" is not 4, but a TOML array is a tuple or a list, whichever the option wants.
 _OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
@@ -45,7 +51,8 @@ class Entry(Generic[T_co]):
     function: Callable[..., Any]
     traits: T_co
     presumes: Mapping[str, str] = field(default_factory=dict)  # of a published name: {key: member}
-    origin: str = ""  # "winnow", "a package 1.0", a file, or "" where a function was given as an object
+    origin: str = ""  # "winnow", "a package 1.0", a file, or "" for what this process alone knows
+    home: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # globals of who registered it
 
     @functools.cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -61,7 +68,7 @@ class Entry(Generic[T_co]):
     @property
     def summary(self) -> str:
         """The docstring up to the first line that ends a sentence."""
-        lines = (inspect.getdoc(self.function) or "").partition("\n\n")[0].splitlines()
+        lines = (inspect.getdoc(without_partial(self.function)) or "").partition("\n\n")[0].splitlines()
         end = next((number for number, line in enumerate(lines, start=1) if line.endswith(".")), 1)
         return " ".join(lines[:end])
 
@@ -87,9 +94,10 @@ class Bound(Generic[T_co]):
 
 
 _ENTRIES: dict[str, dict[str, Entry[Any]]] = {name: {} for name in FAMILIES}
-_origins: list[str] = []  # of what is being imported, the innermost last
-_packages: set[str] = set()  # of these, the installed packages
-_plugins: dict[str, str] | None = None  # entry points that were imported: name -> why that failed, or ""
+_twins: dict[tuple[str, str], Entry[Any]] = {}  # of a script that is imported as a file too: what it registered itself
+_packages: dict[str, str] = {}  # installed packages with members: "a package 1.0" -> the module it is imported as
+_broken: list[str] | None = None  # which of them could not be imported, and why; None before any was
+_lock = threading.RLock()  # held while packages are imported: a second thread waits for their members
 
 
 def register(
@@ -98,20 +106,24 @@ def register(
     """Give a function a name in a family, and declare its traits: `register("advantage", baseline="none")`.
 
     `aliases` maps a published name to what else it presumes: {"no_baseline": {"advantage": "raw"}}. Raises ConfigError
-    for a family, a trait or a value of one that does not exist, and for a name that is taken.
+    for a family, a trait or a value of one that does not exist, and for a name that is taken or none.
     """
-    if family not in FAMILIES:
-        raise ConfigError(f"there is no family {family!r}{did_you_mean(family, FAMILIES)}")
-    declared = _traits(FAMILIES[family], traits)
+    declared, home = _traits(family_of(family), traits), sys._getframe(1).f_globals
 
     def add(function: F) -> F:
-        own_name = name or function.__name__
-        origin = _origin(function)
-        for called, presumes in {own_name: {}, **(aliases or {})}.items():
-            _add(Entry(FAMILIES[family], own_name, function, declared, presumes, origin), under=called)
+        own_name = name or str(getattr(function, "__name__", ""))
+        entry = Entry(FAMILIES[family], own_name, function, declared, origin=_origin(home), home=home)
+        _add({own_name: entry, **{a: replace(entry, presumes=presumes) for a, presumes in (aliases or {}).items()}})
         return function
 
     return add
+
+
+def family_of(name: str) -> Family[Any]:
+    """The family of this name. Raises ConfigError."""
+    if name not in FAMILIES:
+        raise ConfigError(f"there is no family {name!r}{did_you_mean(name, FAMILIES)}")
+    return FAMILIES[name]
 
 
 def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
@@ -120,13 +132,13 @@ def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
         if trait not in known:
             raise ConfigError(f"the family {family.name} has no trait {trait!r}{did_you_mean(trait, known)}")
     try:
-        _declarations(family).validate_python(dict(given))
+        declared: T = _declarations(family).validate_python(dict(given))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         trait = ".".join(map(str, first["loc"]))
         said = first["msg"][:1].lower() + first["msg"][1:]
         raise ConfigError(f"the trait {trait!r} of the family {family.name} is {first['input']!r}: {said}") from error
-    return family.traits(**given)
+    return declared
 
 
 @functools.cache
@@ -134,24 +146,57 @@ def _declarations(family: Family[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(family.traits)
 
 
-def _add(entry: Entry[Any], *, under: str) -> None:
+def _add(entries: Mapping[str, Entry[Any]]) -> None:
+    """All of a member's names, or none of them. Winnow's own come first: nobody can take their place."""
+    entry = next(iter(entries.values()))
+    if entry.origin != "winnow":
+        entry.family.load()
+    _forget_earlier_runs(entry.home)
+    known = _ENTRIES[entry.family.name]
+    for name in entries:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"no {entry.family.name} can be called {name!r}: give it a name of letters, digits and _, as "
+                f'register("{entry.family.name}", "mine") does'
+            )
+        if name in known and _same_file(known[name], entry):
+            _twins[entry.family.name, name] = known[name]
+        elif name in known and not _same_place(known[name], entry):
+            where = known[name].origin or "this process"
+            raise ConfigError(f"the {entry.family.name} {name!r} is already registered by {where}; choose another name")
     _check_signature(entry)
-    known = _ENTRIES[entry.family.name].get(under)
-    if known is not None and not _same_place(known.function, entry.function):
-        where = f" by {known.origin}" if known.origin else ""
-        raise ConfigError(f"the {entry.family.name} {under!r} is already registered{where}; choose another name")
-    _ENTRIES[entry.family.name][under] = entry
+    known.update(entries)
+
+
+def _forget_earlier_runs(home: Mapping[str, Any]) -> None:
+    """Drop what this module registered when its text was another: it may not register all of it again."""
+    for known in _ENTRIES.values():
+        for name, entry in list(known.items()):
+            if entry.home is not home and entry.home.get("__name__") == home.get("__name__", ""):
+                del known[name]
+
+
+def _same_place(a: Entry[Any], b: Entry[Any]) -> bool:
+    """True when b is a again, from a notebook's cell or a module that ran twice. Within one run that is a mistake."""
+    names = [getattr(each.function, "__qualname__", "") for each in (a, b)]
+    return a.home is b.home and names[0] == names[1] and names[0].isidentifier() and not being_imported()
+
+
+def _same_file(a: Entry[Any], b: Entry[Any]) -> bool:
+    """True for a script that runs and asks for a function of its own file by "file.py:function"."""
+    files = [each.home.get("__file__") for each in (a, b)]
+    return a.home is not b.home and None not in files and len(set(map(os.path.realpath, filter(None, files)))) == 1
 
 
 def members(family: str) -> dict[str, Entry[Any]]:
     """Everything registered in a family, by name, aliases left out; installed packages' members too."""
-    _load(FAMILIES[family])
+    _load(family_of(family))
     return {name: entry for name, entry in sorted(_ENTRIES[family].items()) if name == entry.name}
 
 
 def aliases(family: str) -> dict[str, str]:
     """Published names that mean one of ours: alias -> name."""
-    _load(FAMILIES[family])
+    _load(family_of(family))
     return {name: entry.name for name, entry in sorted(_ENTRIES[family].items()) if name != entry.name}
 
 
@@ -164,18 +209,16 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
 
     Raises ConfigError naming what was asked for and what exists.
     """
-    family = FAMILIES[family] if isinstance(family, str) else family
+    family = family_of(family) if isinstance(family, str) else family
     if callable(use):
         return _entry_of(family, use)
     if ".py:" in use:
-        file = (base or Path.cwd()) / use.rpartition(":")[0]
-        with_origin = functools.partial(load_function, use, base=base)
-        return _entry_of(family, _importing(str(file), with_origin), where=f"{use!r}: ", origin=str(file))
+        function = load_function(use, base=base)
+        return _entry_of(family, function, where=f"{use!r}: ", origin=str(file_of(use, base=base)))
     if use.endswith(GIVEN):
         raise ConfigError(f"only the name of {use!r} was saved; give the same function again")
-    if use not in _ENTRIES[family.name]:
-        family.load()
-    if use not in _ENTRIES[family.name]:
+    family.load()
+    if use not in _ENTRIES[family.name] or _ENTRIES[family.name][use].origin != "winnow":
         load_plugins()
     if use not in _ENTRIES[family.name]:
         raise ConfigError(f"no {family.name} is called {use!r}{_instead(family.name, use)}{_broken_plugins()}")
@@ -184,7 +227,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
 
 def name_of(function: Callable[..., Any]) -> str:
     """What stands for a function in text: its registered name, else one that no member can have."""
-    entries = (entry for family in _ENTRIES.values() for entry in family.values())
+    entries = (entry for family in FAMILIES for entry in _registered(family))
     own = getattr(function, "__qualname__", repr(function))
     return next((entry.name for entry in entries if entry.function is function), f"{own}{GIVEN}")
 
@@ -194,23 +237,49 @@ def in_every_process(entry: Entry[Any]) -> bool:
     return entry.origin == "winnow" or entry.origin in _packages
 
 
-def load_plugins() -> Mapping[str, str]:
+def package_of(entry: Entry[Any]) -> str | None:
+    """The name of the installed package that brought a member; None for winnow's own and a user's."""
+    return entry.origin.rpartition(" ")[0] if entry.origin in _packages else None
+
+
+def load_plugins() -> Sequence[str]:
     """Import every module that an installed package names in the entry-point group "winnow", once per process.
 
-    Returns {entry point: why it could not be imported}; one that is broken does not keep the others from their names.
+    Returns a sentence for each that could not be imported: it does not keep the others from their names.
     """
-    global _plugins
-    if _plugins is None:
-        _plugins = {}
-        for point in importlib.metadata.entry_points(group=GROUP):
-            package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+    global _broken
+    with _lock:
+        if _broken is None:
+            _broken = []  # what a package asks for while it is imported finds those before it
             try:
-                _packages.add(package)
-                _importing(package, point.load)
-                _plugins[point.name] = ""
-            except Exception as error:
-                _plugins[point.name] = f"{package} ({point.value}) raised {type(error).__name__}: {error}"
-    return {name: why for name, why in _plugins.items() if why}
+                points = importlib.metadata.entry_points(group=GROUP)
+                for point in sorted(points, key=lambda point: (point.name, point.value)):  # in every process the same
+                    _import_plugin(point, _broken)
+            except BaseException:  # interrupted: the next call begins anew
+                _broken = None
+                raise
+        return tuple(_broken)
+
+
+def _import_plugin(point: EntryPoint, broken: list[str]) -> None:
+    package = ""
+    try:
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+        _packages[package] = point.module.partition(".")[0]
+        with importing(package):
+            point.load()
+        _settle(package)
+    except (Exception, SystemExit) as error:
+        broken.append(f"{package} ({point.value}) raised {type(error).__name__}: {error}".strip())
+
+
+def _settle(package: str) -> None:
+    """What its modules registered is the package's own, whoever imported them first: a script, or another package."""
+    module = _packages[package]
+    for known in _ENTRIES.values():
+        for name, entry in known.items():
+            if _top(entry.home) == module and _packages.get(entry.origin) != module:
+                known[name] = replace(entry, origin=package)
 
 
 def _load(family: Family[Any]) -> None:
@@ -219,23 +288,16 @@ def _load(family: Family[Any]) -> None:
 
 
 def _broken_plugins() -> str:
-    said = "; ".join(load_plugins().values())
+    said = "; ".join(load_plugins())
     return f"; an installed package may have it, which could not be imported: {said}" if said else ""
 
 
-def _importing(origin: str, load: Callable[[], Any]) -> Any:
-    """What `load` returns; what it registers comes from `origin`."""
-    _origins.append(origin)
-    try:
-        return load()
-    finally:
-        _origins.pop()
+def _origin(home: Mapping[str, Any]) -> str:
+    return "winnow" if _top(home) == "winnow" else being_imported()
 
 
-def _origin(function: Callable[..., Any]) -> str:
-    if (getattr(function, "__module__", None) or "").partition(".")[0] == "winnow":
-        return "winnow"
-    return _origins[-1] if _origins else ""
+def _top(home: Mapping[str, Any]) -> str:
+    return str(home.get("__name__", "")).partition(".")[0]
 
 
 def _instead(family: str, use: str) -> str:
@@ -269,13 +331,12 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
 def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
     """The value as the option's annotation wants it; a user's unannotated or exotic option takes anything."""
     try:
-        hint = typing.get_type_hints(entry.function, include_extras=True).get(name)
-    except NameError:  # an annotation that only a type checker can see
-        return value
-    if hint is None:
+        hint = typing.get_type_hints(_annotated(entry.function), include_extras=True)[name]
+        wanted = TypeAdapter(hint, config=_OPTION_TYPES)
+    except Exception:  # no annotation, one that only a type checker can see, or one that is no type
         return value
     try:
-        return TypeAdapter(hint, config=_OPTION_TYPES).validate_python(value)
+        return wanted.validate_python(value)
     except pydantic.ValidationError as error:
         said = error.errors()[0]["msg"]
         raise ConfigError(
@@ -283,9 +344,21 @@ def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
         ) from error
 
 
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the annotations are: those of a class at its __init__, those of any other object at its __call__."""
+    function = inspect.unwrap(without_partial(function))
+    if isinstance(function, type):
+        return cast(Callable[..., Any], function.__init__)  # type: ignore[misc]
+    return function if hasattr(function, "__code__") else type(function).__call__
+
+
+def _registered(family: str) -> Sequence[Entry[Any]]:
+    return [*_ENTRIES[family].values(), *(entry for (name, _), entry in _twins.items() if name == family)]
+
+
 def _entry_of(family: Family[T], function: Callable[..., Any], *, where: str = "", origin: str = "") -> Entry[T]:
     """The entry under which a function is registered, else one with the family's default traits."""
-    for known in _ENTRIES[family.name].values():
+    for known in _registered(family.name):
         if known.function is function:
             return known
     name = getattr(function, "__name__", type(function).__name__)
@@ -308,8 +381,3 @@ def _check_signature(entry: Entry[Any], *, where: str = "") -> None:
             f"{where}{entry.name}{signature} does not fit the family {entry.family.name}: it must take exactly "
             f"({', '.join(expected)}) by position, and its options after a bare * as keyword-only parameters"
         )
-
-
-def _same_place(a: Callable[..., Any], b: Callable[..., Any]) -> bool:
-    """True when b is a again, from a module imported a second time (a user's file whose text has changed)."""
-    return (a.__module__, a.__qualname__) == (b.__module__, b.__qualname__)

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import importlib.util
 import inspect
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from winnow.errors import ConfigError, WinnowError, did_you_mean
 
-_importing: list[Path] = []  # the files that are being imported, the innermost last
+_sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # being imported here, the innermost last
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by their resolved path: the text that ran, and what it made
+_lock = threading.RLock()  # held while a file runs: a second thread waits for what the first one makes
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     """Import `function` from `"file.py:function"`. The file is the user's own, trusted code: its text, as it stands.
 
-    A file runs once per process, and again only after its text has changed. Raises ConfigError.
+    A file runs once per process, whatever paths lead to it, and again only after its text has changed. Raises
+    ConfigError.
     """
     file_name, _, function_name = path.rpartition(":")
-    file = (base or Path.cwd()) / file_name
+    file = file_of(path, base=base)
     if not file_name.endswith(".py"):  # Python would import compiled code as well, of which nobody sees what it does
         raise ConfigError(f"{path!r}: functions come from a .py file; write it as file.py:function")
     if not file.is_file():
         raise ConfigError(f"{path!r}: there is no file {file}")
-    module = _module(path, file)
+    with _lock:
+        module = _module(path, file)
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -38,38 +45,65 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def file_of(path: str, *, base: Path | None = None) -> Path:
+    """The file of `"file.py:function"`, which is relative to `base`."""
+    return ((base or Path.cwd()) / path.rpartition(":")[0]).absolute()
+
+
 def _module(path: str, file: Path) -> ModuleType:
     text, place = file.read_bytes(), file.resolve()
     known = _imported.get(place)
     if known is not None and known[0] == text:
         return known[1]
-    module_name = "winnow_user_" + re.sub(r"\W", "_", str(place))
+    if str(file) in _sources.get():
+        raise ConfigError(f"{path!r}: {file} asks for its own functions while it is imported")
+    module_name = _module_name(place)
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None, "a .py file always has a loader"
     assert spec.origin is not None
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(module_name)
     sys.modules[module_name] = module  # dataclasses and pickle look a class's module up by its name
-    _importing.append(file)
     try:  # not by the loader, which may take a compiled file beside it, of which nobody sees what it does
-        exec(compile(text, spec.origin, "exec", dont_inherit=True), vars(module))
-    except Exception as error:
-        if before is None:
-            del sys.modules[module_name]
-        else:
+        with importing(str(file)):
+            exec(compile(text, spec.origin, "exec", dont_inherit=True), vars(module))
+    except BaseException as error:
+        del sys.modules[module_name]
+        if before is not None:
             sys.modules[module_name] = before
+        if not isinstance(error, (Exception, SystemExit)):
+            raise
         raise ConfigError(f"{path!r}: importing {file} raised {type(error).__name__}: {error}") from error
-    finally:
-        _importing.pop()
     _imported[place] = (text, module)
     return module
 
 
+def _module_name(place: Path) -> str:
+    """With a digest of the whole path: two may differ in nothing but punctuation."""
+    stem = re.sub(r"\W", "_", place.stem)
+    return f"winnow_user_{stem}_{hashlib.sha256(bytes(place)).hexdigest()[:16]}"
+
+
+@contextlib.contextmanager
+def importing(source: str) -> Iterator[None]:
+    """While a file or an installed package (`source`) is imported for its functions."""
+    token = _sources.set((*_sources.get(), source))
+    try:
+        yield
+    finally:
+        _sources.reset(token)
+
+
+def being_imported() -> str:
+    """What is being imported for its functions here, the innermost; else empty."""
+    return _sources.get()[-1] if _sources.get() else ""
+
+
 def check_not_importing() -> None:
-    """Raise ConfigError inside a file that is being imported for its functions: it must not start a run by that."""
-    if _importing:
+    """Raise ConfigError inside a file or package that is imported for its functions: that must not start a run."""
+    if source := being_imported():
         raise ConfigError(
-            f"{_importing[-1]} is imported for its functions, and calls winnow while it is: put that call under "
+            f"{source} is imported for its functions, and calls winnow while it is: put that call under "
             f'`if __name__ == "__main__":`'
         )
 
@@ -94,11 +128,16 @@ def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any
     return call
 
 
+def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of which this is a partial, or itself."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def _raised_at(own: Callable[..., Any], error: Exception) -> str:
     """File, line and function of the last call in the file of the user's function; else of the last call at all."""
-    while isinstance(own, functools.partial):
-        own = own.func
-    function = inspect.unwrap(own)
+    function = inspect.unwrap(without_partial(own))
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if code is not None and frame.filename == code.co_filename]

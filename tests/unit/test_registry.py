@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import py_compile
+import dataclasses
+import functools
+import subprocess
 import sys
-import traceback
 
 import numpy as np
 import pytest
 
 from winnow.errors import ConfigError
-from winnow.registry import aliases, bind, members, register, resolve
-from winnow.user_code import load_function
+from winnow.registry import aliases, bind, in_every_process, members, register, resolve
 
 
 def test_a_name_an_alias_and_the_function_itself_are_one():
@@ -59,59 +58,6 @@ def test_a_function_from_a_file(tmp_path):
     assert bind(entry, {"by": 3.0}, key="advantage")([]) == []
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("nowhere.py:f", "there is no file"),
-        ("mine.py:duoble", "has no function 'duoble'; did you mean 'double'"),
-        ("broken.py:f", "raised ZeroDivisionError"),
-    ],
-)
-def test_a_function_that_cannot_be_loaded(tmp_path, path, message):
-    (tmp_path / "mine.py").write_text("def double(groups):\n    return groups\n")
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    with pytest.raises(ConfigError, match=message):
-        load_function(path, base=tmp_path)
-
-
-def test_the_text_of_a_file_is_what_runs_and_not_compiled_code_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    file, other = tmp_path / "mine.py", tmp_path / "other.py"
-    file.write_text("def half(groups):\n    return 'as read'\n")
-    other.write_text("def half(groups):\n    return 'planted'\n")
-    cached = importlib.util.cache_from_source(str(file))
-    py_compile.compile(str(other), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    other.unlink()
-    assert load_function("mine.py:half", base=tmp_path)(()) == "as read"
-    (tmp_path / "fresh.py").write_text("def half(groups):\n    return 0.5\n")
-    load_function("fresh.py:half", base=tmp_path)
-    assert not list((tmp_path / "__pycache__").glob("fresh*"))  # and none is made
-
-
-def test_a_file_is_read_as_an_import_reads_it(tmp_path):
-    (tmp_path / "mine.py").write_bytes(
-        b"# -*- coding: latin-1 -*-\n"
-        b"from dataclasses import dataclass\n"
-        b"@dataclass\n"
-        b"class Said:\n"
-        b"    word: str = '\xe9'\n"
-        b"def word(groups) -> Said | list[int]:\n"
-        b"    return Said().word if groups else 1 / 0\n"
-    )
-    (tmp_path / "cut.py").write_text("x = 1\ndef f(groups:\n")
-    word = load_function("mine.py:word", base=tmp_path)
-    assert word([1]) == "\xe9"
-    assert word.__annotations__["return"] != "Said | list[int]"  # winnow's own __future__ is not the file's
-    with pytest.raises(ZeroDivisionError) as raised:
-        word([])
-    last = traceback.extract_tb(raised.value.__traceback__)[-1]
-    assert (last.filename, last.lineno, last.line) == (
-        str(tmp_path / "mine.py"), 7, "return Said().word if groups else 1 / 0",
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"importing .*cut\.py raised SyntaxError: .*\(cut\.py, line 2\)"):
-        load_function("cut.py:f", base=tmp_path)
-
-
 def test_a_wrong_signature_is_refused():
     def too_many(groups, extra):
         return groups
@@ -156,21 +102,198 @@ def test_a_function_without_a_name_has_the_traits_that_its_family_has_by_default
     assert resolve("allocator", lambda stats, budget: []).traits.source == "history"
 
 
-def test_a_file_runs_once_until_its_text_changes(tmp_path):
+def test_an_unknown_family_is_refused_wherever_it_is_named():
+    for ask in (members, aliases, lambda family: resolve(family, "clip")):
+        with pytest.raises(ConfigError, match="there is no family 'losses'; did you mean 'loss'"):
+            ask("losses")
+
+
+def test_a_trait_is_what_its_family_says_and_not_the_text_that_was_given():
+    @register("loss", "registry_test_traits", policy_gradient="false", needs=["entropy"])
+    def registry_test_traits(out, mb):
+        """A test's."""
+        return out.logprobs, {}
+
+    assert resolve("loss", "registry_test_traits").traits.policy_gradient is False
+
+
+FILE = """
+from winnow import register
+@register("advantage", "NAME", aliases={"NAME_too": {}}, baseline="none")
+def credit(groups):
+    "A test's."
+    return VALUE
+"""
+
+
+def registered(name):
+    return {each for each in (*members("advantage"), *aliases("advantage")) if each.startswith(name)}
+
+
+def test_an_edited_file_registers_anew_and_what_it_no_longer_has_is_gone(tmp_path):
     file = tmp_path / "mine.py"
-    text = "from pathlib import Path\nwith (Path(__file__).parent / 'runs').open('a') as runs:\n    runs.write('x')\n"
-    file.write_text(text + "def one(groups):\n    return 1\ndef two(groups):\n    return 2\n")
-    for name in ("one", "two", "one"):
-        resolve("advantage", f"mine.py:{name}", base=tmp_path)
-    assert (tmp_path / "runs").read_text() == "x"
-    file.write_text(text + "def one(groups):\n    return 3\n")
-    assert resolve("advantage", "mine.py:one", base=tmp_path).function([]) == 3
-    assert (tmp_path / "runs").read_text() == "xx"
+    file.write_text(FILE.replace("NAME", "rt_before").replace("VALUE", "1"))
+    assert resolve("advantage", "mine.py:credit", base=tmp_path).name == "rt_before"
+    file.write_text(FILE.replace("NAME", "rt_before").replace("VALUE", "2"))
+    resolve("advantage", "mine.py:credit", base=tmp_path)
+    assert resolve("advantage", "rt_before").function([]) == 2
+    file.write_text(FILE.replace("NAME", "rt_after").replace("VALUE", "3"))
+    resolve("advantage", "mine.py:credit", base=tmp_path)
+    assert registered("rt_") == {"rt_after", "rt_after_too"}
 
 
-def test_a_file_may_hold_a_dataclass_under_postponed_annotations(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-        "@dataclass\nclass Said:\n    word: str\ndef word(groups):\n    return Said('yes').word\n"
+def test_one_text_cannot_register_a_name_twice(tmp_path):
+    (tmp_path / "mine.py").write_text(2 * FILE.replace("NAME", "rt_twice").replace("VALUE", "1"))
+    with pytest.raises(ConfigError, match=r"the advantage 'rt_twice' is already registered by .*mine\.py; choose"):
+        resolve("advantage", "mine.py:credit", base=tmp_path)
+
+
+def test_files_whose_paths_differ_in_punctuation_alone_do_not_take_each_others_names(tmp_path):
+    for folder in ("a_b", "a-b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(FILE.replace("NAME", "rt_paths").replace("VALUE", "1"))
+    resolve("advantage", "a_b/mine.py:credit", base=tmp_path)
+    with pytest.raises(ConfigError, match=r"'rt_paths' is already registered by .*a_b/mine\.py; choose"):
+        resolve("advantage", "a-b/mine.py:credit", base=tmp_path)
+
+
+def test_a_notebooks_cell_may_run_again_and_two_functions_of_one_factory_are_two():
+    cell = {"__name__": "registry_test_notebook"}
+    exec(FILE.replace("NAME", "rt_cell").replace("VALUE", "1"), cell)
+    exec(FILE.replace("NAME", "rt_cell").replace("VALUE", "2"), cell)
+    assert resolve("advantage", "rt_cell").function([]) == 2
+
+    def made(value):
+        def credit(groups):
+            """A test's."""
+            return value
+
+        return register("advantage", "rt_made")(credit)
+
+    made(1)
+    with pytest.raises(ConfigError, match="'rt_made' is already registered by this process; choose another name"):
+        made(2)
+
+
+def test_a_name_that_is_taken_leaves_none_of_the_others_behind():
+    with pytest.raises(ConfigError, match="the advantage 'grpo' is already registered by winnow"):
+
+        @register("advantage", "rt_half", aliases={"rt_half_too": {}, "grpo": {}})
+        def credit(groups):
+            return []
+
+    assert registered("rt_half") == set()
+
+
+@pytest.mark.parametrize("name", ["mine.py:credit", "credit (given from Python)", "two words", "line\nbreak", None])
+def test_a_name_that_could_not_be_asked_for_is_refused(name):
+    with pytest.raises(ConfigError, match="no advantage can be called"):
+        register("advantage", name)(lambda groups: [])
+
+
+def test_winnows_own_names_cannot_be_taken_before_they_are_loaded():
+    """In a process of its own, in which nothing has asked for a selector yet."""
+    script = (
+        "from winnow.errors import ConfigError\n"
+        "from winnow.registry import register, resolve\n"
+        "try:\n"
+        "    register('selector', 'max_variance')(lambda group, rng: 'mine')\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+        "print(resolve('selector', 'max_variance').function.__module__)\n"
     )
-    assert load_function("mine.py:word", base=tmp_path)([]) == "yes"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "the selector 'max_variance' is already registered by winnow; choose another name",
+        "winnow.algos.selection",
+    ]
+
+
+def test_who_registers_a_member_says_where_it_is_from_and_not_whose_function_it_wraps():
+    @register("reward", "rt_wrapped")
+    @functools.wraps(resolve("reward", "boxed").function)
+    def mine(prompt, rollout):
+        return 1.0
+
+    del mine.__wrapped__  # as a decorator that only copies the name does
+    assert resolve("reward", "rt_wrapped").origin == ""
+    assert not in_every_process(resolve("reward", "rt_wrapped"))
+    assert in_every_process(resolve("reward", "boxed"))
+
+
+class Scaled:
+    """Credits times a factor."""
+
+    by: str  # not the option's type
+
+    def __call__(self, groups, *, by: float = 1.0):
+        return by
+
+
+class Sampler:
+    by: str
+
+    def __init__(self, context, *, by: float = 1.0) -> None:
+        self.made_with = by
+
+
+def scaled(groups, *, by: float = 1.0, shift: float = 0.0):
+    """Credits times a factor."""
+    return by
+
+
+@pytest.mark.parametrize(
+    ("family", "member"),
+    [
+        ("advantage", Scaled()),
+        ("advantage", functools.partial(scaled, shift=2.0)),
+        ("advantage", functools.cache(scaled)),
+        ("advantage", Scaled().__call__),
+        ("engine", Sampler),
+    ],
+    ids=["object", "partial", "cached", "method", "class"],
+)
+def test_whatever_can_be_called_is_a_member_whose_options_are_checked(family, member):
+    bound = bind(resolve(family, member), {"by": 3}, key=family)
+    answer = bound(())
+    assert getattr(answer, "made_with", answer) == 3.0
+    with pytest.raises(ConfigError, match=rf"{family}\.by is 'three': input should be a valid number"):
+        bind(resolve(family, member), {"by": "three"}, key=family)
+
+
+def test_a_member_says_what_it_does_whatever_it_is():
+    for function in (scaled, functools.partial(scaled, shift=2.0), Scaled()):
+        assert resolve("advantage", function).summary == "Credits times a factor."
+
+
+def test_an_option_of_a_type_that_cannot_be_checked_takes_anything():
+    @dataclasses.dataclass
+    class Own:
+        size: int
+
+    def hidden(groups, *, own: Own, other: np.no_such_type = 1):
+        return own
+
+    def typed(groups, *, own: Own):
+        return own
+
+    typed.__annotations__["own"] = Own
+    for function in (hidden, typed):
+        assert bind(resolve("advantage", function), {"own": Own(1)}, key="advantage")([]) == Own(1)
+
+
+def test_a_script_may_ask_for_its_own_file(tmp_path):
+    """In a process of its own: what it registered as a script keeps its traits, and so does the file's."""
+    script = (
+        "from winnow.registry import in_every_process, name_of, register, resolve\n"
+        "@register('advantage', 'rt_script', baseline='none')\n"
+        "def credit(groups):\n"
+        "    return []\n"
+        "if __name__ == '__main__':\n"
+        "    by_file = resolve('advantage', 'mine.py:credit')\n"
+        "    print(by_file.function is credit, by_file.traits.baseline, resolve('advantage', 'rt_script') == by_file)\n"
+        "    print(resolve('advantage', credit).traits.baseline, name_of(credit))\n"
+    )
+    (tmp_path / "mine.py").write_text(script)
+    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False none True", "none rt_script"]

@@ -16,8 +16,11 @@ from winnow.report.text import wrapped
 KINDS = (*(family.plural for family in FAMILIES.values()), "keys", "metrics")
 
 
-def catalog(kind: str) -> Iterator[str]:
-    """One block per member: call, aliases, and what it does. Singular or plural. Raises ConfigError."""
+def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
+    """One block per member: call, aliases, where it is from, and what it does; of winnow's `own` alone, or of all.
+
+    Singular or plural. Raises ConfigError.
+    """
     if kind in ("metric", "metrics"):
         yield from (f"{name}\n    {wrapped(meaning)}" for name, meaning in METRICS.items())
         return
@@ -27,8 +30,9 @@ def catalog(kind: str) -> Iterator[str]:
     family = _family(kind).name
     known_as = aliases(family)
     for name, entry in members(family).items():
-        yield "\n".join(_lines(entry, [alias for alias, own in known_as.items() if own == name]))
-    for why in load_plugins().values():
+        if entry.origin == "winnow" or not own:
+            yield "\n".join(_lines(entry, [alias for alias, meant in known_as.items() if meant == name]))
+    for why in () if own else load_plugins():
         yield f"note: the members of an installed package are missing: {why}"
 
 

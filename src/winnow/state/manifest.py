@@ -18,16 +18,22 @@ PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy",
 
 
 def describe_run(
-    config: Config, *, base: Path, device: str, threads: int, inputs: Mapping[str, Mapping[str, str]]
+    config: Config,
+    *,
+    base: Path,
+    device: str,
+    threads: int,
+    inputs: Mapping[str, Mapping[str, str]],
+    packages: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The resolved configuration, the folder its files are relative to, digests of the files it reads by key, the
-    versions of everything that computes, and the machine, as JSON.
+    versions of everything that computes, and the machine, as JSON. `packages` brought members of the run.
     """
     return {
         "config": dump(config),
         "base": str(base.resolve()),
         "inputs": dict(inputs),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *packages)}},
         "device": device,
         "threads": threads,
         "platform": platform.platform(),

@@ -91,7 +91,14 @@ def fit(
     with RunFolder.open(members.output, resume=resume) as folder:
         saved = checkpoint.newest(folder.path) if resume else None
         done = saved.step if saved else 0
-        about = partial(describe_run, config, base=members.base, device=str(device), threads=torch.get_num_threads())
+        about = partial(
+            describe_run,
+            config,
+            base=members.base,
+            device=str(device),
+            threads=torch.get_num_threads(),
+            packages=members.packages,
+        )
         inputs: Digests = {}
         changes: tuple[Change, ...] = ()
         if resume:

@@ -23,7 +23,7 @@ from winnow.families import (
     WeightingTraits,
 )
 from winnow.records import FloatArray, Group
-from winnow.registry import Bound
+from winnow.registry import Bound, package_of
 
 Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per group: N x [L]
 
@@ -68,6 +68,13 @@ class Members:
         """
         weighs_by_history = "pass_rates" in self.weighting.traits.needs
         return self.source == "history" or (self.source == "none" and weighs_by_history)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The installed packages, winnow aside, that members come from, and what the engine requires."""
+        used = (self.task, *self.rewards, self.allocate, *self.selectors, self.advantage, self.weighting, self.loss)
+        found = {package_of(member.entry) for member in (*used, *self.terms, self.engine)}
+        return tuple(sorted(name for name in (found | {self.engine.traits.requires}) if name is not None))
 
     @property
     def output(self) -> Path:

@@ -1,0 +1,171 @@
+"""A user's own file: its text is what runs, once in a process, and what it raises is said by name."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import py_compile
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+
+from winnow.errors import ConfigError
+from winnow.user_code import being_imported, importing, load_function
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.py:f", "there is no file"),
+        ("mine.py:duoble", "has no function 'duoble'; did you mean 'double'"),
+        ("broken.py:f", "raised ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded(tmp_path, path, message):
+    (tmp_path / "mine.py").write_text("def double(groups):\n    return groups\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    with pytest.raises(ConfigError, match=message):
+        load_function(path, base=tmp_path)
+
+
+def test_the_text_of_a_file_is_what_runs_and_not_compiled_code_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, other = tmp_path / "mine.py", tmp_path / "other.py"
+    file.write_text("def half(groups):\n    return 'as read'\n")
+    other.write_text("def half(groups):\n    return 'planted'\n")
+    cached = importlib.util.cache_from_source(str(file))
+    py_compile.compile(str(other), cached, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    other.unlink()
+    assert load_function("mine.py:half", base=tmp_path)(()) == "as read"
+    (tmp_path / "fresh.py").write_text("def half(groups):\n    return 0.5\n")
+    load_function("fresh.py:half", base=tmp_path)
+    assert not list((tmp_path / "__pycache__").glob("fresh*"))  # and none is made
+
+
+def test_a_file_is_read_as_an_import_reads_it(tmp_path):
+    (tmp_path / "mine.py").write_bytes(
+        b"# -*- coding: latin-1 -*-\n"
+        b"from dataclasses import dataclass\n"
+        b"@dataclass\n"
+        b"class Said:\n"
+        b"    word: str = '\xe9'\n"
+        b"def word(groups) -> Said | list[int]:\n"
+        b"    return Said().word if groups else 1 / 0\n"
+    )
+    (tmp_path / "cut.py").write_text("x = 1\ndef f(groups:\n")
+    word = load_function("mine.py:word", base=tmp_path)
+    assert word([1]) == "\xe9"
+    assert word.__annotations__["return"] != "Said | list[int]"  # winnow's own __future__ is not the file's
+    with pytest.raises(ZeroDivisionError) as raised:
+        word([])
+    last = traceback.extract_tb(raised.value.__traceback__)[-1]
+    assert (last.filename, last.lineno, last.line) == (
+        str(tmp_path / "mine.py"), 7, "return Said().word if groups else 1 / 0",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"importing .*cut\.py raised SyntaxError: .*\(cut\.py, line 2\)"):
+        load_function("cut.py:f", base=tmp_path)
+
+
+def test_a_file_may_hold_a_dataclass_under_postponed_annotations(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass Said:\n    word: str\ndef word(groups):\n    return Said('yes').word\n"
+    )
+    assert load_function("mine.py:word", base=tmp_path)([]) == "yes"
+
+
+def test_a_file_runs_once_until_its_text_changes(tmp_path):
+    file = tmp_path / "mine.py"
+    text = "from pathlib import Path\nwith (Path(__file__).parent / 'runs').open('a') as runs:\n    runs.write('x')\n"
+    file.write_text(text + "def one(groups):\n    return 1\ndef two(groups):\n    return 2\n")
+    for name in ("one", "two", "one"):
+        load_function(f"mine.py:{name}", base=tmp_path)
+    assert (tmp_path / "runs").read_text() == "x"
+    file.write_text(text + "def one(groups):\n    return 3\n")
+    assert load_function("mine.py:one", base=tmp_path)([]) == 3
+    assert (tmp_path / "runs").read_text() == "xx"
+
+
+COUNTED = """
+from pathlib import Path
+import time
+with (Path(__file__).resolve().parent / "runs").open("a") as runs:
+    runs.write("x")
+time.sleep(0.05)  # a second thread comes meanwhile
+
+class Kept:
+    pass
+
+def one(groups):
+    return Kept()
+"""
+
+
+def test_every_path_to_a_file_leads_to_one_module(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "mine.py").write_text(COUNTED)
+    (tmp_path / "link.py").symlink_to(tmp_path / "a" / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    found = {
+        load_function(f"{tmp_path}/a/mine.py:one"),
+        load_function("a/../a/mine.py:one"),
+        load_function("mine.py:one", base=Path("a")),
+        load_function("link.py:one"),
+    }
+    assert len(found) == 1
+    assert (tmp_path / "a" / "runs").read_text() == "x"
+
+
+def test_threads_share_one_run_of_a_file(tmp_path):
+    (tmp_path / "mine.py").write_text(COUNTED)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(load_function("mine.py:one", base=tmp_path))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_what_is_imported_in_one_thread_is_nothing_to_another():
+    heard = []
+    with importing("mine.py"):
+        thread = threading.Thread(target=lambda: heard.append(being_imported()))
+        thread.start()
+        thread.join()
+        assert being_imported() == "mine.py"
+    assert (heard, being_imported()) == ([""], "")
+
+
+def test_an_object_of_a_files_own_class_is_pickled(tmp_path):
+    (tmp_path / "my-file.v2.py").write_text(COUNTED)
+    kept = load_function("my-file.v2.py:one", base=tmp_path)([])
+    assert type(pickle.loads(pickle.dumps(kept))) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit(2)\n", "importing .*mine.py raised SystemExit: 2"),
+        (
+            "from winnow.user_code import load_function\nload_function(__file__ + ':f')\n",
+            "mine.py asks for its own functions while it is imported",
+        ),
+    ],
+    ids=["exits", "asks for itself"],
+)
+def test_a_file_that_does_not_come_to_its_end_leaves_nothing_behind(tmp_path, text, message):
+    (tmp_path / "mine.py").write_text(text)
+    before = set(sys.modules)
+    with pytest.raises(ConfigError, match=message):
+        load_function("mine.py:f", base=tmp_path)
+    assert {name for name in set(sys.modules) - before if "user" in name} == set()
+    (tmp_path / "mine.py").write_text("def f(groups):\n    return 1\n")
+    assert load_function("mine.py:f", base=tmp_path)([]) == 1
