@@ -11,8 +11,9 @@ from baselines import Work, generate, generate_batch
 from gpu_lab import SECONDS, Cost, Lab, cost_of, engine_context, random_model, random_prompts, release
 
 import winnow.engines  # noqa: F401  # registers native
+from winnow.binding import bind
 from winnow.records import Sampling
-from winnow.registry import bind, resolve
+from winnow.registry import resolve
 
 ROLLOUTS_PER_PROMPT = 32  # at most
 WARM_UP_TOKENS = 8

@@ -1,4 +1,4 @@
-"""Names for functions: `register` gives one, `resolve` finds one, `bind` sets its options.
+"""Names for functions: `register` gives one, `resolve` finds one.
 
 A member of a family (families.py) is a plain function. Its positional parameters are the family's, its keyword-only
 parameters are its options; its traits say the rest. A user's own comes by name, by `"file.py:function"`, or as the
@@ -16,19 +16,18 @@ import os
 import re
 import sys
 import threading
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, overload
 
 import pydantic
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.families import FAMILIES, Family, Traits
-from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
+from winnow.user_code import being_imported, file_of, importing, load_function, without_partial
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
@@ -37,9 +36,6 @@ T_co = TypeVar("T_co", bound=Traits, covariant=True)
 GROUP = "winnow"  # of entry points
 GIVEN = " (given from Python)"
 _NAME = re.compile(r"\w[\w.+-]*")  # no file has it, and no function that was given from Python
-
-# "4" is not 4, but a TOML array is a tuple or a list, whichever the option wants.
-_OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
 
 
 @dataclass(frozen=True)
@@ -71,26 +67,6 @@ class Entry(Generic[T_co]):
         lines = (inspect.getdoc(without_partial(self.function)) or "").partition("\n\n")[0].splitlines()
         end = next((number for number, line in enumerate(lines, start=1) if line.endswith(".")), 1)
         return " ".join(lines[:end])
-
-
-@dataclass(frozen=True)
-class Bound(Generic[T_co]):
-    """A member with its options set; call it with what its family says."""
-
-    entry: Entry[T_co]
-    options: Mapping[str, Any]  # every one that has a value, given or by default
-    call: Callable[..., Any]
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.call(*arguments)
-
-    @property
-    def name(self) -> str:
-        return self.entry.name
-
-    @property
-    def traits(self) -> T_co:
-        return self.entry.traits
 
 
 _ENTRIES: dict[str, dict[str, Entry[Any]]] = {name: {} for name in FAMILIES}
@@ -305,51 +281,6 @@ def _instead(family: str, use: str) -> str:
     known = ((entry.name, entry.traits.instead_of) for entry in _ENTRIES[family].values())
     meant = next((f"; {name!r} is {names[use]}" for name, names in known if use in names), None)
     return meant or did_you_mean(use, _ENTRIES[family])
-
-
-def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
-    """The member with its options set; refuses options it does not have and demands those without a default.
-
-    `key` is where the options stand in the configuration, for the message.
-    """
-    family, known = entry.family.name, entry.options
-    for name in options:
-        if name not in known:
-            hint = did_you_mean(name, known) if known else "; it takes no options"
-            raise ConfigError(f"{key}.{name}: the {family} {entry.name!r} has no such option{hint}")
-    for name, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and name not in options:
-            raise ConfigError(f"{key}.{name} is missing: the {family} {entry.name!r} needs it")
-    checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
-    values = {**entry.defaults, **checked}
-    function = functools.partial(entry.function, **checked) if checked else entry.function
-    if family != "reward":  # what a reward raises is a verdict, which says so itself
-        function = said_by_name(f"the {family} {entry.name!r}", entry.function, function)
-    return Bound(entry, values, function)
-
-
-def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
-    """The value as the option's annotation wants it; a user's unannotated or exotic option takes anything."""
-    try:
-        hint = typing.get_type_hints(_annotated(entry.function), include_extras=True)[name]
-        wanted = TypeAdapter(hint, config=_OPTION_TYPES)
-    except Exception:  # no annotation, one that only a type checker can see, or one that is no type
-        return value
-    try:
-        return wanted.validate_python(value)
-    except pydantic.ValidationError as error:
-        said = error.errors()[0]["msg"]
-        raise ConfigError(
-            f"{key} is {value!r}: {said[:1].lower()}{said[1:]} (an option of the {entry.family.name} {entry.name!r})"
-        ) from error
-
-
-def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the annotations are: those of a class at its __init__, those of any other object at its __call__."""
-    function = inspect.unwrap(without_partial(function))
-    if isinstance(function, type):
-        return cast(Callable[..., Any], function.__init__)  # type: ignore[misc]
-    return function if hasattr(function, "__code__") else type(function).__call__
 
 
 def _registered(family: str) -> Sequence[Entry[Any]]:

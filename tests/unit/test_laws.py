@@ -25,6 +25,7 @@ WORDS = [
     "families",
     "user_code",
     "registry",
+    "binding",
     "config",
     "config_file",
 ]

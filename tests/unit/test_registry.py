@@ -10,8 +10,9 @@ import sys
 import numpy as np
 import pytest
 
+from winnow.binding import bind
 from winnow.errors import ConfigError
-from winnow.registry import aliases, bind, in_every_process, members, register, resolve
+from winnow.registry import aliases, in_every_process, members, register, resolve
 
 
 def test_a_name_an_alias_and_the_function_itself_are_one():

@@ -9,6 +9,7 @@ from typing import Any
 
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector
+from winnow.binding import Bound
 from winnow.config import Config
 from winnow.families import (
     AdvantageTraits,
@@ -23,7 +24,7 @@ from winnow.families import (
     WeightingTraits,
 )
 from winnow.records import FloatArray, Group
-from winnow.registry import Bound, package_of
+from winnow.registry import package_of
 
 Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per group: N x [L]
 

@@ -14,6 +14,7 @@ import torch
 
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain
+from winnow.binding import Bound, bind
 from winnow.config import Config, Member
 from winnow.errors import ConfigError
 from winnow.families import (
@@ -35,7 +36,7 @@ from winnow.families import (
     Traits,
 )
 from winnow.metrics import RATIOS, distinct
-from winnow.registry import Bound, Entry, bind, resolve
+from winnow.registry import Entry, resolve
 from winnow.rewards.compose import make_reward
 from winnow.training.combinations import check_combinations
 from winnow.training.members import Critic, Members

@@ -14,11 +14,12 @@ import winnow
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
+from winnow.binding import bind
 from winnow.cli import app
 from winnow.engines.sampling import choose
 from winnow.errors import ConfigError, EngineError
 from winnow.records import PolicyOutput, Sampling
-from winnow.registry import bind, resolve
+from winnow.registry import resolve
 from winnow.testing import RNG, group_of, micro_batch
 from winnow.training.probe import check_counts
 from winnow.training.step import carries_signal, scatter

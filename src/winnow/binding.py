@@ -1,0 +1,89 @@
+"""The options of a member: its keyword-only parameters, checked against their annotations and set."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import pydantic
+from pydantic import ConfigDict, TypeAdapter
+
+from winnow.errors import ConfigError, did_you_mean
+from winnow.families import Traits
+from winnow.registry import Entry
+from winnow.user_code import said_by_name, without_partial
+
+T = TypeVar("T", bound=Traits)
+T_co = TypeVar("T_co", bound=Traits, covariant=True)
+
+# "4" is not 4, but a TOML array is a tuple or a list, whichever the option wants.
+_OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
+
+
+@dataclass(frozen=True)
+class Bound(Generic[T_co]):
+    """A member with its options set; call it with what its family says."""
+
+    entry: Entry[T_co]
+    options: Mapping[str, Any]  # every one that has a value, given or by default
+    call: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.call(*arguments)
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def traits(self) -> T_co:
+        return self.entry.traits
+
+
+def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
+    """The member with its options set; refuses options it does not have and demands those without a default.
+
+    `key` is where the options stand in the configuration, for the message.
+    """
+    family, known = entry.family.name, entry.options
+    for name in options:
+        if name not in known:
+            hint = did_you_mean(name, known) if known else "; it takes no options"
+            raise ConfigError(f"{key}.{name}: the {family} {entry.name!r} has no such option{hint}")
+    for name, parameter in known.items():
+        if parameter.default is inspect.Parameter.empty and name not in options:
+            raise ConfigError(f"{key}.{name} is missing: the {family} {entry.name!r} needs it")
+    checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
+    values = {**entry.defaults, **checked}
+    function = functools.partial(entry.function, **checked) if checked else entry.function
+    if family != "reward":  # what a reward raises is a verdict, which says so itself
+        function = said_by_name(f"the {family} {entry.name!r}", entry.function, function)
+    return Bound(entry, values, function)
+
+
+def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
+    """The value as the option's annotation wants it; a user's unannotated or exotic option takes anything."""
+    try:
+        hint = typing.get_type_hints(_annotated(entry.function), include_extras=True)[name]
+        wanted = TypeAdapter(hint, config=_OPTION_TYPES)
+    except Exception:  # no annotation, one that only a type checker can see, or one that is no type
+        return value
+    try:
+        return wanted.validate_python(value)
+    except pydantic.ValidationError as error:
+        said = error.errors()[0]["msg"]
+        raise ConfigError(
+            f"{key} is {value!r}: {said[:1].lower()}{said[1:]} (an option of the {entry.family.name} {entry.name!r})"
+        ) from error
+
+
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the annotations are: those of a class at its __init__, those of any other object at its __call__."""
+    function = inspect.unwrap(without_partial(function))
+    if isinstance(function, type):
+        return cast(Callable[..., Any], function.__init__)  # type: ignore[misc]
+    return function if hasattr(function, "__code__") else type(function).__call__
