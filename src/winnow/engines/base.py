@@ -14,11 +14,11 @@ of which is optional:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from winnow.errors import ConfigError, EngineError
+from winnow.errors import ConfigError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import Part
 
@@ -106,17 +106,3 @@ def make_engine(function: Callable[[EngineContext], Engine], context: EngineCont
             f"; one with nothing to end has a close() that does nothing"
         )
     return engine
-
-
-def check_newer(version: int, *, than: int) -> None:
-    """Refuse weights that are not newer than those an engine has. Raises EngineError."""
-    if version <= than:
-        raise EngineError(f"the engine already has weights of version {than}; version {version} would make it stale")
-
-
-def check_names(weights: Collection[str], *, own: Collection[str], trained: Collection[str]) -> None:
-    """Raise EngineError unless the weights are a model's `own`, and all that are `trained` are among them."""
-    if unknown := [name for name in weights if name not in own]:
-        raise EngineError(f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)")
-    if missing := [name for name in trained if name not in weights]:
-        raise EngineError(f"the weights lack {missing[0]!r} ({len(missing)} such names); it would stay stale")

@@ -17,7 +17,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.base import Engine, EngineContext, OnRollout
 from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
 from winnow.engines.native.kv_cache import KVCacheSpec
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
@@ -25,6 +25,7 @@ from winnow.engines.padding import left_pad
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule
+from winnow.engines.weight_versions import check_newer
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
 from winnow.models.meta import weight_bytes

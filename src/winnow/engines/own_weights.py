@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from winnow.engines.base import Tolerance, check_names
+from winnow.engines.base import Tolerance
+from winnow.engines.weight_versions import check_names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance, check_newer
+from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule
+from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
 from winnow.registry import register

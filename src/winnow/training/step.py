@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.algos.advantage import Credit, check_credits, flat
-from winnow.errors import EngineError
+from winnow.engines.weight_versions import check_fresh
 from winnow.learner.schedule import schedule
 from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
@@ -134,10 +134,3 @@ def scatter(group: Group, credit: Credit) -> Credit:
     for place, numbers in zip(places, credit, strict=True):
         per_token[place] = numbers
     return tuple(per_token)
-
-
-def check_fresh(groups: Sequence[Group], step: int) -> None:
-    """Rollouts of other weights than this step's would be trained with wrong ratios."""
-    for rollout in (rollout for group in groups for rollout in group.rollouts):
-        if rollout.version != step:
-            raise EngineError(f"step {step} got a rollout sampled by the weights of version {rollout.version}")

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from winnow.engines.base import Tolerance, check_newer
+from winnow.engines.base import Tolerance
+from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 

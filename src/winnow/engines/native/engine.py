@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.base import Engine, EngineContext, OnRollout
 from winnow.engines.native.cuda_graphs import CudaGraphs
 from winnow.engines.native.decoder import Decoder, check_attention, rounded
 from winnow.engines.native.kv_cache import CacheSize, KVCacheSpec
@@ -21,6 +21,7 @@ from winnow.engines.native.scheduler import Scheduler, unrounded
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import StopRule
+from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError
 from winnow.records import Group, Prompt, Sampling
 from winnow.registry import register

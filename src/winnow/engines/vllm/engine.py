@@ -21,7 +21,7 @@ from pydantic import Field
 
 from winnow import seeds
 from winnow.config import Config
-from winnow.engines.base import Engine, EngineContext, OnRollout, check_newer
+from winnow.engines.base import Engine, EngineContext, OnRollout
 from winnow.engines.own_weights import TOLERANCES
 from winnow.engines.process.engine import second_process
 from winnow.engines.requests import PendingRollout, SamplingRequest
@@ -30,6 +30,7 @@ from winnow.engines.vllm.lora_request import ServedAdapter
 from winnow.engines.vllm.memory import job, memory
 from winnow.engines.vllm.served import FromPolicy, Served, describe
 from winnow.engines.vllm.start import NO_SLEEP, VllmSettings, kernel_rank, start
+from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register

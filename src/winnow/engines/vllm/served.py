@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from winnow.engines.base import Engine, EngineContext, OnRollout, check_names
+from winnow.engines.base import Engine, EngineContext, OnRollout
+from winnow.engines.weight_versions import check_names
 from winnow.errors import ConfigError
 from winnow.models.adapter import (
     adapter_config,
