@@ -188,7 +188,7 @@ def check_it_stays_dead(engine: SecondProcess, pid: int, said: str) -> None:
     ("deed", "fate"),
     [
         ("die", "was killed by SIGKILL, as the system does where memory runs out"),
-        ("close", "closed its end of the wire, and had to be killed 2 seconds later"),
+        ("close", "closed its end of the channel, and had to be killed 2 seconds later"),
     ],
 )
 def test_an_engine_that_ends_is_noticed_at_once(
