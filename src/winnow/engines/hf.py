@@ -31,7 +31,7 @@ from winnow.memory.plan import MemoryPart
 from winnow.models.meta import weight_bytes
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.registry import register
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 
 def memory(demand: Demand) -> Iterator[MemoryPart]:
@@ -75,7 +75,7 @@ class HuggingFace:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`."""
@@ -100,7 +100,7 @@ class HuggingFace:
         request: SamplingRequest,
         rule: StopRule,
         sampling: Sampling,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
     ) -> None:
         pad = rule.tokens[0] if rule.tokens else 0
         tokens, real = left_pad([pending.prompt for pending in wave], pad=pad, device=self._model.device)
