@@ -97,7 +97,7 @@ def killed() -> dict[str, Any]:
 
     def kills(prompt: winnow.Prompt, rollout: winnow.Rollout) -> float:
         if rollout.version == 2 and not shot:
-            children = ["pgrep", "-P", str(os.getpid()), "-f", "second_process_child"]
+            children = ["pgrep", "-P", str(os.getpid()), "-f", "winnow.engines.process.child"]
             os.kill(int(subprocess.run(children, capture_output=True).stdout), signal.SIGKILL)
             shot.append(time.perf_counter())
         return float(len(rollout.tokens) % 2)

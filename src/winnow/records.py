@@ -191,7 +191,7 @@ class PromptStats:
 class KeptRollouts:
     """What a weighting sees: every kept rollout of a step, zero-advantage ones included, and the groups they are of."""
 
-    planned: int  # prompts of the step's plan, also those of which nothing was kept; refills add none
+    planned: int  # prompts of the step's plan, also those of which nothing was kept; dynamic sampling adds none
     lengths: IntArray  # [B] trainable tokens
     group: IntArray  # [B] index into the per-group arrays below
     correct: BoolArray  # [B]

@@ -1,6 +1,6 @@
 """Which rollouts of a group are trained on.
 
-A selector takes a group whose verdicts are all valid (the corridor hides failed rollouts) and answers [N] bool. It sees
+A selector takes a group whose verdicts are all valid (`step.py` hides failed rollouts) and answers [N] bool. It sees
 one prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the rollout's id (`rng`), never by
 position.
 """
@@ -37,7 +37,7 @@ def keep_all(group: Group, rng: Rng) -> BoolArray:
 
 @register("selector")
 def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """The m rollouts whose rewards have the largest variance: PODS.
+    """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
 
     Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
     highest rewards for some k (their Lemma 3.1), so one sort and one scan over k with prefix sums find it in O(N log

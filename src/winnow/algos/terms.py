@@ -23,7 +23,7 @@ def kl(out: PolicyOutput, mb: MicroBatch, *, estimator: Literal["k1", "k2", "k3"
     2402.03300, eq. 4).
     k1 and k3 estimate the value without bias; as losses, k2 has the exact gradient on fresh rollouts, k1 only noise.
     """
-    assert mb.ref_logprobs is not None, "annotate fills it: the term declares the need"
+    assert mb.ref_logprobs is not None, "compute_logprobs fills it: the term declares the need"
     d = mb.ref_logprobs - out.logprobs
     match estimator:
         case "k1":
