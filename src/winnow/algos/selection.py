@@ -1,6 +1,6 @@
 """Which rollouts of a group are trained on.
 
-A selector takes a group whose verdicts are all valid (`step.py` hides failed rollouts) and answers [N] bool. It sees
+A selector takes a group whose verdicts are all valid (a step hides failed rollouts) and answers [N] bool. It sees
 one prompt at a time, so it cannot mix prompts. Ties are broken by a hash of the rollout's id (`rng`), never by
 position.
 """

@@ -1,4 +1,4 @@
-"""One training step of RLVR: a single walk down the corridor. Each line fills one field; nothing is visited twice.
+"""One training step of RLVR, from top to bottom. Each line fills one field; nothing is visited twice.
 
 prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
 """
