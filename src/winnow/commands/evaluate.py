@@ -17,7 +17,7 @@ import torch
 
 from winnow.algos.estimators import pass_at_k
 from winnow.commands.run_settings import settings_for
-from winnow.config import Config, Evaluate, Member, dump
+from winnow.config import Config, EvaluateSection, Member, dump
 from winnow.config_file import merge
 from winnow.engines.base import make_engine
 from winnow.errors import ConfigError
@@ -164,7 +164,7 @@ def _asked(measured: Measured) -> Iterator[str]:
             f"dropped    {measured.dropped:,} more, whose prompts are longer than prompt.max_prompt_tokens = "
             f"{measured.config.prompt.max_prompt_tokens}"
         )
-    cut = "".join(f", {name} {a[name]:g}" for name in SAMPLING if a[name] != Evaluate.model_fields[name].default)
+    cut = "".join(f", {name} {a[name]:g}" for name in SAMPLING if a[name] != EvaluateSection.model_fields[name].default)
     yield safe(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens")
     yield safe(f"reward     {a['reward']}")
     yield f"sampling   temperature {a['temperature']:g}{cut}, engine {a['engine']}, seed {a['seed']}"

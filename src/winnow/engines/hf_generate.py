@@ -25,7 +25,7 @@ from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule
 from winnow.engines.weight_versions import check_newer
 from winnow.records import FloatArray, Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 
 class HuggingFace:
@@ -48,7 +48,7 @@ class HuggingFace:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`."""
@@ -73,7 +73,7 @@ class HuggingFace:
         request: SamplingRequest,
         rule: StopRule,
         sampling: Sampling,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
     ) -> None:
         pad = rule.tokens[0] if rule.tokens else 0
         tokens, real = left_pad([pending.prompt for pending in wave], pad=pad, device=self._model.device)

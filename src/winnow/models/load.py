@@ -1,6 +1,6 @@
 """How a model folder becomes a policy: tokenizer and settings are checked before any weight is read.
 
-No code from a folder is run and no pickle is opened. What `path` may be, `folder.py` says.
+No code from a folder is run and no pickle is opened. What `path` may be, `model_folder.py` says.
 """
 
 from __future__ import annotations

@@ -162,8 +162,9 @@ class Tally:
 
 
 def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
-    """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no
-    refill.
+    """The metrics of rewards, rollouts and budget that follow from a step's groups and batches.
+
+    `asked` of the groups are the plan's; dynamic sampling added the others.
     """
     verified = [group.take(group.valid) for group in groups]
     return {

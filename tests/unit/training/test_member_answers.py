@@ -374,6 +374,23 @@ verify = {{workers = 0}}
 """
 
 
-def test_ppo_leads_to_its_clipped_loss():
-    with pytest.raises(ConfigError, match=r"no loss is called 'ppo'; 'clip' is PPO's clipped policy loss.*no critic"):
-        resolve("loss", "ppo")
+@pytest.mark.parametrize("loss", ["clip", "raft_plus_plus", "cispo", "gspo"])
+@pytest.mark.parametrize("side", ["low", "high"])
+def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
+    expected = f"loss.{side}: the loss '{loss}' has no such option; did you mean 'clip_{side}'"
+    with pytest.raises(ConfigError, match=expected):
+        bind(resolve("loss", loss), {side: 0.2}, key="loss")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ("ppo", "PPO's clipped policy loss (winnow trains no critic)"),
+        ("grpo", "GRPO's, with advantage = 'grpo'; its KL to a reference is one of the `terms`"),
+        ("dr_grpo", "Dr. GRPO's, with advantage = 'dr_grpo' and weighting = 'constant'"),
+        ("dapo", "DAPO's, with clip_high = 0.28 and weighting = 'token'"),
+    ],
+)
+def test_an_algorithm_leads_to_its_clipped_loss(algorithm, said):
+    with pytest.raises(ConfigError, match=re.escape(f"no loss is called {algorithm!r}; 'clip' is {said}")):
+        resolve("loss", algorithm)

@@ -22,7 +22,7 @@ from winnow.engines.stopping import StopRule
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError
 from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,7 +60,7 @@ class Native:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`."""

@@ -33,7 +33,7 @@ from winnow.engines.process.messages import (
 from winnow.engines.process.shared_memory import SharedWeights, nameless_file
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Group, Prompt, Rollout, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,7 @@ class SecondProcess:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`."""

@@ -26,7 +26,7 @@ from winnow.engines.vllm.start import start
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError, WinnowError
 from winnow.records import FloatArray, Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ class VllmEngine:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`. Raises EngineError when the workers' weights are not of `version`, too."""
@@ -102,7 +102,7 @@ class VllmEngine:
         self._llm.update_weights({"update_info": {"weights": weights, "version": version}})
         self._llm.finish_weight_update(weight_version=str(version))
 
-    def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> None:
+    def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
         adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
         engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
         try:
@@ -124,7 +124,9 @@ class VllmEngine:
         finally:
             engine.abort_request(list(unfinished))
 
-    def _parameters(self, pending: PendingRollout, rule: StopRule, sampling: Sampling, seed: tuple[Part, ...]) -> Any:
+    def _parameters(
+        self, pending: PendingRollout, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]
+    ) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
