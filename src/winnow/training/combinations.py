@@ -41,7 +41,7 @@ def _check_engine(members: Members) -> None:
 
 
 def _check_presumed(members: Members) -> None:
-    """A published name may stand for more than a loss."""
+    """An alias of a loss may presume other members, such as an advantage."""
     config = members.config
     for key, name in members.loss.entry.presumes.items():
         chosen = getattr(config, key).label
@@ -84,7 +84,7 @@ def _check_values(members: Members) -> None:
 
 
 def _check_limits(members: Members) -> None:
-    """What exceeds a reward's own time limit is wrong; what exceeds the worker's, which kills, is failed."""
+    """An answer that exceeds a reward's own time limit is wrong; one that exceeds the worker's limit has failed."""
     limit = members.config.verify.timeout_seconds
     for reward in members.rewards:
         name = reward.traits.own_limit
