@@ -34,6 +34,7 @@ T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
 GROUP = "winnow"  # of entry points
+PRESUMING = ("allocate", "advantage", "weighting", "loss")  # keys of one member whose aliases may presume another
 GIVEN = " (given from Python)"
 _NAME = re.compile(r"\w[\w.+-]*")  # no file has it, and no function that was given from Python
 
@@ -82,9 +83,10 @@ def register(
     """Give a function a name in a family, and declare its traits: `register("advantage", baseline="none")`.
 
     `aliases` maps a published name to what else it presumes: {"no_baseline": {"advantage": "raw"}}. Raises ConfigError
-    for a family, a trait or a value of one that does not exist, and for a name that is taken or is none.
+    for a family, a trait, a value of one or a presumed key that does not exist, and for a name that is taken or none.
     """
     declared, home = _traits(family_of(family), traits), sys._getframe(1).f_globals
+    _check_presumed(FAMILIES[family], aliases or {})
 
     def add(function: F) -> F:
         own_name = name or str(getattr(function, "__name__", ""))
@@ -100,6 +102,16 @@ def family_of(name: str) -> Family[Any]:
     if name not in FAMILIES:
         raise ConfigError(f"there is no family {name!r}{did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]
+
+
+def _check_presumed(family: Family[Any], aliases: Mapping[str, Mapping[str, str]]) -> None:
+    """What nothing reads would be ignored without a word."""
+    for alias, presumes in aliases.items():
+        for key in presumes:
+            if family.key not in PRESUMING:
+                raise ConfigError(f"the alias {alias!r} of the family {family.name} cannot presume other members")
+            if key not in PRESUMING:
+                raise ConfigError(f"the alias {alias!r} presumes {key!r}, no key of one{did_you_mean(key, PRESUMING)}")
 
 
 def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
