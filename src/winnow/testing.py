@@ -8,6 +8,7 @@ winnow runs the same checks over its registry: registering is enrolling.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from winnow.algos.advantage import flat
 from winnow.algos.objective import Objective, Term
-from winnow.engines.base import EngineContext, make_engine
+from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
 from winnow.records import (
@@ -242,8 +243,14 @@ def check_engine(engine: Callable[..., Any], **options: Any) -> None:
         model=loaded.model, tokenizer=loaded.tokenizer, stop_tokens=loaded.stop_tokens, max_rollouts_at_once=8
     )
     made = make_engine(functools.partial(engine, **options), context, name=getattr(engine, "__name__", repr(engine)))
+    with contextlib.closing(made):
+        _check_sampling(made, loaded.model)
+        made.close()
+
+
+def _check_sampling(made: Engine, model: Any) -> None:
     prompts = [Prompt(id=f"p{n}", tokens=np.arange(1, n), text="", answer=None, task="testing") for n in (3, 5, 9)]
-    made.load(dict(loaded.model.named_parameters()), version=1)
+    made.load(dict(model.named_parameters()), version=1)
     announced: list[Rollout] = []
     groups = made.generate(
         prompts, [4, 0, 7], Sampling(max_new_tokens=6), seed=("contract",), on_rollout=lambda _, r: announced.append(r)
@@ -255,10 +262,8 @@ def check_engine(engine: Callable[..., Any], **options: Any) -> None:
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     assert sorted(map(id, announced)) == sorted(map(id, rollouts)), "on_rollout gets every rollout, and each once"
     assert {r.version for r in rollouts} == {made.version} == {1}, "rollouts have the version of the last load"
-    gaps = np.concatenate([_logprob_gaps(loaded.model, g.prompt, r) for g in groups for r in g.rollouts])
+    gaps = np.concatenate([_logprob_gaps(model, g.prompt, r) for g in groups for r in g.rollouts])
     assert gaps.mean() <= made.logprob_tolerance.mean, f"log-probs are off by {gaps.mean():.2g} nats on average"
-    for _ in range(2):
-        made.close()
 
 
 @torch.no_grad()

@@ -210,9 +210,11 @@ def shortened(self: Scripted, prompts: Any, counts: Sequence[int], *request: Any
     ids=["quiet", "shortened", "stale", "untrue"],
 )
 def test_the_public_check_names_what_is_broken(changes: dict[str, Any], message: str) -> None:
-    broken = type("Broken", (Scripted,), changes)
+    closed: list[Scripted] = []
+    broken = type("Broken", (Scripted,), {**changes, "close": lambda self: closed.append(self)})
     with pytest.raises(AssertionError, match=message):
         check_engine(lambda context: broken(context, OPTIONS["scripted"]["script"]))
+    assert closed, "whatever it lacks, it is ended"
 
 
 def test_an_engine_may_be_closed_more_than_once(engine: Engine) -> None:

@@ -108,7 +108,7 @@ def test_the_correction_for_the_engine_reaches_the_loss(smallest, tmp_path):
     times.
     """
     (tmp_path / "lying.py").write_text(
-        "import dataclasses\n\nfrom winnow.engines.native.engine import Native\n\n\n"
+        "import dataclasses\n\nfrom winnow.engines.native.sampler import Native\n\n\n"
         "def lying(context):\n    return Lying(context)\n\n\n"
         "class Lying(Native):\n"
         "    def generate(self, *args, **kwargs):\n"

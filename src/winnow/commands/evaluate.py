@@ -31,7 +31,7 @@ from winnow.training.advice import unasked
 from winnow.training.build import engine_context, load_model
 from winnow.training.evaluation import Evaluation, evaluate
 from winnow.training.first_prompt import FirstPrompt
-from winnow.training.prompts import evaluation_sampling, held_out_prompts
+from winnow.training.prompts import evaluation_sampling, held_out_problems, prompt_tokenizer, rendered
 from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__
@@ -109,8 +109,9 @@ def evaluate_model(config: Config, base: Path) -> Measured:
     config = members.config
     torch.set_num_threads(config.threads or torch.get_num_threads())
     check_installed(members)
-    held_out = held_out_prompts(members)
-    loaded = load_model(config, resolve_device(config.device), None)
+    problems, tokenizer = held_out_problems(members), prompt_tokenizer(config)
+    held_out = rendered(members, problems, tokenizer)
+    loaded = load_model(config, resolve_device(config.device), None, tokenizer)
     with contextlib.ExitStack() as stack:
         verifiers = stack.enter_context(Verifiers(members.reward, **config.verify.model_dump(), base=base))
         engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)

@@ -18,10 +18,10 @@ from winnow.state.saved_runs import Manifest, check_is_model, check_same_problem
 
 EVERY = 10**9  # problems: more than any task has
 
-# In the place of the members that only training calls.
+# In the place of what only training reads.
 _UNTRAINED = MappingProxyType(
     {
-        **{key: getattr(Config(), key) for key in ("allocate", "advantage", "weighting", "loss")},
+        **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss")},
         "select": (Member(use="all"),),
         "terms": (),
     }

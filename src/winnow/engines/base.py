@@ -94,12 +94,14 @@ class Engine(Protocol):
 def make_engine(function: Callable[[EngineContext], Engine], context: EngineContext, *, name: str) -> Engine:
     """The engine that a registered function or a user's own makes; `name` is how the configuration calls it.
 
-    Raises ConfigError where what it returns lacks something that an engine has.
+    Raises ConfigError where what it returns lacks something that an engine has, and closes it where it can.
     """
     engine = function(context)
     lacking = [f"{method}()" for method in METHODS if not callable(getattr(engine, method, None))]
     lacking += [attribute for attribute in ATTRIBUTES if not hasattr(engine, attribute)]
     if lacking:
+        if "close()" not in lacking:
+            engine.close()
         raise ConfigError(
             f"rollout.engine = {name!r} returned a {type(engine).__name__} without {', '.join(lacking)}: an engine has "
             f"{', '.join(f'{method}()' for method in METHODS)}, {' and '.join(ATTRIBUTES)} (winnow.engines.base.Engine)"

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from winnow.config import Config
@@ -35,15 +34,6 @@ class Learner:
         self._policy = policy
         self._optimizer = optimizer
         self._reference = reference
-
-    @property
-    def device(self) -> torch.device:
-        return self._policy.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of log-probs: float64 for a float64 model, else float32, whatever the weights are kept in."""
-        return self._policy.dtype
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -101,9 +91,8 @@ class Learner:
 
     def state(self) -> dict[str, Tensor]:
         """Moments and reference by name, for safetensors. The tensors are the live ones: write them now."""
-        moments, _ = self._optimizer.state()
         reference = {} if self._reference is None else self._reference.state()
-        return {**moments, **{f"{REFERENCE}{name}": value for name, value in reference.items()}}
+        return {**self._optimizer.state(), **{f"{REFERENCE}{name}": value for name, value in reference.items()}}
 
     def counts(self) -> dict[str, Any]:
         """What else a resume needs, for JSON."""

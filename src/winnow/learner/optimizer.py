@@ -86,21 +86,20 @@ class Optimizer:
         """Forget the moments; the schedule goes on."""
         self._adamw.state.clear()
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors by name for safetensors, and the rest for JSON. The tensors are the live ones: write them now."""
-        tensors = {
+    def state(self) -> dict[str, Tensor]:
+        """The moments by name, for safetensors. The tensors are the live ones: write them now."""
+        return {
             f"{name}/{key}": value
             for name, parameter in self._parameters.items()
             for key, value in self._adamw.state.get(parameter, {}).items()
         }
-        return tensors, self.counts()
 
     def counts(self) -> dict[str, Any]:
-        """The part of `state` that is JSON."""
+        """What else a resume needs, for JSON."""
         return {"updates": self.updates, "not_finite": self.not_finite}
 
     def load_state(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
-        """Continue exactly where `state` was taken. Raises RunFolderError when it is of other parameters."""
+        """Continue where `state` and `counts` were taken. Raises RunFolderError when it is of other parameters."""
         names = list(self._parameters)
         state: dict[int, dict[str, Tensor]] = {}
         for full_name, value in tensors.items():

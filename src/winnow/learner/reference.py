@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from winnow.learner.policy_module import PolicyModule
 from winnow.models.adapter import adapter_off, frozen_adapter, frozen_adapter_on, has_adapter, set_frozen_adapter
 
-ADAPTER = "reference"
+FROZEN = "reference"  # the second adapter's name
 
 
 class Reference(Protocol):
@@ -76,15 +76,15 @@ class FrozenAdapter:
     @contextmanager
     def active(self) -> Iterator[PolicyModule]:
         model = self._policy.model
-        with frozen_adapter_on(model, ADAPTER) if has_adapter(model, ADAPTER) else adapter_off(model):
+        with frozen_adapter_on(model, FROZEN) if has_adapter(model, FROZEN) else adapter_off(model):
             yield self._policy
 
     def reset(self) -> None:
-        set_frozen_adapter(self._policy.model, ADAPTER)
+        set_frozen_adapter(self._policy.model, FROZEN)
 
     def state(self) -> dict[str, Tensor]:
-        return frozen_adapter(self._policy.model, ADAPTER)
+        return frozen_adapter(self._policy.model, FROZEN)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         if state:
-            set_frozen_adapter(self._policy.model, ADAPTER, state)
+            set_frozen_adapter(self._policy.model, FROZEN, state)

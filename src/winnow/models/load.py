@@ -56,11 +56,14 @@ def describe(path: str) -> Description:
         ) from error
 
 
-def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
-    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy."""
+def load(path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: Any = None) -> Loaded:
+    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy.
+
+    `tokenizer` is the one of this path where it has been loaded already.
+    """
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
     config = read_config(path)
     if len(tokenizer) > config.vocab_size:
         raise DataError(

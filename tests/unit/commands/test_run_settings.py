@@ -16,6 +16,7 @@ import winnow
 from winnow.cli import app
 from winnow.commands.run_settings import EVERY, settings_for, settings_of
 from winnow.errors import ConfigError, DataError, RunFolderError
+from winnow.training.resolve import resolve_members
 
 PLANTED = """
 from pathlib import Path
@@ -114,6 +115,12 @@ def test_what_only_training_calls_is_neither_looked_up_nor_imported(run):
         "all",
         (),
     )
+
+
+def test_a_run_that_probed_is_evaluated(run):
+    probed = {"allocate": "gvm", "probe": {"every": 2, "outer_reset": "optimizer"}}
+    config, base = settings_for(str(run({**TRAINED, "task": "arithmetic", **probed})))
+    assert resolve_members(config, base).source == "none"
 
 
 CODE = [

@@ -131,3 +131,16 @@ def test_an_engine_that_lacks_something_is_refused_where_it_is_made(smallest) ->
         "generate(), load(), close(), version and logprob_tolerance (winnow.engines.base.Engine); one with nothing to "
         "end has a close() that does nothing"
     )
+
+
+def test_an_engine_that_is_refused_is_closed(smallest) -> None:
+    closed: list[Closeless] = []
+
+    def unfinished(context: object) -> Closeless:
+        engine = Closeless()
+        engine.close = lambda: closed.append(engine)
+        return engine
+
+    with pytest.raises(ConfigError, match=r"returned a Closeless without logprob_tolerance: "):
+        winnow.train(**smallest(rollout={"engine": unfinished}))
+    assert len(closed) == 1

@@ -229,7 +229,7 @@ def test_a_run_says_which_function_was_mistaken(key, function, smallest):
 
 
 def test_a_run_whose_weights_diverge_says_so(smallest):
-    from winnow.engines.native.engine import Native
+    from winnow.engines.native.sampler import Native
 
     def poisoned(context):
         with torch.no_grad():

@@ -1,7 +1,7 @@
 """An engine in a process of its own, with its own device and memory, and the same interface as any other.
 
     engine = second_process(
-        "winnow.engines.vllm.engine:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
+        "winnow.engines.vllm.server:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
 Rollouts come back over a socket, each as soon as it is finished; weights go over in shared memory. Every request names
