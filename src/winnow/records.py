@@ -116,7 +116,7 @@ class Outcome:
     cause: Cause | None = None  # only when failed
     detail: str = ""  # why, for a person
     seconds: float = 0.0
-    late: bool = False  # a limit of the wall clock had a part in it, so another run may find something else
+    late: bool = False  # a limit of the wall clock had a say, so another run may find something else
 
     @property
     def failed(self) -> bool:
@@ -188,7 +188,7 @@ class Group:
 
     @property
     def timed_out(self) -> BoolArray:
-        """[N], True where a limit of the wall clock had a part in the outcome."""
+        """[N], True where a limit of the wall clock had a say in the outcome."""
         return np.array([outcome.late for outcome in self._outcomes()], dtype=np.bool_)
 
     @property

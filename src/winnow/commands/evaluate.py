@@ -87,7 +87,7 @@ def evaluated(
     trust_run: bool = False,
     **keys: Any,
 ) -> Measured:
-    """Both doors' evaluation: find the settings (see `settings_for`), check them, evaluate.
+    """`winnow eval` and `winnow.evaluate`: find the settings (see `settings_for`), check them, evaluate.
 
     `keys` are those of a configuration, and of its table `evaluate` by their own names; None leaves one out.
     """

@@ -1,4 +1,4 @@
-"""What a run asks, and how it samples: problems rendered into prompts, and the settings of both kinds of sampling."""
+"""The prompts of training and evaluation, rendered from problems, and the sampling settings of both."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def training_sampling(config: Config) -> Sampling:
 
 
 def evaluation_sampling(config: Config) -> Sampling:
-    """As in training where nothing else is said; here the distribution may be cut, as nothing is learned from it."""
+    """As in training unless `evaluate` differs. The distribution may be cut, as nothing is learned from it."""
     evaluate, rollout = config.evaluate, config.rollout
     return Sampling(
         max_new_tokens=rollout.max_new_tokens,

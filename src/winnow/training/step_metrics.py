@@ -115,7 +115,7 @@ def percentile_999(numbers: FloatArray) -> float:
 
 @dataclass
 class Tally:
-    """What the updates of one step said, gathered micro-batch by micro-batch."""
+    """The measurements of one step's updates, gathered micro-batch by micro-batch."""
 
     parity: Parity
     loss: float = 0.0  # over the updates taken

@@ -16,12 +16,14 @@ from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
 from winnow.binding import bind
 from winnow.cli import app
+from winnow.config_file import validate
 from winnow.engines.sampling import choose
 from winnow.errors import ConfigError, EngineError
 from winnow.records import PolicyOutput, Sampling
 from winnow.registry import resolve
 from winnow.testing import RNG, group_of, micro_batch
 from winnow.training.probe import check_counts
+from winnow.training.resolve import resolve_members
 from winnow.training.step import carries_signal, scatter
 
 OUT = PolicyOutput(logprobs=torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64))
@@ -372,6 +374,18 @@ rollout = {{prompts_per_step = 2, rollouts_per_prompt = 2, max_new_tokens = 4}}
 evaluate = {{problems = 1, rollouts_per_prompt = 1}}
 verify = {{workers = 0}}
 """
+
+
+def test_an_alias_of_any_family_is_held_to_what_it_presumes(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import winnow\n"
+        '@winnow.register("weighting", "by_group", aliases={"by_group_of_raw": {"advantage": "raw"}})\n'
+        "def by_group(kept):\n    return 1.0 / kept.lengths\n"
+    )
+    resolve("weighting", "mine.py:by_group", base=tmp_path)
+    resolve_members(validate({"weighting": "by_group_of_raw", "advantage": "raw"}), tmp_path)
+    with pytest.raises(ConfigError, match=r"weighting = 'by_group_of_raw' presumes advantage = 'raw', .* is 'grpo'"):
+        resolve_members(validate({"weighting": "by_group_of_raw"}), tmp_path)
 
 
 @pytest.mark.parametrize("loss", ["clip", "raft_plus_plus", "cispo", "gspo"])
