@@ -17,7 +17,7 @@ from winnow.config_file import validate
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.native.engine import native
 from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 from winnow.training.build import Run, build
 from winnow.training.probe import plan
 from winnow.training.resolve import resolve_members
@@ -124,7 +124,7 @@ class Replay:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`; only the version is new."""

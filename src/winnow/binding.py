@@ -20,13 +20,13 @@ from winnow.user_code import said_by_name, without_partial
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
-# "4" is not 4, but a TOML array is a tuple or a list, whichever the option wants.
+# A text is not taken for a number, but a TOML array is taken for a tuple or a list, as the annotation demands.
 _OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
 
 
 @dataclass(frozen=True)
 class Bound(Generic[T_co]):
-    """A member with its options set; call it with what its family says."""
+    """A member with its options set; it is called with the positional arguments of its family."""
 
     entry: Entry[T_co]
     options: Mapping[str, Any]  # every one that has a value, given or by default
@@ -60,7 +60,7 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
     values = {**entry.defaults, **checked}
     function = functools.partial(entry.function, **checked) if checked else entry.function
-    if family != "reward":  # what a reward raises is a verdict, which says so itself
+    if family != "reward":  # an exception in a reward becomes a failed verdict, which names it
         function = said_by_name(f"the {family} {entry.name!r}", entry.function, function)
     return Bound(entry, values, function)
 

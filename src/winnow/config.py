@@ -54,7 +54,7 @@ class Member(Section):
         return self.use if isinstance(self.use, str) else getattr(self.use, "__name__", repr(self.use))
 
 
-class Lora(Section):
+class LoraSection(Section):
     rank: Positive = 16
     """Rank of every adapter."""
     alpha: float = Field(32.0, gt=0)
@@ -63,12 +63,12 @@ class Lora(Section):
     """Names of the linear layers that get an adapter, or "all-linear"."""
 
 
-class Model(Section):
+class ModelSection(Section):
     path: str = "bundled"
     """A folder, a hub id, or "bundled": the small policy that comes with the package."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Of the weights that are trained, and of what they compute."""
-    lora: Lora | None = None
+    lora: LoraSection | None = None
     """Train low-rank adapters instead of the weights; absent: train the weights."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
@@ -117,7 +117,7 @@ class RewardPart(Member):
     """Multiplies this part in the sum."""
 
 
-class Reward(Section):
+class RewardSection(Section):
     """One reward, or a weighted sum of `parts` of which the first decides what is correct."""
 
     model_config = ConfigDict(extra="allow")
@@ -144,12 +144,12 @@ class Reward(Section):
         return self
 
 
-class Term(Member):
+class TermSection(Member):
     coefficient: float
     """Multiplies this term, which is added to the loss."""
 
 
-class Probe(Section):
+class ProbeSection(Section):
     every: Positive = 8
     """Steps that one probe plans."""
     rollouts_per_prompt: Positive = 8
@@ -162,7 +162,7 @@ class Probe(Section):
     """What a visit still counts for at the next one; without a probe."""
 
 
-class Update(Section):
+class UpdateSection(Section):
     epochs: Positive = 1
     """Passes over the kept rollouts of a step."""
     updates_per_step: Positive = 1
@@ -185,7 +185,7 @@ class Update(Section):
         return value
 
 
-class Optimizer(Section):
+class OptimizerSection(Section):
     learning_rate: float = Field(1e-4, gt=0)
     """Of AdamW, after the warm-up."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
@@ -202,7 +202,7 @@ class Optimizer(Section):
     """Steps over which the learning rate rises to its full value."""
 
 
-class Evaluate(Section):
+class EvaluateSection(Section):
     every: NonNegative = 0
     """Steps between evaluations; 0: only before the first and after the last."""
     problems: Positive = 256
@@ -223,7 +223,7 @@ class Evaluate(Section):
     """Leave out tokens below this share of the most probable one's probability; 0: off."""
 
 
-class Checkpoint(Section):
+class CheckpointSection(Section):
     every: NonNegative = 50
     """Steps between checkpoints; 0: only after the last, and where something ends the run."""
     keep_last: Positive = 2
@@ -232,7 +232,7 @@ class Checkpoint(Section):
     """What a signal that ends the run does: finish the step under way, or leave it unless it is being learned from."""
 
 
-class Verify(Section):
+class VerifySection(Section):
     workers: NonNegative = 1
     """Processes that run rewards; 0: the trainer itself, where a reward cannot be stopped."""
     timeout_seconds: float = Field(5.0, gt=0)
@@ -254,12 +254,12 @@ class Config(Section):
     """Where the policy is trained; "auto": CUDA where there is one."""
     threads: NonNegative = 0
     """CPU threads for torch; 0: every core."""
-    model: Model = Model()
+    model: ModelSection = ModelSection()
     task: Member = Member(use="arithmetic")
     """Where problems come from."""
     prompt: PromptSection = PromptSection()
     rollout: RolloutSection = RolloutSection()
-    reward: Reward = Reward(use="r1_zero")
+    reward: RewardSection = RewardSection(use="r1_zero")
     """What an answer earns."""
     allocate: Member = Member(use="uniform")
     """How many rollouts each prompt gets."""
@@ -271,14 +271,14 @@ class Config(Section):
     """The weight of each sequence in the loss."""
     loss: Member = Member(use="clip")
     """The policy loss."""
-    terms: tuple[Term, ...] = ()
+    terms: tuple[TermSection, ...] = ()
     """Added to the loss: KL to a reference, entropy."""
-    probe: Probe = Probe()
-    update: Update = Update()
-    optimizer: Optimizer = Optimizer()
-    evaluate: Evaluate = Evaluate()
-    checkpoint: Checkpoint = Checkpoint()
-    verify: Verify = Verify()
+    probe: ProbeSection = ProbeSection()
+    update: UpdateSection = UpdateSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    evaluate: EvaluateSection = EvaluateSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    verify: VerifySection = VerifySection()
 
     @pydantic.model_validator(mode="before")
     @classmethod

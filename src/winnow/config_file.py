@@ -1,4 +1,4 @@
-"""A configuration from TOML or keyword arguments: read, overridden, checked, and every mistake told by key and line.
+"""A configuration from TOML or keyword arguments: read, overridden and checked; every mistake is named by key and line.
 
 config = load(Path("configs/arithmetic.toml"), sets=["optimizer.learning_rate=1e-4"])
 """

@@ -21,7 +21,7 @@ Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "pass_rates"
 class Traits:
     """What a member of any family may declare."""
 
-    instead_of: Mapping[str, str] = field(default_factory=dict)  # a name people look for -> what this member is to them
+    instead_of: Mapping[str, str] = field(default_factory=dict)  # a name people look for -> what this member is instead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class RewardTraits(Traits):
     example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, where golds stand there
     asks: Sequence[Sequence[str]] = ()  # alternatives, each with the marks without which no answer is read
     check: Callable[[Mapping[str, Any]], None] | None = None  # of its options; raises ConfigError
-    warm: Callable[[Mapping[str, Any]], None] | None = None  # what a new worker does before its first verdict
+    warm: Callable[[Mapping[str, Any]], None] | None = None  # called in a new worker, before its first verdict
     correct_at: float = 1.0  # a bare number is correct from here on
-    own_limit: str | None = None  # the option that is its own limit in seconds, whose excess is a wrong answer
+    own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class WeightingTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class LossTraits(Traits):
-    """Whether the slope at ratio 1 is -A; "positive": of positive advantages, the only ones it takes."""
+    """Whether the derivative by a token's log-prob is -A at ratio 1; "positive": where A > 0, and 0 elsewhere."""
 
     policy_gradient: bool | Literal["positive"] = False
     needs: Sequence[Need] = ()
@@ -96,7 +96,7 @@ class EngineTraits(Traits):
     fits: Callable[[Any], None] | None = None  # of a Config; raises ConfigError for what it cannot do
     memory: Callable[[Any], Iterable[Any]] | None = None  # its memory parts, for the plan
     job: Callable[[Any], str] | None = None  # where it samples and with which weights, in a sentence of the plan
-    may_change: Sequence[str] = ()  # its options that a resume may change: they compute nothing
+    may_change: Sequence[str] = ()  # its options that a resume may change, because no number depends on them
 
 
 T_co = TypeVar("T_co", bound=Traits, covariant=True)

@@ -45,11 +45,11 @@ METRICS: dict[str, str] = {
     "policy/learning_rate": "learning rate of the step's last update",
     "policy/logprob_gap_mean": "mean |engine log-prob - policy log-prob| of the trained tokens at the step's weights",
     "policy/logprob_gap_p999": "99.9th percentile of those gaps (of fewer than 3,000 tokens: the third largest)",
-    "policy/logprob_gap_max": "largest of those gaps; it grows with the number of tokens, so no alarm looks at it",
+    "policy/logprob_gap_max": "largest of those gaps; it grows with the number of tokens, so no alarm uses it",
     "policy/ratio_outside": "share of those tokens whose p_policy / p_engine lies outside [0.8, 1.25]",
     "policy/parity_alarm": "1 when the engine did not sample what is trained: policy/logprob_gap_mean or _p999 above "
     "what it declares, or policy/ratio_outside above rollout.max_ratio_outside; else 0",
-    "policy/skipped_updates": "optimizer updates skipped because no row was left or the gradient was not finite",
+    "policy/skipped_updates": "optimizer updates skipped because no sequence was left or the gradient was not finite",
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts that the plan gave no rollout",
     "budget/tokens_generated": "completion tokens sampled",
@@ -99,7 +99,7 @@ _PATTERNS = {name: re.compile(re.sub(r"\{\w+\}", r"[\\w.+-]+", name)) for name i
 
 
 def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """What stands for {...} in a pattern, made from any text: "mine.py:pull" -> "mine.py_pull".
+    """The text in the place of {...} in a pattern, made from any text: "mine.py:pull" -> "mine.py_pull".
 
     A name that comes twice, or is `taken`, gets a number.
     """

@@ -10,7 +10,7 @@ Per-rollout numbers (rewards, advantages, weights) are float64 numpy arrays; per
 torch tensors on the policy's device. Log-probabilities are natural-log. This module imports no torch.
 
 Records are frozen. A `Group` and a `TrainingSequence` are filled field by field, each field once: which fields are
-filled tells how far a step has come with them.
+filled tells how far a step has come with them. The examples in the docstrings below continue each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ CAUSES: tuple[Cause, ...] = ("timeout", "memory", "crash", "sandbox", "raised", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One item of a task, before any tokenizer has seen it."""
+    """One item of a task, before it is rendered and tokenized.
+
+    >>> problem = Problem(id="p7", question="What is 40 + 2?", answer="42", task="jsonl")
+    """
 
     id: str  # stable across epochs, runs and resumes
     question: str
@@ -49,11 +52,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """A problem rendered for the policy."""
+    """A problem rendered for the policy.
+
+    >>> prompt = Prompt(id="p7", tokens=np.array([11, 4, 7]), text="What is 40 + 2?\\n", answer="42", task="jsonl")
+    """
 
     id: str  # the problem's
     tokens: IntArray  # [P]
-    text: str  # what the tokens say, special tokens included
+    text: str  # the decoded tokens, special tokens included
     answer: Any
     task: str
     meta: dict[str, Any] = field(default_factory=dict)
@@ -75,8 +81,12 @@ class Sampling:
 class Rollout:
     """One sampled answer: its tokens exactly as the engine produced them, and the text that rewards see.
 
-    A token may say more than the stop string that it completes (`">\\n"` after `</answer`): it stays in `tokens`, is
+    A token may hold more than the stop string that it completes (`">\\n"` after `</answer`): it stays in `tokens`, is
     trained as sampled, and the text ends with the stop string.
+
+    >>> tokens, logprobs = np.array([8, 2]), np.array([-0.1, -0.4])
+    >>> right = Rollout(index=0, tokens=tokens, logprobs=logprobs, text="42", finish="stop", version=3)
+    >>> wrong = Rollout(index=1, tokens=tokens[:1], logprobs=logprobs[:1], text="4", finish="length", version=3)
     """
 
     index: int  # its place among its prompt's rollouts, 0-based; half of its identity
@@ -90,7 +100,13 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the verifier found. A verifier that failed says `failed`, never `wrong`."""
+    """What the verifier found. The outcome of a verifier that failed is `failed`, never `wrong`.
+
+    >>> paid = Outcome(reward=1.0, correct=True, kind="correct", answer="42")
+    >>> unpaid = Outcome(reward=0.0, correct=False, kind="wrong", answer="4")
+    >>> Outcome(reward=float("nan"), correct=None, kind="failed", cause="timeout").failed
+    True
+    """
 
     reward: float  # NaN when failed
     correct: bool | None  # None when failed
@@ -109,7 +125,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """One prompt and its N rollouts. Filled once each, in this order: outcomes, keep, values, advantages."""
+    """One prompt and its N rollouts. Filled once each, in this order: outcomes, keep, values, advantages.
+
+    >>> group = Group(prompt=prompt, rollouts=(right, wrong)).fill(outcomes=(paid, unpaid))
+    >>> group = group.fill(keep=np.array([True, True])).fill(advantages=np.array([0.5, -0.5]))
+    >>> group.ids
+    ['p7#0', 'p7#1']
+    >>> group.rewards
+    array([1., 0.])
+    >>> group.take(group.correct).lengths
+    array([2])
+    """
 
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
@@ -123,9 +149,9 @@ class Group:
         _check_fill(self, fields, length=len(self.rollouts))
         return dataclasses.replace(self, **fields)
 
-    def take(self, rows: Sequence[int] | IntArray | BoolArray) -> Group:
+    def take(self, places: Sequence[int] | IntArray | BoolArray) -> Group:
         """The group restricted to some rollouts, by position or mask; every filled field follows."""
-        index = np.asarray(rows)
+        index = np.asarray(places)
         index = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
         if index.tolist() == list(range(len(self.rollouts))):
             return self
@@ -178,7 +204,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptStats:
-    """What is known about G prompts before they are sampled; NaN where nothing is."""
+    """What is known about G prompts before they are sampled; NaN where nothing is known."""
 
     ids: tuple[str, ...]  # [G]
     pass_rate: FloatArray  # [G] correct / trials
@@ -189,9 +215,26 @@ class PromptStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRollouts:
-    """What a weighting sees: every kept rollout of a step, zero-advantage ones included, and the groups they are of."""
+    """What a weighting is given: every kept rollout of a step, those of advantage zero included, and their groups.
 
-    planned: int  # prompts of the step's plan, also those of which nothing was kept; refills add none
+    Three kept rollouts of the first prompt and one of the second, of 4 that were sampled of each:
+
+    >>> kept = KeptRollouts(
+    ...     planned=2,
+    ...     lengths=np.array([5, 7, 6, 9]),
+    ...     group=np.array([0, 0, 0, 1]),
+    ...     correct=np.array([True, False, True, True]),
+    ...     generated=np.array([4, 4]),
+    ...     valid=np.array([4, 3]),
+    ...     accepted=np.array([2, 1]),
+    ...     pass_rate=np.array([0.5, np.nan]),
+    ...     max_new_tokens=64,
+    ... )
+    >>> kept.valid[kept.group]
+    array([4, 4, 4, 3])
+    """
+
+    planned: int  # prompts of the step's plan, also those of which nothing was kept; dynamic sampling adds none
     lengths: IntArray  # [B] trainable tokens
     group: IntArray  # [B] index into the per-group arrays below
     correct: BoolArray  # [B]
@@ -204,7 +247,14 @@ class KeptRollouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSequence:
-    """One kept rollout on its way through one optimizer step."""
+    """One kept rollout on its way through one optimizer step.
+
+    >>> sequence = TrainingSequence(prompt=prompt, rollout=right, group=0, advantage=0.5, weight=0.25)
+    >>> sequence.key
+    (0, 0)
+    >>> sequence.fill(old_logprobs=np.array([-0.1, -0.4])).old_logprobs
+    array([-0.1, -0.4])
+    """
 
     prompt: Prompt
     rollout: Rollout
@@ -232,7 +282,7 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """The rows of one optimizer step, weighted; rows that cannot teach have already left."""
+    """The weighted sequences of one optimizer step, without those whose advantage is zero at every token."""
 
     epoch: int
     sequences: tuple[TrainingSequence, ...]
@@ -240,10 +290,25 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MicroBatch:
-    """Some rows of a batch, flat over their completion tokens, on the policy's device."""
+    """Some sequences of a batch, flat over their completion tokens, on the policy's device.
+
+    A sequence of 2 completion tokens and one of 1, of which nothing is corrected for:
+
+    >>> micro_batch = MicroBatch(
+    ...     sequences=(sequence, dataclasses.replace(sequence, rollout=wrong, advantage=-0.5)),
+    ...     sequence_index=torch.tensor([0, 0, 1]),
+    ...     mask=torch.tensor([True, True, True]),
+    ...     advantages=torch.tensor([0.5, 0.5, -0.5]),
+    ...     weights=torch.tensor([0.25, 0.25, 0.25]),
+    ...     importance=torch.ones(3),
+    ...     behaviour_logprobs=torch.tensor([-0.1, -0.4, -0.1]),
+    ... )
+    >>> micro_batch.advantages[micro_batch.sequence_index == 1]
+    tensor([-0.5000])
+    """
 
     sequences: tuple[TrainingSequence, ...]
-    sequence_index: Tensor  # [T] int64, which row a token belongs to
+    sequence_index: Tensor  # [T] int64, the place in `sequences` of the one that a token belongs to
     mask: Tensor  # [T] bool, True where the token is trained
     advantages: Tensor  # [T]
     weights: Tensor  # [T]
@@ -255,7 +320,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyOutput:
-    """What the policy says about a micro-batch, in the micro-batch's token order."""
+    """What the policy computes for a micro-batch, in the micro-batch's token order."""
 
     logprobs: Tensor  # [T] at the sampling temperature
     entropy: Tensor | None = None  # [T] over the whole vocabulary, on request
@@ -270,7 +335,7 @@ class StepReport:
 
 
 def as_array(answer: object) -> npt.NDArray[Any]:
-    """What a function of a user's answered, as an array; one of objects where no array can be made of it."""
+    """What a user's function returned, as an array; one of dtype object where no array can be made of it."""
     try:
         return np.asarray(answer)
     except ValueError:  # rows of unequal lengths
@@ -281,8 +346,8 @@ def _pick(values: Any, index: IntArray) -> Any:
     return None if values is None else tuple(values[i] for i in index)
 
 
-def _check_fill(record: Any, fields: Iterable[str], *, length: int) -> None:
-    kind = type(record).__name__.lower()
+def _check_fill(record: Group | TrainingSequence, fields: Iterable[str], *, length: int) -> None:
+    kind = "group" if isinstance(record, Group) else "training sequence"
     for name in fields:
         if name not in record.__slots__:
             raise ValueError(f"a {kind} has no field {name!r}")

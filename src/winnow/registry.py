@@ -34,6 +34,7 @@ T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
 GROUP = "winnow"  # of entry points
+PRESUMING = ("allocate", "advantage", "weighting", "loss")  # keys of one member whose aliases may presume another
 GIVEN = " (given from Python)"
 _NAME = re.compile(r"\w[\w.+-]*")  # no file has it, and no function that was given from Python
 
@@ -46,8 +47,8 @@ class Entry(Generic[T_co]):
     name: str
     function: Callable[..., Any]
     traits: T_co
-    presumes: Mapping[str, str] = field(default_factory=dict)  # of a published name: {key: member}
-    origin: str = ""  # "winnow", "a package 1.0", a file, or "" for what this process alone knows
+    presumes: Mapping[str, str] = field(default_factory=dict)  # what an alias implies besides: {key: member}
+    origin: str = ""  # "winnow", "a package 1.0", a file, or "" where nothing else can find it
     home: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # globals of who registered it
 
     @functools.cached_property
@@ -58,7 +59,7 @@ class Entry(Generic[T_co]):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Of the options that have one."""
+        """The default of each option that has one."""
         return {name: p.default for name, p in self.options.items() if p.default is not p.empty}
 
     @property
@@ -70,7 +71,7 @@ class Entry(Generic[T_co]):
 
 
 _ENTRIES: dict[str, dict[str, Entry[Any]]] = {name: {} for name in FAMILIES}
-_twins: dict[tuple[str, str], Entry[Any]] = {}  # of a script that is imported as a file too: what it registered itself
+_twins: dict[tuple[str, str], Entry[Any]] = {}  # what a script registered itself, where it is imported as a file too
 _packages: dict[str, str] = {}  # installed packages with members: "a package 1.0" -> the module it is imported as
 _broken: list[str] | None = None  # which of them could not be imported, and why; None before any was
 _lock = threading.RLock()  # held while packages are imported: a second thread waits for their members
@@ -82,9 +83,10 @@ def register(
     """Give a function a name in a family, and declare its traits: `register("advantage", baseline="none")`.
 
     `aliases` maps a published name to what else it presumes: {"no_baseline": {"advantage": "raw"}}. Raises ConfigError
-    for a family, a trait or a value of one that does not exist, and for a name that is taken or none.
+    for a family, a trait, a value of one or a presumed key that does not exist, and for a name that is taken or none.
     """
     declared, home = _traits(family_of(family), traits), sys._getframe(1).f_globals
+    _check_presumed(FAMILIES[family], aliases or {})
 
     def add(function: F) -> F:
         own_name = name or str(getattr(function, "__name__", ""))
@@ -100,6 +102,16 @@ def family_of(name: str) -> Family[Any]:
     if name not in FAMILIES:
         raise ConfigError(f"there is no family {name!r}{did_you_mean(name, FAMILIES)}")
     return FAMILIES[name]
+
+
+def _check_presumed(family: Family[Any], aliases: Mapping[str, Mapping[str, str]]) -> None:
+    """What nothing reads would be ignored without a word."""
+    for alias, presumes in aliases.items():
+        for key in presumes:
+            if family.key not in PRESUMING:
+                raise ConfigError(f"the alias {alias!r} of the family {family.name} cannot presume other members")
+            if key not in PRESUMING:
+                raise ConfigError(f"the alias {alias!r} presumes {key!r}, no key of one{did_you_mean(key, PRESUMING)}")
 
 
 def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
@@ -123,7 +135,7 @@ def _declarations(family: Family[Any]) -> TypeAdapter[Any]:
 
 
 def _add(entries: Mapping[str, Entry[Any]]) -> None:
-    """All of a member's names, or none of them. Winnow's own come first: nobody can take their place."""
+    """Register all names of a member, or none. Winnow's own are registered first, so that they cannot be taken."""
     entry = next(iter(entries.values()))
     if entry.origin != "winnow":
         entry.family.load()
@@ -145,7 +157,7 @@ def _add(entries: Mapping[str, Entry[Any]]) -> None:
 
 
 def _forget_earlier_runs(home: Mapping[str, Any]) -> None:
-    """Drop what this module registered when its text was another: it may not register all of it again."""
+    """Remove what an earlier text of this module registered: its present text may register less."""
     for known in _ENTRIES.values():
         for name, entry in list(known.items()):
             if entry.home is not home and entry.home.get("__name__") == home.get("__name__", ""):
@@ -153,13 +165,13 @@ def _forget_earlier_runs(home: Mapping[str, Any]) -> None:
 
 
 def _same_place(a: Entry[Any], b: Entry[Any]) -> bool:
-    """True when b is a again, from a notebook's cell or a module that ran twice. Within one run that is a mistake."""
+    """Whether b replaces a, as a notebook's cell or a module ran twice. Two of one name in one run are a mistake."""
     names = [getattr(each.function, "__qualname__", "") for each in (a, b)]
     return a.home is b.home and names[0] == names[1] and names[0].isidentifier() and not being_imported()
 
 
 def _same_file(a: Entry[Any], b: Entry[Any]) -> bool:
-    """True for a script that runs and asks for a function of its own file by "file.py:function"."""
+    """Whether both are of one file: a script that runs, and names a function of its own as "file.py:function"."""
     files = [each.home.get("__file__") for each in (a, b)]
     return a.home is not b.home and None not in files and len(set(map(os.path.realpath, filter(None, files)))) == 1
 
@@ -202,7 +214,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What stands for a function in text: its registered name, else one that no member can have."""
+    """The text that stands for a function: its registered name, else one that no member can have."""
     entries = (entry for family in FAMILIES for entry in _registered(family))
     own = getattr(function, "__qualname__", repr(function))
     return next((entry.name for entry in entries if entry.function is function), f"{own}{GIVEN}")
@@ -221,12 +233,12 @@ def package_of(entry: Entry[Any]) -> str | None:
 def load_plugins() -> Sequence[str]:
     """Import every module that an installed package names in the entry-point group "winnow", once per process.
 
-    Returns a sentence for each that could not be imported: it does not keep the others from their names.
+    Returns a sentence for each that could not be imported; the others are registered all the same.
     """
     global _broken
     with _lock:
         if _broken is None:
-            _broken = []  # what a package asks for while it is imported finds those before it
+            _broken = []  # a package that looks a name up while it is imported finds those before it
             try:
                 points = importlib.metadata.entry_points(group=GROUP)
                 for point in sorted(points, key=lambda point: (point.name, point.value)):  # in every process the same
@@ -250,7 +262,7 @@ def _import_plugin(point: EntryPoint, broken: list[str]) -> None:
 
 
 def _settle(package: str) -> None:
-    """What its modules registered is the package's own, whoever imported them first: a script, or another package."""
+    """Name the package as the origin of what its modules registered, even where something else imported them first."""
     module = _packages[package]
     for known in _ENTRIES.values():
         for name, entry in known.items():
@@ -277,7 +289,7 @@ def _top(home: Mapping[str, Any]) -> str:
 
 
 def _instead(family: str, use: str) -> str:
-    """What is meant by a name that is no member's: the one that says so of itself, else the nearest."""
+    """A hint for a name that no member has: the member that declares it as `instead_of`, else the nearest name."""
     known = ((entry.name, entry.traits.instead_of) for entry in _ENTRIES[family].values())
     meant = next((f"; {name!r} is {names[use]}" for name, names in known if use in names), None)
     return meant or did_you_mean(use, _ENTRIES[family])

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 SeedName = str | int
-Part = SeedName
 _UNIT = 2.0**-53
 _WORD = 2**64 - 1
 

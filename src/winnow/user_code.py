@@ -1,4 +1,4 @@
-"""A user's own functions: imported from "file.py:function" once per process, and what they raise said by name."""
+"""A user's own functions: imported from "file.py:function" once per process, and reported by name when they raise."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from typing import Any
 from winnow.errors import ConfigError, WinnowError, did_you_mean
 
 _sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # being imported here, the innermost last
-_imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by their resolved path: the text that ran, and what it made
-_lock = threading.RLock()  # held while a file runs: a second thread waits for what the first one makes
+_imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by their resolved path: the text that ran, and its module
+_lock = threading.RLock()  # held while a file runs: a second thread waits for the module of the first
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
@@ -109,9 +109,9 @@ def check_not_importing() -> None:
 
 
 def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, made of `own`: where it is a user's and raises, that is a ConfigError with `what`, file and line.
+    """`function`, made of `own`, which raises ConfigError with `what`, file and line where a user's code raises.
 
-    What winnow itself brings is left as it is: there an exception is a bug, and its traceback is wanted.
+    Winnow's own functions are returned as they are: an exception there is a bug, and its traceback is needed.
     """
     if (getattr(own, "__module__", None) or "").partition(".")[0] == "winnow":
         return function

@@ -1,4 +1,4 @@
-"""Parts that meet only in a whole run: a reference and its resets, a refill, an engine's correction, a critic."""
+"""What meets only in a whole run: a reference and its resets, dynamic sampling, an engine's correction, a critic."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_a_reset_reference_survives_a_resume(lora, smallest, tmp_path):
     assert distances[3] > 1e-6
 
 
-def test_a_refill_draws_further_prompts_and_always_returns(smallest, tmp_path):
-    """Half of the prompts can never be told apart; two refills bring more, and flat groups are not kept."""
+def test_dynamic_sampling_draws_further_prompts_and_always_returns(smallest, tmp_path):
+    """Half of the prompts can never be told apart; two rounds bring more, and flat groups are not kept."""
     (tmp_path / "half.py").write_text(
         "def half(prompt, rollout):\n    return float(rollout.index) if int(prompt.id[-1], 16) % 2 else 0.0\n"
     )
@@ -90,7 +90,7 @@ def test_a_refill_draws_further_prompts_and_always_returns(smallest, tmp_path):
     assert row["budget/tokens_generated"] == sum(g.lengths.sum() for g in groups)
 
 
-def test_a_refill_ends_with_the_task(smallest, tmp_path):
+def test_dynamic_sampling_ends_with_the_task(smallest, tmp_path):
     (tmp_path / "never.py").write_text("def never(prompt, rollout):\n    return 0.0\n")
     config = smallest(
         steps=1,
@@ -108,7 +108,7 @@ def test_the_correction_for_the_engine_reaches_the_loss(smallest, tmp_path):
     times.
     """
     (tmp_path / "lying.py").write_text(
-        "import dataclasses\n\nfrom winnow.engines.native.engine import Native\n\n\n"
+        "import dataclasses\n\nfrom winnow.engines.native.sampler import Native\n\n\n"
         "def lying(context):\n    return Lying(context)\n\n\n"
         "class Lying(Native):\n"
         "    def generate(self, *args, **kwargs):\n"
@@ -165,8 +165,8 @@ def test_an_entropy_term_keeps_the_policy_from_sharpening(smallest):
     assert last[1] > last[0]
 
 
-def test_a_group_that_is_always_right_teaches_without_a_baseline_and_needs_no_refill(smallest, tmp_path):
-    """Credit 1 for each: the gradient is not zero. Under a group baseline it is, and every refill is used."""
+def test_a_group_that_is_always_right_teaches_without_a_baseline_and_needs_no_further_prompts(smallest, tmp_path):
+    """Credit 1 for each: the gradient is not zero. Under a group baseline it is, and every round is used."""
     (tmp_path / "always.py").write_text("def always(prompt, rollout):\n    return 1.0\n")
     config = smallest(steps=1, reward={"use": f"{tmp_path}/always.py:always"}, rollout={"dynamic_sampling_rounds": 1})
     for advantage, groups, trained in (("raft", 4, 8), ("raw", 4, 8), ("grpo", 8, 0)):
@@ -175,7 +175,7 @@ def test_a_group_that_is_always_right_teaches_without_a_baseline_and_needs_no_re
         assert (row["group/count"], row["select/trained"]) == (groups, trained), advantage
 
 
-def test_a_prompt_that_was_planned_no_rollouts_is_not_refilled(smallest, tmp_path):
+def test_a_prompt_that_was_planned_no_rollouts_asks_for_no_others(smallest, tmp_path):
     """Two prompts get all the rollouts and both carry a signal: nothing is lacking."""
 
     def two_of_four(stats, budget):

@@ -125,9 +125,9 @@ def test_an_evaluation_is_judged_by_itself(with_reward: Smallest) -> None:
         winnow.train(**with_reward("always_raises", evaluate={"problems": 1, "rollouts_per_prompt": 4, "greedy": True}))
 
 
-def test_a_refill_round_that_fails_is_judged_with_its_step(smallest: Smallest) -> None:
-    """Four verdicts without a signal, then a refill round of four failures: half of the step, and no reason to stop."""
-    verdicts = iter([0.0] * 2 + [0.0] * 4 + [None] * 4 + [0.0] * 10)  # an evaluation, a step, its refill, and the rest
+def test_a_round_of_dynamic_sampling_that_fails_is_judged_with_its_step(smallest: Smallest) -> None:
+    """Four verdicts without a signal, then a round of four failures: half of the step, and no reason to stop."""
+    verdicts = iter([0.0] * 2 + [0.0] * 4 + [None] * 4 + [0.0] * 10)  # an evaluation, a step, its round, the rest
 
     def scripted_verdicts(prompt: Prompt, rollout: Rollout) -> float | None:
         return next(verdicts)

@@ -9,7 +9,7 @@ import pytest
 import winnow
 from winnow.commands.evaluate import evaluate_model
 from winnow.config_file import validate
-from winnow.engines.hf import HuggingFace
+from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
 from winnow.training.fit import Notice, Started
 

@@ -174,7 +174,7 @@ PASS_RATES = np.array([1.0, 0.1])
 
 
 def expected_weights(weighting, *, updates_per_step=1, added=0):
-    """E[weight of each prompt's kept rollout], by enumeration; `added` groups come from a refill."""
+    """E[weight of each prompt's kept rollout], by enumeration; `added` groups come from dynamic sampling."""
     total = np.zeros(2)
     for right in itertools.product([0.0, 1.0], repeat=2):
         groups = [group_of([reward], prompt=f"p{i}") for i, reward in enumerate([*right, *[1.0] * added])]
@@ -193,7 +193,7 @@ def expected_weights(weighting, *, updates_per_step=1, added=0):
 @pytest.mark.parametrize("added", [0, 3])
 @pytest.mark.parametrize("updates", [1, 2, 3])
 def test_a_prompt_that_has_nothing_kept_still_counts(updates, added):
-    """E[1 / (G n p) where correct] = 1 / G for both, whatever becomes of the other, of updates and of refills."""
+    """E[1 / (G n p) where correct] = 1 / G for both, whatever becomes of the other, of updates and of added groups."""
     found = expected_weights(unbiased, updates_per_step=updates, added=added)
     assert found / updates == pytest.approx([0.5, 0.5], rel=1e-12)
 

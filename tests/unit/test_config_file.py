@@ -25,6 +25,15 @@ def test_a_misspelt_key_names_file_line_and_remedy(tmp_path):
         load(path)
 
 
+def test_a_key_under_its_earlier_name_leads_to_the_new_one(tmp_path):
+    path = write(tmp_path, "[rollout]\nrefill_rounds = 2\n")
+    expected = r"run\.toml, line 2: unknown key 'rollout\.refill_rounds'; did you mean 'dynamic_sampling_rounds'"
+    with pytest.raises(ConfigError, match=expected):
+        load(path)
+    with pytest.raises(ConfigError, match=r"--set rollout\.refill_rounds=2: .*did you mean 'dynamic_sampling_rounds'"):
+        load(write(tmp_path, ""), ["rollout.refill_rounds=2"])
+
+
 def test_a_wrong_type_names_file_line_and_value(tmp_path):
     path = write(tmp_path, '[rollout]\nprompts_per_step = "many"\n')
     with pytest.raises(ConfigError, match=r"line 2: 'rollout\.prompts_per_step' is 'many': .* valid integer"):

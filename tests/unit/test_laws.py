@@ -7,6 +7,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,25 @@ def test_light_modules_do_not_import_torch(module):
 def test_no_module_shadows_the_standard_library():
     top_level = {p.stem for p in SOURCE.glob("*.py")} | {p.name for p in SOURCE.iterdir() if p.is_dir()}
     assert not top_level & sys.stdlib_module_names
+
+
+def test_no_two_modules_define_a_public_class_of_one_name():
+    homes = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name)
+    assert not {name: places for name, places in homes.items() if len(places) > 1}
+
+
+def test_no_two_files_have_one_name():
+    """Except those that mean the same in each folder: an engine, and what its memory holds."""
+    shared = {"__init__.py", "engine.py", "memory.py"}
+    names = Counter(path.name for path in FILES if path.name not in shared)
+    assert not [name for name, count in names.items() if count > 1]
+    for path in FILES:
+        if path.name in shared - {"__init__.py"}:
+            assert path.relative_to(SOURCE).parts[0] == "engines", f"{path.name} is what an engine's folder has"
 
 
 def test_the_door_lists_what_it_opens_in_order():

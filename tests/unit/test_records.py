@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
+import torch
 
+from winnow import records
 from winnow.records import Group, Outcome, Prompt, Rollout, TrainingSequence
 
 PROMPT = Prompt(id="p", tokens=np.array([1, 2]), text="?", answer="1", task="test")
@@ -82,3 +86,22 @@ def test_row_logprobs_are_written_once_per_token():
         row.fill(old_logprobs=np.zeros(2))
     with pytest.raises(ValueError, match="needs 2 entries"):
         row.fill(ref_logprobs=np.zeros(3))
+
+
+SHOWN = ["Problem", "Prompt", "Rollout", "Outcome", "Group", "KeptRollouts", "TrainingSequence", "MicroBatch"]
+
+
+def test_the_examples_in_the_docstrings_hold():
+    """In their order, as each begins with what the ones before it have made."""
+    names, runner = {**vars(records), "torch": torch}, doctest.DocTestRunner()
+    for kind in SHOWN:
+        (page,) = doctest.DocTestFinder(recurse=False).find(getattr(records, kind), kind, globs={})
+        page.globs = names
+        assert page.examples
+        assert runner.run(page, clear_globs=False).failed == 0, kind
+
+
+def test_a_training_sequence_is_called_so():
+    sequence = TrainingSequence(prompt=PROMPT, rollout=rollout(0), group=0, advantage=1.0, weight=1.0)
+    with pytest.raises(ValueError, match="'old_logprobs' of this training sequence needs 2 entries, got 3"):
+        sequence.fill(old_logprobs=np.zeros(3))

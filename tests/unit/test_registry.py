@@ -27,6 +27,13 @@ def test_published_names_say_what_else_they_presume():
     assert "no_baseline" not in members("loss")
 
 
+def test_what_an_alias_presumes_is_checked_or_refused():
+    with pytest.raises(ConfigError, match=r"the alias 'x' presumes 'advantag', .*did you mean 'advantage'"):
+        register("loss", "presuming", aliases={"x": {"advantag": "raw"}})
+    with pytest.raises(ConfigError, match="the alias 'x' of the family selector cannot presume other members"):
+        register("selector", "presuming", aliases={"x": {"advantage": "raw"}})
+
+
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(ConfigError, match="no loss is called 'clp'; did you mean 'clip'"):
         resolve("loss", "clp")

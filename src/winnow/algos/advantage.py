@@ -39,7 +39,7 @@ def grpo(groups: Sequence[Group], *, statistics: Statistics = "kept", eps: Eps =
 def dr_grpo(groups: Sequence[Group], *, statistics: Statistics = "kept") -> list[FloatArray]:
     """A_i = r_i - mean, without the division that weighs easy and hard prompts up.
 
-    Liu et al. 2025 (arXiv 2503.20783), eq. 3. Pair it with the `constant` weighting. Flat or single: 0.
+    Dr. GRPO (Liu et al. 2025, arXiv 2503.20783), eq. 3. Pair it with the `constant` weighting. Flat or single: 0.
     """
     return per_group(_centred, groups, statistics)
 

@@ -37,7 +37,7 @@ def keep_all(group: Group, rng: Rng) -> BoolArray:
 
 @register("selector")
 def max_variance(group: Group, rng: Rng, *, keep_per_prompt: Keep = 4) -> BoolArray:
-    """The m rollouts whose rewards have the largest variance: PODS.
+    """The m rollouts whose rewards have the largest variance: PODS, max-variance down-sampling.
 
     Xu, Savani, Fang, Kolter 2025 (arXiv 2504.13818), Algorithm 2: an optimal subset is the m - k lowest and the k
     highest rewards for some k (their Lemma 3.1), so one sort and one scan over k with prefix sums find it in O(N log

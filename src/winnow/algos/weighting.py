@@ -50,10 +50,10 @@ def unbiased(kept: KeptRollouts) -> FloatArray:
     """1 / (G n_i p_i): with 0/1 credit the gradient of mean log P(answer | prompt), whatever the allocation.
 
     Lemma 1 of GVM (Yao et al. 2025, arXiv 2505.02391), over the G prompts of the step's plan instead of their sum. G is
-    known before anything is sampled: a prompt of which nothing is kept is counted, and one that a refill adds is not,
-    or the weight of a prompt would depend on what becomes of the others. n_i counts verified rollouts; p_i is the
-    plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i is
-    estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
+    known before anything is sampled: a prompt of which nothing is kept is counted, and one that dynamic sampling adds
+    is not, or the weight of a prompt would depend on what becomes of the others. n_i counts verified rollouts; p_i is
+    the plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i
+    is estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
     """
     known = np.nan_to_num(kept.pass_rate) > 0
     accepted_rollouts = np.where(known, kept.valid * kept.pass_rate, np.maximum(kept.accepted, 1))

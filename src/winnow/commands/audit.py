@@ -95,7 +95,7 @@ def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, split
 
 
 def phrasing(entry: Entry[RewardTraits]) -> Phrase:
-    """How a reward wants an answer said. Raises ConfigError where it does not say."""
+    """The function that writes an answer as the reward reads it, its trait `example`; ConfigError without one."""
     if entry.traits.example is None:
         raise ConfigError(
             f"the reward {entry.name!r} does not say how an answer is phrased, so no gold can be tried: register it "

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from winnow.commands.run_settings import toml
-from winnow.config import Config, Member, Reward, sections_in
+from winnow.config import Config, Member, RewardSection, sections_in
 
 _WORDS = {int: "integer", float: "number", str: "text", bool: "true or false"}
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -38,7 +38,7 @@ def _keys(section: type[BaseModel], prefix: str, defaults: dict[str, str]) -> It
     for field_name, field in section.model_fields.items():
         name = prefix + field_name
         inner = next(sections_in(field.annotation), None)
-        if inner is None or issubclass(inner, (Member, Reward)) or field.default is None:
+        if inner is None or issubclass(inner, (Member, RewardSection)) or field.default is None:
             default = defaults.get(name) or defaults.get(f"{name}.use") or _default(field)
             yield _key(name, field, default)
         if inner is not None and inner is not Member:
@@ -69,7 +69,7 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
     if arguments:  # a union; None is a key that is absent, a function comes from Python only
         return " or ".join(_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "member" if issubclass(annotation, (Member, Reward)) else "table"
+        return "member" if issubclass(annotation, (Member, RewardSection)) else "table"
     within = (f"{sign} {getattr(b, name)}" for b in bounds for name, sign in _BOUNDS.items() if hasattr(b, name))
     return f"{_WORDS.get(annotation, annotation.__name__)} {', '.join(within)}".strip()
 

@@ -54,11 +54,12 @@ def _about_probe(config: Config, b: Budget) -> Iterator[str]:
 def _about_rollouts(config: Config, b: Budget, uniform: bool) -> str:
     rollout = config.rollout
     each = "" if uniform else f" on average, as {config.allocate.label} decides"
-    refills = rollout.dynamic_sampling_rounds
-    more = f", and at most as many again in each of {refills} refills" if refills else ""
+    rounds = rollout.dynamic_sampling_rounds
+    plural = "s" * (rounds > 1)
+    more = f", and at most as many again in each of {rounds} round{plural} of dynamic sampling" if rounds else ""
     return (
         f"rollouts     {b.prompts} prompts x {rollout.rollouts_per_prompt}{each} = {b.rollouts} per step{more}, "
-        f"up to {compact(b.rollouts * (1 + refills) * rollout.max_new_tokens)} tokens"
+        f"up to {compact(b.rollouts * (1 + rounds) * rollout.max_new_tokens)} tokens"
     )
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from winnow.memory.plan import FreeBytes, MemoryPlan, assumed, free
 from winnow.models.device import planned_device
-from winnow.models.load import has_tokenizer, load_tokenizer
+from winnow.models.load import has_tokenizer
 from winnow.models.model_folder import cached_folder, on_hub, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
 from winnow.training.device_plan import plan_devices
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
-from winnow.training.prompts import held_out_prompts, longest, training_prompts
+from winnow.training.prompts import longest, run_prompts
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def _reading(members: Members, folder: Path) -> Members:
 def _check_prompts(members: Members) -> tuple[FirstPrompt, int]:
     """The first prompt, and the tokens of the longest one."""
     config = members.config
-    training, held_out = training_prompts(members).prompts, held_out_prompts(members).prompts
-    PromptStream(training, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
-    tokenizer = load_tokenizer(config.model.path)
-    return FirstPrompt.of(training[0], tokenizer, config.model.path), longest([*training, *held_out])
+    training, held_out, tokenizer = run_prompts(members)
+    PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    first = FirstPrompt.of(training.prompts[0], tokenizer, config.model.path)
+    return first, longest([*training.prompts, *held_out.prompts])
 
 
 def _check_problems(members: Members) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from winnow.algos.estimators import pass_at_k
 from winnow.commands.run_settings import settings_for
-from winnow.config import Config, Evaluate, Member, dump
+from winnow.config import Config, EvaluateSection, Member, dump
 from winnow.config_file import merge
 from winnow.engines.base import make_engine
 from winnow.errors import ConfigError
@@ -31,7 +31,7 @@ from winnow.training.advice import unasked
 from winnow.training.build import engine_context, load_model
 from winnow.training.evaluation import Evaluation, evaluate
 from winnow.training.first_prompt import FirstPrompt
-from winnow.training.prompts import evaluation_sampling, held_out_prompts
+from winnow.training.prompts import evaluation_sampling, held_out_problems, prompt_tokenizer, rendered
 from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__
@@ -87,7 +87,7 @@ def evaluated(
     trust_run: bool = False,
     **keys: Any,
 ) -> Measured:
-    """Both doors' evaluation: find the settings (see `settings_for`), check them, evaluate.
+    """`winnow eval` and `winnow.evaluate`: find the settings (see `settings_for`), check them, evaluate.
 
     `keys` are those of a configuration, and of its table `evaluate` by their own names; None leaves one out.
     """
@@ -109,8 +109,9 @@ def evaluate_model(config: Config, base: Path) -> Measured:
     config = members.config
     torch.set_num_threads(config.threads or torch.get_num_threads())
     check_installed(members)
-    held_out = held_out_prompts(members)
-    loaded = load_model(config, resolve_device(config.device), None)
+    problems, tokenizer = held_out_problems(members), prompt_tokenizer(config)
+    held_out = rendered(members, problems, tokenizer)
+    loaded = load_model(config, resolve_device(config.device), None, tokenizer)
     with contextlib.ExitStack() as stack:
         verifiers = stack.enter_context(Verifiers(members.reward, **config.verify.model_dump(), base=base))
         engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)
@@ -163,7 +164,7 @@ def _asked(measured: Measured) -> Iterator[str]:
             f"dropped    {measured.dropped:,} more, whose prompts are longer than prompt.max_prompt_tokens = "
             f"{measured.config.prompt.max_prompt_tokens}"
         )
-    cut = "".join(f", {name} {a[name]:g}" for name in SAMPLING if a[name] != Evaluate.model_fields[name].default)
+    cut = "".join(f", {name} {a[name]:g}" for name in SAMPLING if a[name] != EvaluateSection.model_fields[name].default)
     yield safe(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens")
     yield safe(f"reward     {a['reward']}")
     yield f"sampling   temperature {a['temperature']:g}{cut}, engine {a['engine']}, seed {a['seed']}"

@@ -24,7 +24,7 @@ MODEL_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja",
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """How a data set stands on the hub."""
+    """Where a data set is on the hub, and in which files."""
 
     hub_id: str
     subset: str | None = None

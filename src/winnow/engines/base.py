@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from winnow.errors import ConfigError
 from winnow.records import Group, Prompt, Rollout, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +79,7 @@ class Engine(Protocol):
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """Sample `counts[i]` rollouts of `prompts[i]`."""

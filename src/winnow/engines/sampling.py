@@ -13,12 +13,12 @@ from winnow import seeds
 from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
 from winnow.records import FloatArray, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 BLOCK = 64  # tokens whose probabilities are added up before any are scanned
 
 
-def uniforms(seed: tuple[Part, ...], rollouts: Iterable[PendingRollout], max_new_tokens: int) -> FloatArray:
+def uniforms(seed: tuple[SeedName, ...], rollouts: Iterable[PendingRollout], max_new_tokens: int) -> FloatArray:
     """[R, max_new_tokens] numbers in [0, 1), a row per rollout, which do not depend on what else is sampled."""
     return seeds.uniforms(((*seed, rollout.prompt.id, rollout.index) for rollout in rollouts), max_new_tokens)
 

@@ -16,7 +16,7 @@ from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
 from winnow.registry import register
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 from winnow.user_code import load_function
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Scripted:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`; the seed plays no part."""

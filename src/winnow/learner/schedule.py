@@ -22,7 +22,7 @@ def schedule(
     planned: int,
     pass_rates: FloatArray | None,
     drop_silent: bool = True,
-    seed: tuple[seeds.Part, ...],
+    seed: tuple[seeds.SeedName, ...],
 ) -> list[Batch]:
     """Weigh a step's kept rollouts, cut them into epochs x `updates_per_step` batches of whole groups, drop the silent.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from winnow.config import Config
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from winnow.models.meta import MetaModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Demand:
 
     config: Config
     options: Mapping[str, Any]  # the engine's, with the defaults of those that are not given
-    model: PreTrainedModel  # on the meta device, with its adapter where one is trained
+    model: MetaModel  # shapes alone, with its adapter where one is trained
     prompt_tokens: int  # of the longest prompt
     device: str  # the policy's: "cpu", "cuda:0"
     device_bytes: int | None  # memory of a device of that kind; None: what the device that is here has

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
 from winnow.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 CONFIGS = {"qwen2": Qwen2Config, "llama": LlamaConfig}
 

@@ -1,6 +1,6 @@
 """How a model folder becomes a policy: tokenizer and settings are checked before any weight is read.
 
-No code from a folder is run and no pickle is opened. What `path` may be, `folder.py` says.
+No code from a folder is run and no pickle is opened. What `path` may be, `model_folder.py` says.
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ def describe(path: str) -> Description:
         ) from error
 
 
-def load(path: str, *, dtype: str = "float32", device: str = "cpu") -> Loaded:
-    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy."""
+def load(path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: Any = None) -> Loaded:
+    """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy.
+
+    `tokenizer` is the one of this path where it has been loaded already.
+    """
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
     config = read_config(path)
     if len(tokenizer) > config.vocab_size:
         raise DataError(

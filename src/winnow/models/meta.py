@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from winnow.errors import DataError
 from winnow.models.load import DTYPES, read_config
+from winnow.models.skeleton import Skeleton, skeleton
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    MetaModel: TypeAlias = PreTrainedModel | Skeleton  # parameters, buffers, settings, and an output layer
 
 
-def meta_model(path: str, *, dtype: str) -> PreTrainedModel:
-    """The model on the meta device: it can be measured and adapted, and takes no memory. Raises DataError where there
-    are no settings, or none that make a causal language model.
+def meta_model(path: str, *, dtype: str, adaptable: bool = False) -> MetaModel:
+    """The model on the meta device: it can be measured, and takes no memory. Raises DataError where there are no
+    settings, or none that make a causal language model.
+
+    `adaptable`: of transformers' own modules, which an adapter goes on. They take seconds to import, and are used
+    without that only for a family that `skeleton` does not know.
     """
     config = read_config(path)
     try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, dtype=DTYPES[dtype], attn_implementation="sdpa"
-            )
+        made = None if adaptable else skeleton(config, DTYPES[dtype])
+        return _by_transformers(config, DTYPES[dtype]) if made is None else made
     except Exception as error:  # every family's own
         raise DataError(
             f"model.path: transformers makes no causal language model of config.json of {path!r}; it said: "
             f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
+
+
+def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     return model
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 FAMILIES = ("llama", "qwen2", "qwen3")
+ROTARY = ("default", "llama3")  # position embeddings whose table has one entry for two numbers of a head
 
 
 class Skeleton(nn.Module):
@@ -21,13 +22,17 @@ class Skeleton(nn.Module):
         super().__init__()
         self.config, self.dtype = config, dtype
         self.model = nn.Module()
-        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.embed_tokens = _matrix(config.vocab_size, config.hidden_size)
         self.model.layers = nn.ModuleList(_layer(config) for _ in range(config.num_hidden_layers))
         self.model.norm = _norm(config.hidden_size)
         self.model.rotary_emb = _rotary(_head_size(config))
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = _matrix(config.vocab_size, config.hidden_size)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("meta")
 
     def get_output_embeddings(self) -> nn.Module:
         """The output layer, as transformers calls it."""
@@ -35,10 +40,10 @@ class Skeleton(nn.Module):
 
 
 def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
-    """Of a family that is known; None for any other, and for settings that a known one may have and this does not
-    follow.
+    """Of a family that is known; None for any other, and for settings that this does not follow: those that a known
+    one may have, and those that transformers refuses, which says so better.
     """
-    if config.model_type not in FAMILIES or getattr(config, "quantization_config", None) is not None:
+    if config.model_type not in FAMILIES or not _is_common(config):
         return None
     with torch.device("meta"):
         made = Skeleton(config, dtype)
@@ -47,21 +52,34 @@ def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
     return made
 
 
+def _is_common(config: Any) -> bool:
+    rope, pad, heads = config.rope_parameters, config.pad_token_id, config.num_attention_heads
+    return (
+        getattr(config, "quantization_config", None) is None
+        and config.hidden_act == "silu"
+        and rope["rope_type"] in ROTARY
+        and "partial_rotary_factor" not in rope
+        and min(config.hidden_size, heads, config.num_key_value_heads) > 0
+        and config.hidden_size % heads == 0
+        and (pad is None or 0 <= pad < config.vocab_size)
+    )
+
+
 def _layer(config: Any) -> nn.Module:
     hidden, head = config.hidden_size, _head_size(config)
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
     bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
     layer, attention, mlp = nn.Module(), nn.Module(), nn.Module()
-    attention.q_proj = nn.Linear(hidden, queries, bias=bias)
-    attention.k_proj = nn.Linear(hidden, keys, bias=bias)
-    attention.v_proj = nn.Linear(hidden, keys, bias=bias)
-    attention.o_proj = nn.Linear(queries, hidden, bias=bias and config.model_type != "qwen2")
+    attention.q_proj = _matrix(queries, hidden, bias=bias)
+    attention.k_proj = _matrix(keys, hidden, bias=bias)
+    attention.v_proj = _matrix(keys, hidden, bias=bias)
+    attention.o_proj = _matrix(hidden, queries, bias=bias and config.model_type != "qwen2")
     if config.model_type == "qwen3":
         attention.q_norm, attention.k_norm = _norm(head), _norm(head)
     widened = getattr(config, "mlp_bias", False)
-    mlp.gate_proj = nn.Linear(hidden, config.intermediate_size, bias=widened)
-    mlp.up_proj = nn.Linear(hidden, config.intermediate_size, bias=widened)
-    mlp.down_proj = nn.Linear(config.intermediate_size, hidden, bias=widened)
+    mlp.gate_proj = _matrix(config.intermediate_size, hidden, bias=widened)
+    mlp.up_proj = _matrix(config.intermediate_size, hidden, bias=widened)
+    mlp.down_proj = _matrix(hidden, config.intermediate_size, bias=widened)
     layer.self_attn, layer.mlp = attention, mlp
     layer.input_layernorm, layer.post_attention_layernorm = _norm(hidden), _norm(hidden)
     return layer
@@ -69,6 +87,15 @@ def _layer(config: Any) -> nn.Module:
 
 def _head_size(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _matrix(outputs: int, inputs: int, *, bias: bool = False) -> nn.Module:
+    """A linear layer, or an embedding. torch's own would draw numbers, for which a meta device imports a compiler."""
+    matrix = nn.Module()
+    matrix.weight = nn.Parameter(torch.empty(outputs, inputs))
+    if bias:
+        matrix.bias = nn.Parameter(torch.empty(outputs))
+    return matrix
 
 
 def _norm(size: int) -> nn.Module:

@@ -33,17 +33,17 @@ def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 204
     Raises ConfigError for an unknown split or level, and where the levels hold fewer than `size` problems.
     """
     _check(split, levels, size)
-    problems: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}  # by expression
     for item in range(size):
         draws = _draws(generator("arithmetic", seed, split, item), levels)
-        new = (p for p in draws if p.id not in problems and split_of(p.meta["expression"]) == split)
-        problem = next(new, None)
-        if problem is None:
+        new = (drawn for drawn in draws if drawn[1] not in problems and split_of(drawn[1]) == split)
+        found = next(new, None)
+        if found is None:
             raise ConfigError(
                 f"task.size: arithmetic levels {list(levels)} hold about {item} {split} problems, {size} were asked "
                 f"for; lower task.size or add a larger level to task.levels"
             )
-        problems[problem.id] = problem
+        problems[found[1]] = _problem(*found)
     return list(problems.values())
 
 
@@ -52,17 +52,21 @@ def split_of(expression: str) -> Split:
     return splits.split_of(expression, pool="arithmetic split")
 
 
-def _draws(rng: np.random.Generator, levels: Sequence[int]) -> Iterator[Problem]:
+def _draws(rng: np.random.Generator, levels: Sequence[int]) -> Iterator[tuple[int, str, int]]:
+    """Level, expression, and value."""
     for _ in range(MOST_DRAWS):
         level = levels[int(rng.integers(len(levels)))]
-        expression, value = LEVELS[level](rng)
-        yield Problem(
-            id=f"arithmetic-{derive(expression):032x}",
-            question=f"What is {expression}?",
-            answer=str(value),
-            task="arithmetic",
-            meta={"level": level, "expression": expression},
-        )
+        yield level, *LEVELS[level](rng)
+
+
+def _problem(level: int, expression: str, value: int) -> Problem:
+    return Problem(
+        id=f"arithmetic-{derive(expression):032x}",
+        question=f"What is {expression}?",
+        answer=str(value),
+        task="arithmetic",
+        meta={"level": level, "expression": expression},
+    )
 
 
 def _sum_or_difference(low: int, high: int) -> Draw:
@@ -92,7 +96,7 @@ def _brackets(rng: np.random.Generator) -> tuple[str, int]:
 
 
 def _integers(rng: np.random.Generator, low: int, high: int, count: int) -> list[int]:
-    return [int(n) for n in rng.integers(low, high + 1, count)]
+    return [int(rng.integers(low, high + 1)) for _ in range(count)]  # in half the time of an array of two
 
 
 LEVELS: Mapping[int, Draw] = MappingProxyType(

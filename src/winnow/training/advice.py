@@ -28,7 +28,7 @@ def advice(members: Members, b: Budget) -> Iterator[str]:
 
 
 def before_training(config: Config, train: Rendered, held_out: Rendered) -> Iterator[str]:
-    """What a run says before its first step: prompts that were dropped, problems that are missing, lost precision."""
+    """Warnings before the first step: prompts that were dropped, problems that are missing, lost precision."""
     yield from _about_dropped(train, "training")
     yield from _about_dropped(held_out, "evaluation")
     asked, found = config.evaluate.problems, held_out.dropped + len(held_out.prompts)
@@ -53,7 +53,7 @@ def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
 
 
 def _asked(mark: str, first: FirstPrompt) -> bool:
-    """It stands in the prompt, or consists of tags that the policy has met as tokens of their own."""
+    """Whether a mark is in the prompt, or consists of tags that are tokens of their own in the policy's vocabulary."""
     tags = re.findall(TAG, mark)
     return mark in first.prompt.text or (bool(tags) and first.known.issuperset(tags))
 

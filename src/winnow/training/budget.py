@@ -1,4 +1,4 @@
-"""What a configuration asks for, in counts: by arithmetic alone, without torch."""
+"""How many rollouts, sequences and updates a configuration amounts to: arithmetic, without torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Budget:
     rows: int  # of the largest update, at most
     longest_row: int  # tokens, prompt included
     rows_at_once: int  # the longest ones that one micro-batch takes
-    probe: int  # rollouts of one probe, not trained on; 0 where the allocator asks for none
+    probe: int  # rollouts of one probe, not trained on; 0 without one
     evaluation: int  # rollouts of one evaluation
     evaluations: int  # over the run
 
@@ -58,7 +58,7 @@ def per_update(config: Config, b: Budget) -> str:
 
 
 def _kept(members: Members) -> int:
-    """What the chain of selectors leaves of one prompt; one that does not say counts as keeping all."""
+    """Rollouts that the selectors keep of one prompt; one without `keep_per_prompt` counts as keeping all."""
     left = members.config.rollout.rollouts_per_prompt
     for selector in members.selectors:
         if "keep_per_prompt" in selector.options:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
+from transformers.utils import logging as transformers_logging
 
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext, make_engine
@@ -31,7 +31,7 @@ from winnow.training.advice import before_training
 from winnow.training.device_plan import plan_devices
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
-from winnow.training.prompts import held_out_prompts, longest, training_prompts, training_sampling
+from winnow.training.prompts import longest, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
 from winnow.training.step_metrics import Parity
 from winnow.verify import Verifiers
@@ -86,7 +86,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
     config = members.config
     check_installed(members)
-    train, held_out = training_prompts(members), held_out_prompts(members)
+    train, held_out, tokenizer = run_prompts(members)
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     plan = plan_devices(members, device, longest_prompt=longest([*train.prompts, *held_out.prompts]))
     plan.check()
@@ -94,7 +94,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
     logbook.check(saved.path if saved else None)
     checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     devices = tuple(plan.lines())  # before anything takes what is free
-    loaded = load_model(config, device, saved)
+    loaded = load_model(config, device, saved, tokenizer)
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
     with contextlib.ExitStack() as on_failure:
         verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
@@ -131,16 +131,17 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.engine.load(run.learner.weights(), version=saved.step)
 
 
-def load_model(config: Config, device: torch.device, saved: Checkpoint | None) -> Loaded:
+def load_model(config: Config, device: torch.device, saved: Checkpoint | None, tokenizer: Any) -> Loaded:
     """The policy's module, with its adapter where one is trained: at its beginning, or as it was saved.
 
     A full model is resumed from its checkpoint, which is a model folder; an adapter on top of the base it was trained
-    on.
+    on. `tokenizer` is that of `config.model.path`; a checkpoint brings its own.
     """
-    transformers.utils.logging.disable_progress_bar()  # one for every load, and for every shard of every checkpoint
+    transformers_logging.disable_progress_bar()  # one for every load, and for every shard of every checkpoint
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
-    loaded = load(path, dtype=config.model.dtype, device=str(device))
+    known = tokenizer if path == config.model.path else None
+    loaded = load(path, dtype=config.model.dtype, device=str(device), tokenizer=known)
     if lora is None:
         return loaded
     model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 from winnow.engines.base import Engine
 from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 from winnow.verify import Verifiers
 
 Phase = Callable[[str], AbstractContextManager[Any]]
@@ -21,7 +21,7 @@ def collect(
     counts: Sequence[int],
     sampling: Sampling,
     *,
-    seed: tuple[Part, ...],
+    seed: tuple[SeedName, ...],
     phase: Phase = nullcontext,
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from winnow.errors import ConfigError
 from winnow.families import Source
+from winnow.registry import PRESUMING, Entry
 from winnow.training.members import Members
 
 # Which keys of `probe` an allocator reads, by where its knowledge comes from, and that in words.
@@ -41,15 +43,17 @@ def _check_engine(members: Members) -> None:
 
 
 def _check_presumed(members: Members) -> None:
-    """A published name may stand for more than a loss."""
+    """An alias may presume other members: the loss "no_baseline" is one under the advantage "raw"."""
     config = members.config
-    for key, name in members.loss.entry.presumes.items():
-        chosen = getattr(config, key).label
-        if chosen != name:
-            raise ConfigError(
-                f"loss = {config.loss.label!r} presumes {key} = {name!r}, but {key} is {chosen!r}; "
-                f"set {key} = {name!r}, or name the loss {members.loss.name!r}"
-            )
+    for own in PRESUMING:
+        entry: Entry[Any] = getattr(members, own).entry
+        for key, name in entry.presumes.items():
+            chosen = getattr(config, key).label
+            if chosen != name:
+                raise ConfigError(
+                    f"{own} = {getattr(config, own).label!r} presumes {key} = {name!r}, but {key} is {chosen!r}; "
+                    f"set {key} = {name!r}, or name the {entry.family.name} {entry.name!r}"
+                )
 
 
 def _check_probe(members: Members) -> None:
@@ -84,7 +88,7 @@ def _check_values(members: Members) -> None:
 
 
 def _check_limits(members: Members) -> None:
-    """What exceeds a reward's own time limit is wrong; what exceeds the worker's, which kills, is failed."""
+    """An answer that exceeds a reward's own time limit is wrong; one that exceeds the worker's limit has failed."""
     limit = members.config.verify.timeout_seconds
     for reward in members.rewards:
         name = reward.traits.own_limit

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from transformers import PreTrainedModel
 
 from winnow.memory.demand import Demand, sampling_requests
 from winnow.memory.plan import MemoryPlan
@@ -14,6 +13,9 @@ from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 from winnow.training.members import Members
 from winnow.user_code import said_by_name
+
+if TYPE_CHECKING:
+    from winnow.models.meta import MetaModel
 
 
 def plan_devices(
@@ -26,9 +28,9 @@ def plan_devices(
     weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
     """
     config, lora = members.config, members.config.model.lora
-    model = meta_model(config.model.path, dtype=config.model.dtype)
+    model = meta_model(config.model.path, dtype=config.model.dtype, adaptable=lora is not None)
     if lora is not None:
-        model = cast(PreTrainedModel, add_lora(model, **lora.model_dump(), seed=0))
+        model = cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
     engine = members.engine
     demand = Demand(
         config=config,

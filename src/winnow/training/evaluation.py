@@ -11,7 +11,7 @@ import numpy as np
 from winnow.algos.estimators import pass_at_k, standard_error
 from winnow.engines.base import Engine
 from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 from winnow.training.collect import collect
 from winnow.verify import Verifiers
 
@@ -33,7 +33,7 @@ def evaluate(
     *,
     rollouts_per_prompt: int,
     greedy: bool,
-    seed: tuple[Part, ...],
+    seed: tuple[SeedName, ...],
 ) -> Evaluation:
     """Sample each problem `rollouts_per_prompt` times, and once at temperature 0 if asked.
 

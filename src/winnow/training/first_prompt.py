@@ -18,7 +18,7 @@ class FirstPrompt:
 
     prompt: Prompt
     stops: tuple[str, ...]  # the tokens that end a rollout
-    known: frozenset[str]  # the tags that are tokens of the policy's own: it has met them in training
+    known: frozenset[str]  # the tags that are tokens of their own, which the policy was trained on
 
     @classmethod
     def of(cls, prompt: Prompt, tokenizer: Any, path: str) -> FirstPrompt:

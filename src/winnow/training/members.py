@@ -49,7 +49,7 @@ class Members:
 
     select: Selector  # all selectors, one after the other
     objective: Objective  # loss and terms
-    needs: frozenset[str]  # what loss and terms want beyond log-probs
+    needs: frozenset[str]  # what loss and terms read besides log-probs
 
     @property
     def source(self) -> Source:

@@ -1,4 +1,4 @@
-"""What a run says of itself between two steps: where it goes on, a step without an update, an engine out of parity."""
+"""The notices of a run between two steps: where it resumes, a step without an update, an engine out of parity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from winnow.training.step_metrics import RATIOS
 
 
 def beginning(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tuple[str, ...]:
-    """What a person should know about where the run goes on, or starts again."""
+    """Notices about where a run resumes, or starts again."""
     if saved is not None:
         return saved.notices
     if resume:
@@ -39,13 +39,13 @@ def check_skipped(run: Run, step: int) -> None:
 
 @dataclass
 class StepNotices:
-    """What is said of a run's steps. That the engine is out of parity is said once, until it is in parity again."""
+    """Notices about a run's steps. An engine out of parity is reported once, until it is in parity again."""
 
     run: Run
     in_parity: bool = True
 
     def of(self, report: StepReport) -> Iterator[str]:
-        """A sentence per thing that a person should know about this step."""
+        """The notices about this step."""
         if (text := silence(report)) is not None:
             yield text
         alarm = report.metrics.get("policy/parity_alarm")  # absent where nothing was trained

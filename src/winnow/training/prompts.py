@@ -1,8 +1,9 @@
-"""What a run asks, and how it samples: problems rendered into prompts, and the settings of both kinds of sampling."""
+"""The prompts of training and evaluation, rendered from problems, and the sampling settings of both."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from winnow.config import Config
 from winnow.engines.stopping import divide_stops
@@ -12,15 +13,46 @@ from winnow.tasks.templates import Rendered, check_context, render
 from winnow.training.members import Members
 
 
-def training_prompts(members: Members) -> Rendered:
-    """The problems to train on, rendered; no weight is read."""
-    return _rendered(members, members.task("train"))
+class RunPrompts(NamedTuple):
+    """What a run asks, and the tokenizer that says so to its policy."""
+
+    training: Rendered
+    held_out: Rendered
+    tokenizer: Any
 
 
-def held_out_prompts(members: Members) -> Rendered:
-    """The problems to evaluate on, rendered; no weight is read."""
+def run_prompts(members: Members) -> RunPrompts:
+    """The problems to train on and those to evaluate on, rendered; no weight is read."""
+    training, held_out = members.task("train"), held_out_problems(members)
+    tokenizer = prompt_tokenizer(members.config)
+    return RunPrompts(rendered(members, training, tokenizer), rendered(members, held_out, tokenizer), tokenizer)
+
+
+def held_out_problems(members: Members) -> Sequence[Problem]:
+    """The problems to evaluate on."""
     evaluate = members.config.evaluate
-    return _rendered(members, members.task(evaluate.split)[: evaluate.problems])
+    problems: Sequence[Problem] = members.task(evaluate.split)[: evaluate.problems]
+    return problems
+
+
+def prompt_tokenizer(config: Config) -> Any:
+    """The policy's tokenizer; what the configuration asks of it is checked before any weight is read. A large one takes
+    a second to load, so a command loads it once.
+    """
+    check_context(
+        max_prompt_tokens=config.prompt.max_prompt_tokens,
+        max_new_tokens=config.rollout.max_new_tokens,
+        context_tokens=describe(config.model.path).context,
+    )
+    tokenizer = load_tokenizer(config.model.path)
+    padding(tokenizer, config.model.pad_token)  # a name that is none is refused here
+    divide_stops(tokenizer, config.rollout.stop)  # so is a stop string that cannot be
+    return tokenizer
+
+
+def rendered(members: Members, problems: Sequence[Problem], tokenizer: Any) -> Rendered:
+    """Problems as prompts of this run."""
+    return render(problems, tokenizer, **members.config.prompt.model_dump(), base=members.base)
 
 
 def longest(prompts: Sequence[Prompt]) -> int:
@@ -35,7 +67,7 @@ def training_sampling(config: Config) -> Sampling:
 
 
 def evaluation_sampling(config: Config) -> Sampling:
-    """As in training where nothing else is said; here the distribution may be cut, as nothing is learned from it."""
+    """As in training unless `evaluate` differs. The distribution may be cut, as nothing is learned from it."""
     evaluate, rollout = config.evaluate, config.rollout
     return Sampling(
         max_new_tokens=rollout.max_new_tokens,
@@ -45,16 +77,3 @@ def evaluation_sampling(config: Config) -> Sampling:
         min_p=evaluate.min_p,
         stop=rollout.stop,
     )
-
-
-def _rendered(members: Members, problems: Sequence[Problem]) -> Rendered:
-    config = members.config
-    check_context(
-        max_prompt_tokens=config.prompt.max_prompt_tokens,
-        max_new_tokens=config.rollout.max_new_tokens,
-        context_tokens=describe(config.model.path).context,
-    )
-    tokenizer = load_tokenizer(config.model.path)
-    padding(tokenizer, config.model.pad_token)  # a name that is none is refused before any weight is read
-    divide_stops(tokenizer, config.rollout.stop)  # so is a stop string that cannot be
-    return render(problems, tokenizer, **config.prompt.model_dump(), base=members.base)

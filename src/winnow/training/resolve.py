@@ -141,7 +141,7 @@ def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
-    """Under a group baseline one rollout teaches nothing: who gets any gets at least 2, unless told otherwise."""
+    """Under a group baseline the advantage of a single rollout is 0, so a prompt gets at least 2 or none by default."""
     entry = _entry(ALLOCATOR, config.allocate, base)
     pairs = {"minimum": 2} if advantage.traits.baseline == "group" and "minimum" in entry.options else {}
     return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)

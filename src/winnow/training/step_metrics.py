@@ -115,7 +115,7 @@ def percentile_999(numbers: FloatArray) -> float:
 
 @dataclass
 class Tally:
-    """What the updates of one step said, gathered micro-batch by micro-batch."""
+    """The measurements of one step's updates, gathered micro-batch by micro-batch."""
 
     parity: Parity
     loss: float = 0.0  # over the updates taken
@@ -162,8 +162,9 @@ class Tally:
 
 
 def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
-    """Everything a step's groups and batches say about rewards, rollouts and the budget; `asked` groups were no
-    refill.
+    """The metrics of rewards, rollouts and budget that follow from a step's groups and batches.
+
+    `asked` of the groups are the plan's; dynamic sampling added the others.
     """
     verified = [group.take(group.valid) for group in groups]
     return {

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from published_models import make
@@ -29,6 +30,18 @@ for arguments in {calls!r}:
 """
 
 
+CHECK_IS_LIGHT = """
+import sys
+from typer.testing import CliRunner
+from winnow.cli import app
+result = CliRunner().invoke(app, {call!r})
+assert result.exit_code == 0, (result.output, result.exception)
+assert "while sampling" in result.output, result.output
+heavy = {{"transformers.modeling_utils", "transformers.generation.utils", "peft", "torch._dynamo"}}
+assert heavy.isdisjoint(sys.modules), heavy.intersection(sys.modules)
+"""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("runs") / "toy")
@@ -39,7 +52,7 @@ def winnow(*arguments):
 
 
 def test_reading_commands_start_without_torch(run, tmp_path):
-    kinds = ("selectors", "advantages", "weightings", "rewards", "tasks", "allocators", "metrics")
+    kinds = ("selectors", "advantages", "weightings", "rewards", "tasks", "allocators", "engines", "keys", "metrics")
     calls = [
         ["--help"],
         *([command, "--help"] for command in ("train", "eval", "check", "list", "show", "plot", "export", "fetch")),
@@ -50,6 +63,37 @@ def test_reading_commands_start_without_torch(run, tmp_path):
     ]
     done = subprocess.run([sys.executable, "-c", TORCH_FREE.format(calls=calls)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_check_imports_nothing_that_computes_with_a_model():
+    """Its import would take as long as all else that `check` does."""
+    code = CHECK_IS_LIGHT.format(call=["check", str(CONFIGS / "arithmetic.toml")])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_command_reads_the_tokenizer_once(monkeypatch, tmp_path):
+    read, reader = [], PreTrainedTokenizerFast.from_pretrained
+
+    def counted(path, **options):
+        read.append(path)
+        return reader(path, **options)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "from_pretrained", counted)
+    few = ("--set", "task.size=64", "--set", "evaluate.problems=4", "--set", "verify.workers=0")
+    assert winnow("check", CONFIGS / "arithmetic.toml", *few).exit_code == 0
+    assert len(read) == 1
+    few += (
+        "--set",
+        "rollout.prompts_per_step=2",
+        "--set",
+        "rollout.max_new_tokens=2",
+        "--set",
+        "evaluate.greedy=false",
+    )
+    trained = winnow("train", CONFIGS / "arithmetic.toml", *few, "--set", "steps=1", "--output", tmp_path / "run")
+    assert trained.exit_code == 0, trained.output
+    assert len(read) == 2
 
 
 def test_list_knows_singular_and_plural_and_its_own_kinds():

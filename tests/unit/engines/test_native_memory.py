@@ -17,10 +17,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
+from winnow.engines.native.cache_size import CacheSize, KVCacheSpec, rounded
 from winnow.engines.native.cuda_graphs import padded
-from winnow.engines.native.decoder import Decoder, rounded
-from winnow.engines.native.engine import Native, native
-from winnow.engines.native.kv_cache import CacheSize, KVCacheSpec
+from winnow.engines.native.decoder import Decoder
+from winnow.engines.native.engine import native
+from winnow.engines.native.sampler import Native
 from winnow.engines.native.scheduler import Scheduler, in_blocks
 from winnow.engines.requests import pending_rollouts
 from winnow.errors import EngineError
@@ -218,7 +219,7 @@ def recorded_engine(*requests: Scheduler) -> tuple[Native, NotRecorded]:
 
 
 def test_the_fixed_shapes_of_recorded_steps_change_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("winnow.engines.native.decoder.COLUMNS", 16)
+    monkeypatch.setattr("winnow.engines.native.cache_size.COLUMNS", 16)
     wanted, counts, sampling = prompts(5, 9, 7), [30, 3, 20], Sampling(max_new_tokens=40)
     plain = native(context(at_once=24)).generate(wanted, counts, sampling, seed=(3,))
     engine, recorded = recorded_engine(Scheduler(pending_rollouts(wanted, counts), rows=24, columns=40))
@@ -230,7 +231,7 @@ def test_the_fixed_shapes_of_recorded_steps_change_no_rollout(monkeypatch: pytes
 
 def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a request pads to must have begun in it: older masks may show them nothing, which makes them NaN."""
-    monkeypatch.setattr("winnow.engines.native.decoder.COLUMNS", 16)
+    monkeypatch.setattr("winnow.engines.native.cache_size.COLUMNS", 16)
     wanted, counts, sampling = prompts(3, 5), [6, 5], Sampling(max_new_tokens=12)
     larger = prompts(90, 70), [20, 20], Sampling(max_new_tokens=30)
     scheduler = Scheduler(pending_rollouts(wanted, counts), rows=24, columns=12)

@@ -185,21 +185,21 @@ def check_it_stays_dead(engine: SecondProcess, pid: int, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deed", "fate"),
+    ("deed", "end"),
     [
         ("die", "was killed by SIGKILL, as the system does where memory runs out"),
-        ("close", "closed its end of the channel, and had to be killed 2 seconds later"),
+        ("close", "closed its end of the connection, and had to be killed 2 seconds later"),
     ],
 )
 def test_an_engine_that_ends_is_noticed_at_once(
-    engine: SecondProcess, deed: str, fate: str, monkeypatch: pytest.MonkeyPatch
+    engine: SecondProcess, deed: str, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "STOP_SECONDS", 2.0)
     pid = int(who(engine)[0])
     with pytest.raises(EngineError) as error:
         generate(engine, "a", deed)
     said = str(error.value)
-    assert f"the engine's process ({pid}) {fate}, " in said
+    assert f"the engine's process ({pid}) {end}, " in said
     assert "seconds into sampling 4 rollouts with the weights of version 0. " in said
     assert "can be resumed" in said
     check_it_stays_dead(engine, pid, said)

@@ -37,7 +37,7 @@ def job(demand):
 
 @register("engine", NAME, memory=memory, job=job, may_change=("bytes_per_row",))
 def mine(context, *, bytes_per_row: int = 10, answer: str = "7"):
-    "The same digit in every rollout."
+    'For a test.'
     return Scripted(context, lambda prompt, index: answer * (1 + index))
 """
 

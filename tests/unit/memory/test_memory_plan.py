@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
-from published_models import make
+from published_models import NAMES, make
 from winnow.cli import app
 from winnow.config_file import load as load_config
 from winnow.config_file import validate
@@ -21,6 +22,8 @@ from winnow.errors import ConfigError
 from winnow.memory.plan import MemoryPart, MemoryPlan, assumed
 from winnow.memory.sizes import in_bytes, readable
 from winnow.models.load import load
+from winnow.models.meta import meta_model
+from winnow.models.skeleton import Skeleton
 from winnow.records import Prompt, Sampling
 from winnow.training.device_plan import plan_devices
 from winnow.training.resolve import resolve_members, with_engine
@@ -73,6 +76,39 @@ def test_what_auto_says_to_vllm_is_what_vllm_understands():
     vllm = importlib.import_module("winnow.engines.vllm.engine")
     config = with_engine(validate({}), cuda_devices=2, vllm=True)
     assert set(config.rollout.engine.options) <= set(vllm.vllm.__kwdefaults__)
+
+
+ENGINES = [
+    {"use": "native"},
+    {"use": "native", "dtype": "bfloat16", "key_value_mb": 1},
+    {"use": "hf"},
+    {"use": "vllm", "process": "own", "key_value_gib": 0.5},
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("model", ["bundled", *NAMES])
+def test_a_plan_from_settings_alone_is_the_plan_from_transformers_model(model, dtype, tmp_path, monkeypatch):
+    path = model if model == "bundled" else str(make(model, tmp_path))
+    runs = [
+        {
+            "model": {"path": path, "dtype": dtype, "gradient_checkpointing": checkpointing},
+            "rollout": {"engine": engine, "max_new_tokens": 16},
+            "prompt": {"max_prompt_tokens": 64},
+            "terms": [{"use": "kl", "coefficient": 0.1}, {"use": "entropy", "coefficient": 0.1}],
+        }
+        for engine in ENGINES
+        for checkpointing in (False, True)
+    ]
+
+    def plans():
+        return [planned(device=torch.device(kind), memory=GIB, **run) for run in runs for kind in ("cpu", "cuda")]
+
+    assert isinstance(meta_model(path, dtype=dtype), Skeleton)
+    found = plans()
+    monkeypatch.setattr("winnow.models.meta.skeleton", lambda config, dtype: None)
+    assert isinstance(meta_model(path, dtype=dtype), PreTrainedModel)
+    assert found == plans()
 
 
 def test_an_engine_is_resolved_before_the_run_is_written_down():

@@ -33,7 +33,7 @@ def sized(tensors):
 
 def bundled(dtype="float32", *, lora=False):
     """The bundled policy twice: as it is, and without its weights."""
-    real, drawn = load("bundled", dtype=dtype).model, meta_model("bundled", dtype=dtype)
+    real, drawn = load("bundled", dtype=dtype).model, meta_model("bundled", dtype=dtype, adaptable=lora)
     return (add_lora(real, **LORA), add_lora(drawn, **LORA)) if lora else (real, drawn)
 
 

@@ -363,7 +363,7 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
     """transformers would bring its code from the hub."""
     for key in ("attn_implementation", "_attn_implementation"):
         edit(folder / "config.json", **{key: "owner/kernel"})
-    assert meta_model(str(folder), dtype="float32").config._attn_implementation == "sdpa"
+    assert meta_model(str(folder), dtype="float32", adaptable=True).config._attn_implementation == "sdpa"
     shutil.copy(BUNDLED / "model.safetensors", folder)
     assert load(str(folder)).model.config._attn_implementation == "sdpa"
 

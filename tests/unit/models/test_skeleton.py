@@ -12,6 +12,10 @@ SIZES = dict(
     vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3, num_attention_heads=6,
     num_key_value_heads=2, max_position_embeddings=64,
 )  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
 CONFIGS = [
     Qwen2Config(**SIZES, tie_word_embeddings=True),
     Qwen2Config(**SIZES, tie_word_embeddings=False),
@@ -20,6 +24,7 @@ CONFIGS = [
     LlamaConfig(**SIZES, tie_word_embeddings=True),
     LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     LlamaConfig(**SIZES, head_dim=32),
+    LlamaConfig(**SIZES, rope_scaling=LLAMA3, pad_token_id=96),
 ]
 
 
@@ -44,3 +49,19 @@ def test_a_skeleton_has_the_parameters_and_tables_of_the_model(config, dtype):
 def test_every_family_is_tested_and_another_one_is_left_to_transformers():
     assert {config.model_type for config in CONFIGS} == set(FAMILIES)
     assert skeleton(GemmaConfig(**SIZES), torch.float32) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden_act": "swooh"},  # a mistake, which transformers says
+        {"pad_token_id": 97},
+        {"num_key_value_heads": 0},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        {"quantization_config": {"quant_method": "awq"}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_settings_that_it_does_not_follow_are_left_to_transformers(settings):
+    assert skeleton(LlamaConfig(**SIZES | settings), torch.float32) is None

@@ -60,10 +60,10 @@ def test_the_description_walks_the_step():
     assert "2304 rollouts x 2 times; training samples 5120" in lines[4]
 
 
-def test_refills_may_multiply_what_is_sampled():
+def test_dynamic_sampling_may_multiply_what_is_sampled():
     c = members(rollout={"max_new_tokens": 100, "dynamic_sampling_rounds": 4})
     line = next(line for line in describe(c.config, budget(c)) if line.startswith("rollouts"))
-    assert "= 512 per step, and at most as many again in each of 4 refills, up to 256k tokens" in line
+    assert "= 512 per step, and at most as many again in each of 4 rounds of dynamic sampling, up to 256k" in line
 
 
 def test_a_sound_configuration_gets_no_advice():

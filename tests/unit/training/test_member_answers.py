@@ -16,12 +16,14 @@ from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
 from winnow.binding import bind
 from winnow.cli import app
+from winnow.config_file import validate
 from winnow.engines.sampling import choose
 from winnow.errors import ConfigError, EngineError
 from winnow.records import PolicyOutput, Sampling
 from winnow.registry import resolve
 from winnow.testing import RNG, group_of, micro_batch
 from winnow.training.probe import check_counts
+from winnow.training.resolve import resolve_members
 from winnow.training.step import carries_signal, scatter
 
 OUT = PolicyOutput(logprobs=torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64))
@@ -227,7 +229,7 @@ def test_a_run_says_which_function_was_mistaken(key, function, smallest):
 
 
 def test_a_run_whose_weights_diverge_says_so(smallest):
-    from winnow.engines.native.engine import Native
+    from winnow.engines.native.sampler import Native
 
     def poisoned(context):
         with torch.no_grad():
@@ -374,6 +376,35 @@ verify = {{workers = 0}}
 """
 
 
-def test_ppo_leads_to_its_clipped_loss():
-    with pytest.raises(ConfigError, match=r"no loss is called 'ppo'; 'clip' is PPO's clipped policy loss.*no critic"):
-        resolve("loss", "ppo")
+def test_an_alias_of_any_family_is_held_to_what_it_presumes(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import winnow\n"
+        '@winnow.register("weighting", "by_group", aliases={"by_group_of_raw": {"advantage": "raw"}})\n'
+        "def by_group(kept):\n    return 1.0 / kept.lengths\n"
+    )
+    resolve("weighting", "mine.py:by_group", base=tmp_path)
+    resolve_members(validate({"weighting": "by_group_of_raw", "advantage": "raw"}), tmp_path)
+    with pytest.raises(ConfigError, match=r"weighting = 'by_group_of_raw' presumes advantage = 'raw', .* is 'grpo'"):
+        resolve_members(validate({"weighting": "by_group_of_raw"}), tmp_path)
+
+
+@pytest.mark.parametrize("loss", ["clip", "raft_plus_plus", "cispo", "gspo"])
+@pytest.mark.parametrize("side", ["low", "high"])
+def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
+    expected = f"loss.{side}: the loss '{loss}' has no such option; did you mean 'clip_{side}'"
+    with pytest.raises(ConfigError, match=expected):
+        bind(resolve("loss", loss), {side: 0.2}, key="loss")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ("ppo", "PPO's clipped policy loss (winnow trains no critic)"),
+        ("grpo", "GRPO's, with advantage = 'grpo'; its KL to a reference is one of the `terms`"),
+        ("dr_grpo", "Dr. GRPO's, with advantage = 'dr_grpo' and weighting = 'constant'"),
+        ("dapo", "DAPO's, with clip_high = 0.28 and weighting = 'token'"),
+    ],
+)
+def test_an_algorithm_leads_to_its_clipped_loss(algorithm, said):
+    with pytest.raises(ConfigError, match=re.escape(f"no loss is called {algorithm!r}; 'clip' is {said}")):
+        resolve("loss", algorithm)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from winnow.engines.native.cache_size import CacheSize, KVCacheSpec, round_columns, rounded
 from winnow.engines.native.cuda_graphs import CudaGraphs, padded
-from winnow.engines.native.kv_cache import CacheSize, KVCache, KVCacheSpec
-from winnow.engines.native.scheduler import round_up
+from winnow.engines.native.kv_cache import KVCache
 from winnow.engines.native.shared_prompt import attention as shared_attention
 from winnow.engines.padding import left_pad
 from winnow.errors import ConfigError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GAP, HALF_GAP = 1e-2, 0.5  # in standard deviations of the logits; the latter in 16 bits, where experts may change
-COLUMNS = 64  # a recorded step reads prompts and ring buffer in pieces of this many columns
 
 
 class Decoder:
@@ -103,7 +102,7 @@ class Decoder:
         ring = self._size.columns
         column, columns, rows = (written - 1) % ring, min(written, ring), running
         if self._graphs is not None:
-            rows, columns = padded(running, self._size.rows), round_up(columns, COLUMNS)
+            rows, columns = padded(running, self._size.rows), round_columns(columns)
         self._mask[:running, self.cache.used.prompt_columns + column] = 0
         self.cache.begin_step(column, rows=rows, columns=columns)
         logits = self._forward() if self._graphs is None else self._graphs.run(self.cache.used, self._forward)
@@ -124,17 +123,6 @@ class Decoder:
             return logits
         # A recorded step may leave nothing behind in the graphs' own memory.
         return self._logits[: used.rows].copy_(logits)
-
-
-def rounded(size: CacheSize) -> CacheSize:
-    """The size that recorded steps take for a request: few sizes, so that few are recorded."""
-    return CacheSize(
-        blocks=padded(size.blocks, 2 * size.blocks),
-        rows_per_block=padded(size.rows_per_block, 2 * size.rows_per_block),
-        prompt_columns=round_up(size.prompt_columns, COLUMNS),
-        rows=size.rows,
-        columns=round_up(size.columns, COLUMNS),
-    )
 
 
 def check_attention(model: PreTrainedModel) -> None:

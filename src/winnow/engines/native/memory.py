@@ -1,4 +1,4 @@
-"""The native engine in the device plan: its sentence and its memory parts."""
+"""The native engine's memory parts, for the device plan."""
 
 from __future__ import annotations
 
@@ -7,22 +7,15 @@ from collections.abc import Iterator
 import torch
 
 from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
+from winnow.engines.native.cache_size import KVCacheSpec, round_columns
 from winnow.engines.native.cuda_graphs import padded
-from winnow.engines.native.decoder import COLUMNS
-from winnow.engines.native.kv_cache import KVCacheSpec
-from winnow.engines.native.scheduler import round_up
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
 from winnow.models.meta import weight_bytes
 
 
-def job(demand: Demand) -> str:
-    weights = "the policy's own weights" if demand.options["dtype"] == "policy" else "a copy of the weights"
-    return f"native samples on {demand.device} with {weights}"
-
-
-def memory(demand: Demand) -> Iterator[MemoryPart]:
+def parts(demand: Demand) -> Iterator[MemoryPart]:
     """Its cache holds every prompt once, is kept between requests, and grows to the largest of each kind."""
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
     dtype = model.dtype if options["dtype"] == "policy" else getattr(torch, options["dtype"])
@@ -31,7 +24,7 @@ def memory(demand: Demand) -> Iterator[MemoryPart]:
     rows, blocks = max(at_once for _, at_once in demand.requests), _blocks(demand)
     prompt, columns = demand.prompt_tokens, demand.config.rollout.max_new_tokens
     if device.startswith("cuda") and options["graphs"]:
-        prompt, columns, blocks = round_up(prompt, COLUMNS), round_up(columns, COLUMNS), padded(blocks, 2 * blocks)
+        prompt, columns, blocks = round_columns(prompt), round_columns(columns), padded(blocks, 2 * blocks)
         logits = rows * footprint.head(model).shape[0] * dtype.itemsize
         yield MemoryPart("recorded logits", logits, "always", device)
     per_token = KVCacheSpec.of(model, dtype).bytes_per_token

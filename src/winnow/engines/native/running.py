@@ -11,7 +11,7 @@ from winnow.engines.requests import PendingRollout, SamplingRequest
 from winnow.engines.sampling import choose, uniforms
 from winnow.engines.stopping import StopRule
 from winnow.records import BoolArray, IntArray, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 
 class RunningRollouts:
@@ -22,7 +22,7 @@ class RunningRollouts:
     All rows write the same column of a ring buffer at the same time, wherever in its text each rollout is.
     """
 
-    def __init__(self, decoder: Decoder, scheduler: Scheduler, sampling: Sampling, seed: tuple[Part, ...]) -> None:
+    def __init__(self, decoder: Decoder, scheduler: Scheduler, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
         self._decoder, self._scheduler, self._sampling, self._seed = decoder, scheduler, sampling, seed
         rows, self._columns = scheduler.size.rows, scheduler.size.columns
         self._rows: list[tuple[PromptBlock, PendingRollout]] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from winnow.engines.native.kv_cache import CacheSize
+from winnow.engines.native.cache_size import CacheSize
 from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
 from winnow.records import Prompt
@@ -106,11 +106,6 @@ class Scheduler:
         if block.unfinished == 0:
             self._free_blocks.append(block.number)
             block.number = -1
-
-
-def round_up(number: int, multiple: int) -> int:
-    """To the next multiple: `round_up(65, 64) == 128`."""
-    return -(-number // multiple) * multiple
 
 
 def _too_little(tokens: int, wanted: int) -> EngineError:

@@ -1,7 +1,7 @@
 """An engine in a process of its own, with its own device and memory, and the same interface as any other.
 
     engine = second_process(
-        "winnow.engines.vllm.engine:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
+        "winnow.engines.vllm.server:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
 Rollouts come back over a socket, each as soon as it is finished; weights go over in shared memory. Every request names
@@ -33,7 +33,7 @@ from winnow.engines.process.messages import (
 from winnow.engines.process.shared_memory import SharedWeights, nameless_file
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Group, Prompt, Rollout, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,7 @@ class SecondProcess:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`."""

@@ -78,7 +78,7 @@ class EngineProcess:
     def how_it_ended(self) -> str:
         """In words, for an error message; only once it has ended."""
         if self._did_not_exit:
-            return f"closed its end of the channel, and had to be killed {STOP_SECONDS:g} seconds later"
+            return f"closed its end of the connection, and had to be killed {STOP_SECONDS:g} seconds later"
         code = self._process.returncode
         if code >= 0:
             return f"exited with status {code}"

@@ -23,7 +23,7 @@ from winnow.engines.base import Tolerance
 from winnow.engines.process.shared_memory import WeightLayout
 from winnow.errors import WinnowError
 from winnow.records import Prompt, Rollout, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 _LENGTH = struct.Struct("!Q")
 _PIECE = 1 << 20  # bytes read at once
@@ -44,7 +44,7 @@ class Generate:
     prompts: Sequence[Prompt]
     counts: Sequence[int]
     sampling: Sampling
-    seed: tuple[Part, ...]
+    seed: tuple[SeedName, ...]
     version: int
 
 

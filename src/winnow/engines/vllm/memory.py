@@ -1,4 +1,4 @@
-"""vLLM in the device plan: its sentence and its memory parts, without importing it."""
+"""vLLM's memory parts, for the device plan, without importing it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Iterator
 
 import torch
 
-from winnow.engines.vllm.start import CPU_KEY_VALUE_GIB
+from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart, Phase
 from winnow.memory.usage import capacity
 from winnow.models.meta import weight_bytes
 
 
-def job(demand: Demand) -> str:
-    process = " in a process of its own" if demand.options["process"] == "own" else ""
-    return f"vllm samples on {_first_device(demand)}{process} with a copy of the weights"
-
-
-def memory(demand: Demand) -> Iterator[MemoryPart]:
+def parts(demand: Demand) -> Iterator[MemoryPart]:
     """vLLM takes a share of each of its devices, for weights, keys and values together, unless `key_value_gib` sets the
     latter. Weights reach a process of its own through shared memory of their size.
     """

@@ -25,7 +25,7 @@ from winnow.models.adapter import (
     plain_names,
 )
 from winnow.records import Group, Prompt, Sampling
-from winnow.seeds import Part
+from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,7 +73,7 @@ class FromPolicy:
         counts: Sequence[int],
         sampling: Sampling,
         *,
-        seed: tuple[Part, ...],
+        seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
         """See `Engine`."""

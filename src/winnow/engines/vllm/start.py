@@ -6,31 +6,18 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from winnow.engines.vllm.served import Served
+from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, NO_SLEEP, VllmSettings, kernel_rank
 from winnow.errors import ConfigError
 
 TRANSFER_BACKEND = "winnow"  # the name under which weight_transfer.py registers its backend in vLLM
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
-CPU_KEY_VALUE_GIB = 2.0
-LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
 CPU_TOKENS_AT_ONCE = 4096  # vLLM's own default
-NO_SLEEP = "rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the machine's; leave it out"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSettings:
-    """How vLLM serves; see docs/engines.md."""
-
-    tensor_parallel: int = 1
-    gpu_memory_utilization: float = 0.5
-    key_value_gib: float | None = None
-    compiled: bool = True
-    sleep: bool = False
 
 
 def start(served: Served, settings: VllmSettings) -> Any:
@@ -83,16 +70,6 @@ def _lora(served: Served) -> dict[str, Any]:
     if served.adapter is None:
         return {}
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": kernel_rank(served.adapter["r"])}
-
-
-def kernel_rank(rank: int) -> int:
-    """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
-    if rank > LORA_RANKS[-1]:
-        raise ConfigError(
-            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
-            f"rollout.engine.lora = 'merged', or lower the rank"
-        )
-    return next(known for known in LORA_RANKS if known >= rank)
 
 
 def _bytes(gib: float | None) -> int | None:

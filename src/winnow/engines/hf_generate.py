@@ -1,0 +1,128 @@
+"""What the engine `hf` does: transformers' own `generate`, on a copy of the policy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.own_weights import TOLERANCES, OwnWeights
+from winnow.engines.padding import left_pad
+from winnow.engines.requests import PendingRollout, SamplingRequest, waves
+from winnow.engines.sampling import choose, uniforms
+from winnow.engines.stopping import StopRule
+from winnow.engines.weight_versions import check_newer
+from winnow.records import FloatArray, Group, Prompt, Sampling
+from winnow.seeds import SeedName
+
+
+class HuggingFace:
+    """See `hf`. It has a copy of the weights, so it also tests the transfer of weights that `native` does not need."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self.version = 0
+        self._weights = OwnWeights(context.model)
+        self._model = self._weights.model
+        self.logprob_tolerance = TOLERANCES[self._model.dtype]
+        self._model.generation_config = GenerationConfig()  # a model's own defaults would alter the distribution
+        self._at_once = context.max_rollouts_at_once
+        self._rule = functools.cache(
+            partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
+        )
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[SeedName, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`."""
+        rule = self._rule(sampling.stop)
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        for wave in waves(request.rollouts, self._at_once):
+            self._generate(wave, request, rule, sampling, seed)
+        return request.groups()
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Copy weights by name; every trained parameter must be among them."""
+        check_newer(version, than=self.version)
+        self._weights.copy(weights)
+        self.version = version
+
+    def close(self) -> None:
+        """See `Engine`; there is nothing to end, and its memory is freed with this object."""
+
+    def _generate(
+        self,
+        wave: list[PendingRollout],
+        request: SamplingRequest,
+        rule: StopRule,
+        sampling: Sampling,
+        seed: tuple[SeedName, ...],
+    ) -> None:
+        pad = rule.tokens[0] if rule.tokens else 0
+        tokens, real = left_pad([pending.prompt for pending in wave], pad=pad, device=self._model.device)
+        draw = _Draw(uniforms(seed, wave, sampling.max_new_tokens), sampling, start=tokens.shape[1])
+        self._model.generate(
+            input_ids=tokens,
+            attention_mask=real,
+            generation_config=GenerationConfig(
+                do_sample=False,  # `_Draw` has chosen; what is left is to take the only token it allows
+                max_new_tokens=sampling.max_new_tokens,
+                eos_token_id=list(rule.tokens) or None,
+                pad_token_id=pad,
+            ),
+            logits_processor=LogitsProcessorList([draw]),
+            stopping_criteria=StoppingCriteriaList([_Finish(wave, request, rule, draw, sampling.max_new_tokens)]),
+        )
+
+
+class _Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped here
+    """Chooses the next token of every row by its own uniform, and forbids all others."""
+
+    def __init__(self, numbers: FloatArray, sampling: Sampling, start: int) -> None:
+        self.start = start
+        self.logprobs = torch.zeros(numbers.shape, dtype=torch.float64)
+        self._uniforms = torch.from_numpy(numbers)
+        self._sampling = sampling
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        column = input_ids.shape[1] - self.start
+        token, logprob = choose(scores, self._uniforms[:, column].to(scores.device), self._sampling)
+        self.logprobs[:, column] = logprob.cpu()
+        return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
+
+
+class _Finish(StoppingCriteria):  # type: ignore[misc]
+    """Finishes every row's rollout when it ends, and tells transformers to stop writing that row."""
+
+    def __init__(
+        self, wave: list[PendingRollout], request: SamplingRequest, rule: StopRule, draw: _Draw, limit: int
+    ) -> None:
+        self._wave, self._request, self._rule, self._draw, self._limit = wave, request, rule, draw, limit
+        self._ended = torch.zeros(len(wave), dtype=torch.bool)
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        tokens = input_ids[:, self._draw.start :].numpy(force=True)
+        length = tokens.shape[1]
+        for row in (~self._ended).nonzero()[:, 0].tolist():
+            if length == self._limit or self._rule.ends(tokens[row]):
+                self._ended[row] = True
+                logprobs = self._draw.logprobs[row, :length].numpy().copy()
+                self._request.finish(self._wave[row], tokens[row].copy(), logprobs)
+        return self._ended.to(input_ids.device)

@@ -1,0 +1,118 @@
+"""What the native engine does: a scheduler, a decoder, and the running rollouts between them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.native.cache_size import CacheSize, KVCacheSpec, rounded
+from winnow.engines.native.cuda_graphs import CudaGraphs
+from winnow.engines.native.decoder import Decoder, check_attention
+from winnow.engines.native.running import RunningRollouts
+from winnow.engines.native.scheduler import Scheduler, unrounded
+from winnow.engines.own_weights import TOLERANCES, OwnWeights
+from winnow.engines.requests import SamplingRequest
+from winnow.engines.stopping import StopRule
+from winnow.engines.weight_versions import check_newer
+from winnow.errors import EngineError
+from winnow.records import Group, Prompt, Sampling
+from winnow.seeds import SeedName
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class Native:
+    """See `native`."""
+
+    def __init__(
+        self, context: EngineContext, *, dtype: str = "policy", key_value_mb: int = 0, graphs: bool = True
+    ) -> None:
+        check_attention(context.model)
+        self.version = 0
+        self._policy = context.model
+        self._copy = None if dtype == "policy" else OwnWeights(context.model, getattr(torch, dtype))
+        self._model: PreTrainedModel = context.model if self._copy is None else self._copy.model
+        self.logprob_tolerance = TOLERANCES[self._model.dtype]
+        self._decoder: Decoder | None = None
+        self._graphs = graphs and self._model.device.type == "cuda"
+        self._allocated = rounded if self._graphs else unrounded  # what a request of a size takes
+        self._at_once = context.max_rollouts_at_once
+        self._tokens = key_value_mb * 2**20 // KVCacheSpec.of(self._model).bytes_per_token if key_value_mb else None
+        self._rule = functools.cache(
+            partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
+        )
+
+    @property
+    def key_value_bytes(self) -> int:
+        """Memory of the key and value cache, which grows with the largest request so far."""
+        return 0 if self._decoder is None else self._decoder.cache.bytes
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[SeedName, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`."""
+        rule = self._rule(sampling.stop)
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        scheduler = Scheduler(
+            request.rollouts,
+            rows=self._at_once,
+            columns=sampling.max_new_tokens,
+            tokens=self._tokens,
+            allocated=self._allocated,
+        )
+        decoder = self._decoder_of(scheduler.size)
+        try:
+            with decoder.sampling(scheduler.size):
+                running = RunningRollouts(decoder, scheduler, sampling, seed)
+                while running.admit():
+                    running.finish(running.sample(rule), request)
+                    running.decode()
+        except BaseException:
+            self._decoder = None  # its cache may hold NaN, and attention's weight of 0 for it would still give NaN
+            raise
+        return request.groups()
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Takes the version, and refuses any but the module's own weights; where it decodes on a copy, copies them."""
+        check_newer(version, than=self.version)
+        if self._copy is None:
+            self._check_own(weights)
+        else:
+            self._copy.copy(weights)
+        self.version = version
+
+    def close(self) -> None:
+        """See `Engine`; releases the key and value cache."""
+        self._decoder = None
+
+    def _decoder_of(self, size: CacheSize) -> Decoder:
+        """The last request's, if it is large enough: memory is allocated again only for a request that needs more."""
+        needed = self._allocated(size)
+        if self._decoder is None or not self._decoder.capacity.covers(needed):
+            joined = needed if self._decoder is None else self._decoder.capacity.joined(needed)
+            fits = self._tokens is None or joined.tokens() <= self._tokens
+            self._decoder = None  # frees its memory before more is allocated
+            self._decoder = Decoder(self._model, joined if fits else needed, CudaGraphs() if self._graphs else None)
+        return self._decoder
+
+    def _check_own(self, weights: Mapping[str, Tensor]) -> None:
+        own = self._policy.state_dict()
+        for name, weight in weights.items():
+            if name not in own or own[name].data_ptr() != weight.data_ptr():
+                raise EngineError(
+                    f"{name!r} is not a weight of the policy's own module, on which the native engine decodes; "
+                    "hand over the module's weights, not copies of them, or use the engine 'hf'"
+                )

@@ -1,0 +1,211 @@
+"""What the engine `vllm` does: one request per rollout to vLLM's scheduler, and the policy's weights into its workers.
+
+vLLM itself is imported when the engine is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from winnow import seeds
+from winnow.engines.base import OnRollout
+from winnow.engines.own_weights import TOLERANCES
+from winnow.engines.requests import PendingRollout, SamplingRequest
+from winnow.engines.stopping import StopRule
+from winnow.engines.vllm.lora_request import ServedAdapter
+from winnow.engines.vllm.served import Served
+from winnow.engines.vllm.settings import VllmSettings
+from winnow.engines.vllm.start import start
+from winnow.engines.weight_versions import check_newer
+from winnow.errors import EngineError, WinnowError
+from winnow.records import FloatArray, Group, Prompt, Sampling
+from winnow.seeds import SeedName
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class VllmEngine:
+    """See `vllm`. Takes whole models by the names of their checkpoints; until the first its version is -1.
+
+    A rollout is a request of its own, with a seed of its own: `on_rollout` gets it when it is finished, it can be
+    aborted and repeated alone, and the prefix cache shares what prompts have in common. Stop strings are found here and
+    not by vLLM, so that every engine ends a rollout at the same token.
+    """
+
+    def __init__(self, served: Served, settings: VllmSettings) -> None:
+        self.version = -1
+        self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
+        self._served = served
+        self._sleep = settings.sleep
+        self._rule = functools.cache(partial(StopRule, served.tokenizer, served.stop_tokens, served.vocabulary))
+        with engine_errors("start"):
+            self._llm = start(served, settings)
+        self._adapter = None if served.adapter is None else ServedAdapter(self._llm.llm_engine, served.adapter)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        counts: Sequence[int],
+        sampling: Sampling,
+        *,
+        seed: tuple[SeedName, ...],
+        on_rollout: OnRollout | None = None,
+    ) -> list[Group]:
+        """See `Engine`. Raises EngineError when the workers' weights are not of `version`, too."""
+        rule = self._rule(sampling.stop)
+        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
+        _check_context(request.rollouts, sampling, self._served.context_tokens)
+        self._wake()
+        self._check_fresh()
+        self._sample(request, rule, sampling, seed)
+        if self._sleep:
+            with engine_errors("sleep"):
+                self._llm.sleep(level=1)
+        return request.groups()
+
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Copy weights into vLLM's workers, and empty the prefix cache, which older weights have filled.
+
+        They are those of the whole model; where an adapter is served, first with it, and then of the adapter alone.
+        """
+        check_newer(version, than=self.version)
+        adapter = {name: weights[name] for name in self._served.adapter_names.intersection(weights)}
+        base = {name: weight for name, weight in weights.items() if name not in adapter}
+        _check_names(adapter, self._served.adapter_names)
+        if self._adapter is None or self.version < 0:
+            _check_names(base, self._served.names)
+        self._wake("weights")
+        with engine_errors("take new weights"):
+            if base:
+                self._copy(base, version)
+            if self._adapter is not None:
+                self._adapter.load(adapter, version)
+            emptied = self._llm.reset_prefix_cache()
+        if not emptied:
+            raise EngineError("vLLM kept prefixes read by older weights; rollouts must not be in flight during a load")
+        self.version = version
+
+    def close(self) -> None:
+        """See `Engine`; ends vLLM's workers."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+    def _copy(self, weights: Mapping[str, Tensor], version: int) -> None:
+        self._llm.start_weight_update()
+        self._llm.update_weights({"update_info": {"weights": weights, "version": version}})
+        self._llm.finish_weight_update(weight_version=str(version))
+
+    def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
+        adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
+        engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
+        try:
+            with engine_errors("take prompts"):
+                for name, pending in unfinished.items():
+                    parameters = self._parameters(pending, rule, sampling, seed)
+                    engine.add_request(name, _prompt(pending), parameters, **adapter)
+            while unfinished:
+                with engine_errors("sample"):
+                    outputs = engine.step()
+                for output in outputs:
+                    completion = output.outputs[0]
+                    tokens = np.array(completion.token_ids, dtype=np.int64)
+                    if not output.finished and not rule.ends(tokens):
+                        continue
+                    if not output.finished:
+                        engine.abort_request([output.request_id])
+                    request.finish(unfinished.pop(output.request_id), tokens, _logprobs(completion))
+        finally:
+            engine.abort_request(list(unfinished))
+
+    def _parameters(
+        self, pending: PendingRollout, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]
+    ) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            max_tokens=sampling.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=seeds.derive(*seed, pending.prompt.id, pending.index) % 2**63,
+            stop_token_ids=list(rule.tokens),
+            ignore_eos=True,  # of vLLM's own guess; ours are named
+            logprobs=0,  # of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.CUMULATIVE if rule.strings else RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _wake(self, *tags: str) -> None:
+        """Where it sleeps between steps: take back the memory for what `tags` name, or for everything."""
+        if self._sleep:
+            with engine_errors("wake up"):
+                self._llm.wake_up(list(tags) or None)
+
+    def _check_fresh(self) -> None:
+        """With an adapter the base stays what it was at first, and the adapter is what must be new."""
+        wanted = self.version if self._adapter is None else 0
+        with engine_errors("tell its version"):
+            held = set(self._llm.collective_rpc("weights_version"))
+            fresh = held == {wanted} and (self._adapter is None or self._adapter.is_of(self.version))
+        if not fresh:
+            raise EngineError(
+                f"stale weights: vLLM's workers have copied version {', '.join(sorted(map(str, held)))}, and rollouts "
+                f"of version {self.version} were asked for; load the weights again"
+            )
+
+
+def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, context_tokens: int) -> None:
+    longest = max((len(pending.prompt.tokens) for pending in rollouts), default=0)
+    if longest + sampling.max_new_tokens > context_tokens:
+        raise EngineError(
+            f"a prompt of {longest} tokens and max_new_tokens = {sampling.max_new_tokens} are more than the "
+            f"{context_tokens} tokens that vLLM was started for; lower one, or raise prompt.max_prompt_tokens"
+        )
+
+
+def _check_names(weights: Mapping[str, Tensor], names: frozenset[str]) -> None:
+    if wrong := sorted(names.symmetric_difference(weights)):
+        what = "lack" if wrong[0] in names else "have a needless"
+        raise EngineError(f"the weights {what} {wrong[0]!r} ({len(wrong)} such names); hand over the whole model")
+
+
+def _prompt(pending: PendingRollout) -> dict[str, list[int]]:
+    return {"prompt_token_ids": pending.prompt.tokens.tolist()}
+
+
+def _logprobs(completion: Any) -> FloatArray:
+    """[L] of the sampled tokens. Raises EngineError where they are not finite."""
+    found = np.array(completion.logprobs.logprobs, dtype=np.float64)
+    if len(found) != len(completion.token_ids) or not np.isfinite(found).all():
+        raise EngineError(
+            "vLLM's log-probs are not finite: the policy's weights have diverged; lower optimizer.learning_rate and go "
+            "on from an earlier checkpoint"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def engine_errors(action: str) -> Iterator[None]:
+    """Raise vLLM's own exceptions as EngineError: there are too many kinds of them to tell apart."""
+    try:
+        yield
+    except WinnowError:
+        raise
+    except Exception as error:
+        beginning = " ".join(str(error).split()[:60])  # of many lines the first rarely says what was wrong
+        reason = f"{type(error).__name__}: {beginning}"
+        raise EngineError(
+            f"vLLM could not {action}: {reason}. Where memory ran out, lower rollout.engine.gpu_memory_utilization (or "
+            f"key_value_gib) or rollout.max_rollouts_at_once; where it does not know the model, use the engine "
+            f"'native'; then resume the run"
+        ) from error

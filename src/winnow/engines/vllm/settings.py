@@ -1,0 +1,33 @@
+"""How vLLM serves, and what is known of it before it is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from winnow.errors import ConfigError
+
+DTYPES = ("float32", "bfloat16")
+CPU_KEY_VALUE_GIB = 2.0
+LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
+NO_SLEEP = "rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the machine's; leave it out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """How vLLM serves; see docs/engines.md."""
+
+    tensor_parallel: int = 1
+    gpu_memory_utilization: float = 0.5
+    key_value_gib: float | None = None
+    compiled: bool = True
+    sleep: bool = False
+
+
+def kernel_rank(rank: int) -> int:
+    """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
+    if rank > LORA_RANKS[-1]:
+        raise ConfigError(
+            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
+            f"rollout.engine.lora = 'merged', or lower the rank"
+        )
+    return next(known for known in LORA_RANKS if known >= rank)
