@@ -21,7 +21,6 @@ from winnow.metrics import distinct
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
-from winnow.user_code import said_by_name
 
 Score = Callable[[Prompt, Rollout], Outcome]
 
@@ -69,10 +68,7 @@ def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
     for part in spec.get("parts", [spec]):
         entry = resolve(REWARD, part["use"], base=base)
         if entry.traits.warm is not None:
-            prepare = said_by_name(
-                f"the trait 'warm' of the reward {entry.name!r}", entry.traits.warm, entry.traits.warm
-            )
-            prepare({**entry.defaults, **part.get("options", {})})
+            entry.traits.warm({**entry.defaults, **part.get("options", {})})
 
 
 def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
