@@ -102,11 +102,12 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
 
 def check_installed(members: Members) -> None:
     """Raise ConfigError where the engine needs a package that is not here."""
-    package = members.engine.traits.requires
+    package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
     if package is not None and not is_installed(package):
+        what = f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU)" if own else "it"
         raise ConfigError(
             f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here; install "
-            f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU), or choose the engine 'native'"
+            f"{what}, or choose the engine 'native'"
         )
 
 

@@ -14,6 +14,7 @@ from winnow.config_file import validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.registry import members
+from winnow.training import resolve
 from winnow.training.device_plan import plan_devices
 from winnow.training.fit import Event, Notice, Started
 from winnow.training.resolve import resolve_members
@@ -36,6 +37,7 @@ def job(demand):
 
 @register("engine", NAME, memory=memory, job=job, may_change=("bytes_per_row",))
 def mine(context, *, bytes_per_row: int = 10, answer: str = "7"):
+    'For a test.'
     return Scripted(context, lambda prompt, index: answer * (1 + index))
 """
 
@@ -110,6 +112,24 @@ def test_what_a_built_in_engine_declares_is_about_its_own_options(name: str) -> 
     entry = members("engine")[name]
     assert set(entry.traits.may_change) <= set(entry.options)
     assert f"; {name} samples on cpu" in planned(name).jobs
+
+
+@pytest.mark.parametrize(
+    ("use", "how"),
+    [
+        ("vllm", r"install winnow-rl\[vllm\] \(docs/engines\.md"),
+        ("mine.py:mine", "install it, or choose the engine 'native'"),
+    ],
+)
+def test_a_package_that_an_engine_requires_is_asked_for_before_anything_is_loaded(
+    use: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FILE.replace("NAME", f"'requiring_{tmp_path.name}', requires='no_such_package'")
+    (tmp_path / "mine.py").write_text(text)
+    config = validate({"rollout": {"engine": use}, "verify": {"workers": 0}})
+    monkeypatch.setattr(resolve, "is_installed", lambda package: False)
+    with pytest.raises(ConfigError, match=rf"the package '\w+' is not installed here; {how}"):
+        resolve.check_installed(resolve_members(config, base=tmp_path))
 
 
 class Closeless:
