@@ -37,7 +37,7 @@ class RewardTraits(Traits):
     example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, where golds stand there
     asks: Sequence[Sequence[str]] = ()  # alternatives, each with the marks without which no answer is read
     check: Callable[[Mapping[str, Any]], None] | None = None  # of its options; raises ConfigError
-    warm: Callable[[Mapping[str, Any]], None] | None = None  # called in a new worker, before its first verdict
+    warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
     correct_at: float = 1.0  # a bare number is correct from here on
     own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
 

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.families import FAMILIES, Family, Traits
-from winnow.user_code import being_imported, file_of, importing, load_function, without_partial
+from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
@@ -90,7 +90,9 @@ def register(
 
     def add(function: F) -> F:
         own_name = name or str(getattr(function, "__name__", ""))
-        entry = Entry(FAMILIES[family], own_name, function, declared, origin=_origin(home), home=home)
+        named = _said_by_name(declared, f"the {family} {own_name!r}")
+        entry = Entry(FAMILIES[family], own_name, function, named, origin=_origin(home), home=home)
+        _check_named_options(entry)
         _add({own_name: entry, **{a: replace(entry, presumes=presumes) for a, presumes in (aliases or {}).items()}})
         return function
 
@@ -127,6 +129,27 @@ def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
         said = first["msg"][:1].lower() + first["msg"][1:]
         raise ConfigError(f"the trait {trait!r} of the family {family.name} is {first['input']!r}: {said}") from error
     return declared
+
+
+def _said_by_name(traits: T, what: str) -> T:
+    """The same, with functions that raise ConfigError with name, file and line where a user's own raises."""
+    named: dict[str, Any] = {}
+    for name, value in vars(traits).items():
+        if callable(value):
+            named[name] = said_by_name(f"the trait {name!r} of {what}", value, value)
+    return replace(traits, **named)
+
+
+def _check_named_options(entry: Entry[Any]) -> None:
+    """A trait that names an option which does not exist would be ignored, or fail only in a run."""
+    given = vars(entry.traits)
+    for trait, names in (("own_limit", [given.get("own_limit")]), ("may_change", given.get("may_change", ()))):
+        for name in names:
+            if name is not None and name not in entry.options:
+                raise ConfigError(
+                    f"the trait {trait!r} of the {entry.family.name} {entry.name!r} names {name!r}, which is no option "
+                    f"of it{did_you_mean(name, entry.options)}"
+                )
 
 
 @functools.cache

@@ -116,6 +116,7 @@ def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any
     if (getattr(own, "__module__", None) or "").partition(".")[0] == "winnow":
         return function
 
+    @functools.wraps(own, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)

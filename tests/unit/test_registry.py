@@ -34,6 +34,35 @@ def test_what_an_alias_presumes_is_checked_or_refused():
         register("selector", "presuming", aliases={"x": {"advantage": "raw"}})
 
 
+def test_a_trait_that_raises_is_named_with_its_line(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import winnow\n"
+        "def check(options):\n"
+        "    raise ValueError('no good')\n"
+        "@winnow.register('reward', 'checked_here', check=check)\n"
+        "def checked(prompt, rollout):\n"
+        "    return 1.0\n"
+    )
+    entry = resolve("reward", "mine.py:checked", base=tmp_path)
+    said = r"the trait 'check' of the reward 'checked_here' raised ValueError: no good \(.*mine\.py, line 3"
+    with pytest.raises(ConfigError, match=said):
+        entry.traits.check({})
+
+
+@pytest.mark.parametrize(
+    ("family", "function", "trait"),
+    [
+        ("reward", lambda prompt, rollout, *, seconds=1.0: 1.0, {"own_limit": "second"}),
+        ("engine", lambda context, *, seconds=1.0: None, {"may_change": ("second",)}),
+    ],
+)
+def test_a_trait_names_only_options_that_exist(family, function, trait):
+    (name,) = trait
+    expected = f"the trait '{name}' of the {family} 'naming' names 'second', .* did you mean 'seconds'"
+    with pytest.raises(ConfigError, match=expected):
+        register(family, "naming", **trait)(function)
+
+
 def test_an_unknown_name_gets_a_suggestion():
     with pytest.raises(ConfigError, match="no loss is called 'clp'; did you mean 'clip'"):
         resolve("loss", "clp")

@@ -60,12 +60,13 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
 
 
-def warm(spec: Mapping[str, Any]) -> None:
-    """Do now what the first verdict would wait for: call the trait `warm(options)` of every part that declares one."""
+def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
+    """Do now what the first verdict would wait for: call the trait `warm(options)` of every part that declares one.
+
+    Raises ConfigError where one of a user's raises.
+    """
     for part in spec.get("parts", [spec]):
-        if callable(part["use"]) or ".py:" in part["use"]:
-            continue  # a user's file has been imported, which is all it can ask for
-        entry = resolve(REWARD, part["use"])
+        entry = resolve(REWARD, part["use"], base=base)
         if entry.traits.warm is not None:
             entry.traits.warm({**entry.defaults, **part.get("options", {})})
 

@@ -230,7 +230,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     settings = WorkerSettings.from_json(arguments[1])
     try:
         reward = make_reward(settings.reward, base=Path(settings.base))
-        warm(settings.reward)
+        warm(settings.reward, base=Path(settings.base))
     except WinnowError as error:
         trainer.send(b"error " + encode_error(error))
         trainer.flush()

@@ -9,7 +9,7 @@ import pytest
 
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.compose import make_reward
+from winnow.rewards.compose import make_reward, warm
 from winnow.rewards.outcomes import failure
 
 PROMPT = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q<think>", answer="42", task="t")
@@ -182,3 +182,24 @@ def test_any_failed_part_fails_the_whole(shaping: str) -> None:
 def test_mistakes_are_refused_with_their_key(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_reward(spec)
+
+
+def test_a_reward_of_a_file_is_prepared_as_it_declares(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import winnow\n"
+        "seen = []\n"
+        "def prepare(options):\n"
+        "    seen.append(options['size'] // options['parts'])\n"
+        "@winnow.register('reward', 'prepared', warm=prepare)\n"
+        "def prepared(prompt, rollout, *, size: int = 6, parts: int = 2):\n"
+        "    return float(seen == [3])\n"
+    )
+    spec = {"use": "mine.py:prepared", "options": {}}
+    score = make_reward(spec, base=tmp_path)
+    assert score(PROMPT, RIGHT).reward == 0.0
+    warm(spec, base=tmp_path)
+    assert score(PROMPT, RIGHT).reward == 1.0
+    with pytest.raises(
+        ConfigError, match=r"the trait 'warm' of the reward 'prepared' raised ZeroDivisionError.*line 4"
+    ):
+        warm({"parts": [{"use": "mine.py:prepared", "options": {"parts": 0}}]}, base=tmp_path)
