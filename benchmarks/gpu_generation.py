@@ -11,7 +11,7 @@ from baselines import Work, generate, generate_batch
 from gpu_lab import SECONDS, Cost, Lab, cost_of, engine_context, random_model, random_prompts, release
 
 import winnow.engines  # noqa: F401  # registers native
-from winnow.binding import bind
+from winnow.options import bind
 from winnow.records import Sampling
 from winnow.registry import resolve
 

@@ -1,7 +1,7 @@
 """Every key of a configuration with its type, default and meaning, as one validated `Config`. Imports no torch.
 
 config_file.py reads one from TOML. The options of a member (`[select] keep_per_prompt = 4`) belong to the function that
-it names; they are checked against the function itself (binding.py), still before any model is loaded.
+it names; they are checked against the function itself (options.py), still before any model is loaded.
 """
 
 from __future__ import annotations

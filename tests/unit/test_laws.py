@@ -26,7 +26,7 @@ WORDS = [
     "families",
     "user_code",
     "registry",
-    "binding",
+    "options",
     "config",
     "config_file",
 ]

@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from winnow.binding import bind
 from winnow.errors import ConfigError
+from winnow.options import bind
 from winnow.registry import aliases, in_every_process, members, register, resolve
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from winnow.binding import bind
 from winnow.commands.score import reason, verifiers_for
 from winnow.config import Config
 from winnow.errors import ConfigError, DataError
 from winnow.families import REWARD, TASK, RewardTraits
+from winnow.options import bind
 from winnow.records import Outcome, Problem, Prompt, Rollout
 from winnow.registry import Entry, resolve
 from winnow.report.text import percent, safe, shorten

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.binding import Bound, bind
 from winnow.errors import ConfigError, did_you_mean
 from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
+from winnow.options import Bound, bind
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome

@@ -9,7 +9,6 @@ from typing import Any
 
 from winnow.algos.objective import Objective
 from winnow.algos.selection import Selector
-from winnow.binding import Bound
 from winnow.config import Config
 from winnow.families import (
     AdvantageTraits,
@@ -23,6 +22,7 @@ from winnow.families import (
     TermTraits,
     WeightingTraits,
 )
+from winnow.options import Bound
 from winnow.records import FloatArray, Group
 from winnow.registry import package_of
 

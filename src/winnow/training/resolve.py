@@ -14,7 +14,6 @@ import torch
 
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain
-from winnow.binding import Bound, bind
 from winnow.config import Config, Member
 from winnow.errors import ConfigError
 from winnow.families import (
@@ -36,6 +35,7 @@ from winnow.families import (
     Traits,
 )
 from winnow.metrics import RATIOS, distinct
+from winnow.options import Bound, bind
 from winnow.registry import Entry, resolve
 from winnow.rewards.compose import make_reward
 from winnow.training.combinations import check_combinations

@@ -14,11 +14,11 @@ import winnow
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
-from winnow.binding import bind
 from winnow.cli import app
 from winnow.config_file import validate
 from winnow.engines.sampling import choose
 from winnow.errors import ConfigError, EngineError
+from winnow.options import bind
 from winnow.records import PolicyOutput, Sampling
 from winnow.registry import resolve
 from winnow.testing import RNG, group_of, micro_batch
