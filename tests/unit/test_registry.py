@@ -41,6 +41,7 @@ def test_a_trait_that_raises_is_named_with_its_line(tmp_path):
         "    raise ValueError('no good')\n"
         "@winnow.register('reward', 'checked_here', check=check)\n"
         "def checked(prompt, rollout):\n"
+        "    'Paid always.'\n"
         "    return 1.0\n"
     )
     entry = resolve("reward", "mine.py:checked", base=tmp_path)

@@ -192,6 +192,7 @@ def test_a_reward_of_a_file_is_prepared_as_it_declares(tmp_path: Path) -> None:
         "    seen.append(options['size'] // options['parts'])\n"
         "@winnow.register('reward', 'prepared', warm=prepare)\n"
         "def prepared(prompt, rollout, *, size: int = 6, parts: int = 2):\n"
+        "    'Paid once it was prepared.'\n"
         "    return float(seen == [3])\n"
     )
     spec = {"use": "mine.py:prepared", "options": {}}

@@ -380,7 +380,7 @@ def test_an_alias_of_any_family_is_held_to_what_it_presumes(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import winnow\n"
         '@winnow.register("weighting", "by_group", aliases={"by_group_of_raw": {"advantage": "raw"}})\n'
-        "def by_group(kept):\n    return 1.0 / kept.lengths\n"
+        "def by_group(kept):\n    'Every rollout counts the same.'\n    return 1.0 / kept.lengths\n"
     )
     resolve("weighting", "mine.py:by_group", base=tmp_path)
     resolve_members(validate({"weighting": "by_group_of_raw", "advantage": "raw"}), tmp_path)
