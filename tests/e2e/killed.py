@@ -12,7 +12,7 @@ import sys
 from winnow import cli
 from winnow.learner.optimizer import Optimizer
 from winnow.state import checkpoint
-from winnow.training import step
+from winnow.training import collect
 
 
 def die(*_: object) -> None:
@@ -20,8 +20,8 @@ def die(*_: object) -> None:
 
 
 def after_generate() -> None:
-    check = step.check_fresh
-    step.check_fresh = lambda groups, number: die() if number == 3 else check(groups, number)
+    check = collect.check_fresh
+    collect.check_fresh = lambda groups, number: die() if number == 3 else check(groups, number)
 
 
 def after_the_first_update() -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from winnow.engines.base import Engine
+from winnow.engines.weight_versions import check_fresh
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
 from winnow.verify import Verifiers
@@ -23,13 +24,17 @@ def collect(
     *,
     seed: tuple[SeedName, ...],
     phase: Phase = nullcontext,
+    version: int | None = None,
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
     A rollout is judged as soon as it is finished, while later ones are sampled. `phase` times "generate" (sampling,
-    with the judging that overlaps it) and "verify" (waiting for verdicts afterwards).
+    with the judging that overlaps it) and "verify" (waiting for verdicts afterwards). Raises EngineError for
+    rollouts of other weights than those of `version`, where one is given, before it waits for verdicts.
     """
     with phase("generate"):
         groups = engine.generate(prompts, counts, sampling, seed=seed, on_rollout=verifiers.submit)
+        if version is not None:
+            check_fresh(groups, version)
     with phase("verify"):
         return verifiers.collect(groups)

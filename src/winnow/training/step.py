@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.algos.advantage import Credit, check_credits, flat
-from winnow.engines.weight_versions import check_fresh
 from winnow.learner.schedule import schedule
 from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
@@ -70,9 +69,8 @@ def train_step(run: Run, step: int) -> StepReport:
 def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
     """Groups with outcomes, sampled by the weights of this step."""
     seed = (run.seed, "rollout", step)
-    groups = collect(run.engine, run.verifiers, prompts, counts.tolist(), run.sampling, seed=seed, phase=clock)
-    check_fresh(groups, step)
-    return groups
+    engine, verifiers, each = run.engine, run.verifiers, counts.tolist()
+    return collect(engine, verifiers, prompts, each, run.sampling, seed=seed, phase=clock, version=step)
 
 
 def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
