@@ -1,4 +1,4 @@
-"""Whole runs on random policies: the corridor from end to end, in both model families."""
+"""Whole runs on random policies: from end to end, in both model families."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def stats(theta):
 
 
 def estimate(theta, counts, rng):
-    """The gradient of the loss from `counts` rollouts, as the corridor makes it."""
+    """The gradient of the loss from `counts` rollouts, as a step makes it."""
     chances, slopes, known = np.exp(log_policy(theta)), scores(theta), stats(theta)
     answers = [rng.choice(ANSWERS, size=n, p=p) for n, p in zip(counts, chances, strict=True)]
     credits = np.concatenate(raft([_group(a, RIGHT[g]) for g, a in enumerate(answers)]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -91,31 +92,13 @@ def fit(
     with RunFolder.open(members.output, resume=resume) as folder:
         saved = checkpoint.newest(folder.path) if resume else None
         done = saved.step if saved else 0
-        about = partial(
-            describe_run,
-            config,
-            base=members.base,
-            device=str(device),
-            threads=torch.get_num_threads(),
-            packages=members.packages,
-        )
-        inputs: Digests = {}
-        changes: tuple[Change, ...] = ()
-        if resume:
-            inputs = digests(config, members.base)
-            changes = compare(
-                folder.before,
-                about(inputs=inputs),
-                run=folder.path,
-                step=done,
-                may_change=[f"rollout.engine.{name}" for name in members.engine.traits.may_change],
-                allow=allow_change,
-            )
+        inputs = digests(config, members.base) if resume else {}
+        changes = _changes(members, folder, device, inputs, done, allow_change) if resume else ()
         run = build(members, folder=folder.path, device=device, saved=saved)
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
             if ranks.is_writer():
-                folder.record(about(inputs=inputs), recorded(changes))
+                folder.record(_described(members, device, inputs), recorded(changes))
             said = (*(c.notice for c in changes), *beginning(folder, resume, saved), *run.notices)
             for text in ranks.gather(said):
                 watch(Notice(text))
@@ -124,6 +107,32 @@ def fit(
             return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
+
+
+def _described(members: Members, device: torch.device, inputs: Digests) -> dict[str, Any]:
+    """What the manifest says of this process's run."""
+    return describe_run(
+        members.config,
+        base=members.base,
+        device=str(device),
+        threads=torch.get_num_threads(),
+        inputs=inputs,
+        packages=members.packages,
+    )
+
+
+def _changes(
+    members: Members, folder: RunFolder, device: torch.device, inputs: Digests, done: int, allow: Sequence[str]
+) -> tuple[Change, ...]:
+    """What this resume changes of the run, after `done` steps. Raises RunFolderError for what it may not."""
+    return compare(
+        folder.before,
+        _described(members, device, inputs),
+        run=folder.path,
+        step=done,
+        may_change=[f"rollout.engine.{name}" for name in members.engine.traits.may_change],
+        allow=allow,
+    )
 
 
 def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
