@@ -23,6 +23,10 @@ class Traits:
 
     instead_of: Mapping[str, str] = field(default_factory=dict)  # a name people look for -> what this member is instead
 
+    def named_options(self) -> Mapping[str, Sequence[str]]:
+        """The member's options that a trait names, by that trait; each has to exist."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTraits(Traits):
@@ -40,6 +44,10 @@ class RewardTraits(Traits):
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
     correct_at: float = 1.0  # a bare number is correct from here on
     own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
+
+    def named_options(self) -> Mapping[str, Sequence[str]]:
+        """See `Traits`."""
+        return {} if self.own_limit is None else {"own_limit": (self.own_limit,)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +105,10 @@ class EngineTraits(Traits):
     memory: Callable[[Any], Iterable[Any]] | None = None  # its memory parts, for the plan
     job: Callable[[Any], str] | None = None  # where it samples and with which weights, in a sentence of the plan
     may_change: Sequence[str] = ()  # its options that a resume may change, because no number depends on them
+
+    def named_options(self) -> Mapping[str, Sequence[str]]:
+        """See `Traits`."""
+        return {"may_change": self.may_change}
 
 
 T_co = TypeVar("T_co", bound=Traits, covariant=True)

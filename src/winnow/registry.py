@@ -142,10 +142,9 @@ def _said_by_name(traits: T, what: str) -> T:
 
 def _check_named_options(entry: Entry[Any]) -> None:
     """A trait that names an option which does not exist would be ignored, or fail only in a run."""
-    given = vars(entry.traits)
-    for trait, names in (("own_limit", [given.get("own_limit")]), ("may_change", given.get("may_change", ()))):
+    for trait, names in entry.traits.named_options().items():
         for name in names:
-            if name is not None and name not in entry.options:
+            if name not in entry.options:
                 raise ConfigError(
                     f"the trait {trait!r} of the {entry.family.name} {entry.name!r} names {name!r}, which is no option "
                     f"of it{did_you_mean(name, entry.options)}"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-FAMILIES = ("llama", "qwen2", "qwen3")
+MODEL_TYPES = ("llama", "qwen2", "qwen3")
 ROTARY = ("default", "llama3")  # position embeddings whose table has one entry for two numbers of a head
 
 
@@ -43,7 +43,7 @@ def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
     """Of a family that is known; None for any other, and for settings that this does not follow: those that a known
     one may have, and those that transformers refuses, which says so better.
     """
-    if config.model_type not in FAMILIES or not _is_common(config):
+    if config.model_type not in MODEL_TYPES or not _is_common(config):
         return None
     with torch.device("meta"):
         made = Skeleton(config, dtype)

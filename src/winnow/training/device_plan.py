@@ -42,11 +42,11 @@ def plan_devices(
         requests=sampling_requests(config, probes=members.source == "probe"),
     )
     job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
-    parts = engine.traits.memory or (lambda demand: ())
+    parts = engine.traits.memory or (lambda demand: ())  # it may be a generator, which raises only when it is read
     return plan_memory(
         demand,
         needs=members.needs,
-        job=said_by_name(f"'job' of the engine {engine.name!r}", job, job),
+        job=job,
         engine_parts=said_by_name(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
         ),
