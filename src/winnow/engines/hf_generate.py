@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.padding import left_pad
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import StopRule, stop_rules
 from winnow.engines.weight_versions import check_newer
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -38,9 +36,7 @@ class HuggingFace:
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._model.generation_config = GenerationConfig()  # a model's own defaults would alter the distribution
         self._at_once = context.max_rollouts_at_once
-        self._rule = functools.cache(
-            partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
-        )
+        self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
 
     def generate(
         self,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import StopRule, stop_rules
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
@@ -41,7 +39,7 @@ class Scripted:
         self._context = context
         self._script = script
         vocabulary = max(len(context.tokenizer), *(token + 1 for token in context.stop_tokens))
-        self._rule = functools.cache(partial(StopRule, context.tokenizer, context.stop_tokens, vocabulary))
+        self._rule = stop_rules(context.tokenizer, context.stop_tokens, vocabulary)
 
     def generate(
         self,

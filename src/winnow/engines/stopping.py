@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,6 +87,13 @@ class StopRule:
         wanted = (*last, _PART_OF_A_CHARACTER) if pieces else last
         self._width[:known] = [len(text) for text in texts]
         self.watch[:known] |= [any(character in text for character in wanted) for text in texts]
+
+
+def stop_rules(
+    tokenizer: PreTrainedTokenizerBase, stop_tokens: tuple[int, ...], vocabulary: int
+) -> Callable[[tuple[str, ...]], StopRule]:
+    """stop strings -> their rule, made once for each set of them: every token of the vocabulary is looked at for it."""
+    return functools.cache(functools.partial(StopRule, tokenizer, stop_tokens, vocabulary))
 
 
 def divide_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:

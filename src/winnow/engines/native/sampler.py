@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +16,7 @@ from winnow.engines.native.running import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler, unrounded
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import stop_rules
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError
 from winnow.records import Group, Prompt, Sampling
@@ -45,9 +43,7 @@ class Native:
         self._allocated = rounded if self._graphs else unrounded  # what a request of a size takes
         self._at_once = context.max_rollouts_at_once
         self._tokens = key_value_mb * 2**20 // KVCacheSpec.of(self._model).bytes_per_token if key_value_mb else None
-        self._rule = functools.cache(
-            partial(StopRule, context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
-        )
+        self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
 
     @property
     def key_value_bytes(self) -> int:

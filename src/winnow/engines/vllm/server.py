@@ -6,9 +6,7 @@ vLLM itself is imported when the engine is made.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from winnow import seeds
 from winnow.engines.base import OnRollout
 from winnow.engines.own_weights import TOLERANCES
 from winnow.engines.requests import PendingRollout, SamplingRequest
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import StopRule, stop_rules
 from winnow.engines.vllm.lora_request import ServedAdapter
 from winnow.engines.vllm.served import Served
 from winnow.engines.vllm.settings import VllmSettings
@@ -45,7 +43,7 @@ class VllmEngine:
         self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
-        self._rule = functools.cache(partial(StopRule, served.tokenizer, served.stop_tokens, served.vocabulary))
+        self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
         with engine_errors("start"):
             self._llm = start(served, settings)
         self._adapter = None if served.adapter is None else ServedAdapter(self._llm.llm_engine, served.adapter)
