@@ -70,8 +70,9 @@ class ModelSection(Section):
     """Of the weights that are trained, and of what they compute."""
     lora: LoraSection | None = None
     """Train low-rank adapters instead of the weights; absent: train the weights."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, more time."""
+    gradient_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Compute activations again in the backward pass: "selective" all but matrix products and attention, "full" all of
+    a layer. Less memory, more time."""
     pad_token: str | None = None
     """Fills the space beside shorter rows; absent: the tokenizer's own, else its eos token."""
 

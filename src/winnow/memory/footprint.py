@@ -14,10 +14,16 @@ from torch import nn
 
 from winnow.models.adapter import down_projections, plain_model
 
-CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
+CHUNK_TOKENS = 4096  # whose logits exist at once, at most
+CHUNK_LOGITS = 2**26  # that exist at once: 441 tokens of a vocabulary of 151,936
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
+
+
+def chunk_tokens(model: nn.Module) -> int:
+    """Whose logits exist at once, when log-probs or gradient norms are computed."""
+    return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // head(model).shape[0]))
 
 
 def gradient_bytes(model: nn.Module) -> int:

@@ -67,7 +67,7 @@ def saved_bytes(of, batch):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        of.forward(of.micro_batches(batch.sequences)[0])
+        of.forward(next(of.micro_batches(batch.sequences)))
     return sum(size for address, size in storages.items() if address not in parameters)
 
 
