@@ -92,7 +92,7 @@ class _Rollouts:
         """Every rollout's chunks, from the hidden states [T, H] that predict the completion tokens."""
         each = (torch.split(whole, self.lengths) for whole in (hidden, self.targets, self.mask))
         for rollout in zip(*each, strict=True):
-            yield [_Chunk(*chunk) for chunk in zip(*(part.split(self.chunk) for part in rollout), strict=True)]
+            yield [_Chunk(*chunk) for chunk in zip(*(torch.split(part, self.chunk) for part in rollout), strict=True)]
 
     def logit_gradients(self, logits: Tensor, chunk: _Chunk) -> Tensor:
         """d log P / d logits [c, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
@@ -133,7 +133,8 @@ def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
             found += rollouts.outer_squared(head, chunks, number, gradients)
         return found
 
-    return module(compute)
+    squares: Tensor = module(compute)
+    return squares
 
 
 @torch.enable_grad()
@@ -159,14 +160,15 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
     head_squares, *columns = roles
     crossed = zip(columns, torch.split(hidden.detach(), rollouts.lengths), inputs, strict=True)
     between = [(d * (h.to(d) @ g.to(d).T)).sum(dtype=torch.float64) for d, h, g in crossed]
-    return squares + 2 * torch.stack(between) + head_squares
+    return squares + 2 * torch.stack(between) + torch.as_tensor(head_squares)
 
 
 def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied: bool) -> Iterator[Tensor]:
-    """d log P / d hidden [T, H]; if `tied`, also [R] what the head's role adds to the squares, and for every rollout the
-    columns [L, S] of its d that belong to the tokens it is embedded as.
+    """d log P / d hidden [T, H]; if `tied`, also [R] what the head's role adds to the squares, and for every rollout
+    the columns [L, S] of its d that belong to the tokens it is embedded as.
     """
-    above, squares, columns = [], hidden.new_zeros(len(rollouts.lengths), dtype=torch.float64), []
+    above, columns = list[Tensor](), list[Tensor]()
+    squares = hidden.new_zeros(len(rollouts.lengths), dtype=torch.float64)
     for row, chunks in enumerate(rollouts.split(hidden)):
         own = []
         for number, chunk in enumerate(chunks):

@@ -23,13 +23,14 @@ def token_logprobs(
     exists at once. The softmax is taken in float32, in float64 for float64 logits.
     """
     compute = functools.partial(_chunk, head=head, temperature=temperature, with_entropy=with_entropy)
-    logprobs, *entropy = _InChunks.apply(compute, chunk, hidden, targets, *_trained(head))
+    weights = _trained(head)
+    logprobs, *entropy = _InChunks.apply(compute, chunk, hidden, targets, *weights)  # type: ignore[no-untyped-call]
     return logprobs, *(entropy or [None])
 
 
 class _InChunks(torch.autograd.Function):
-    """`compute` chunk by chunk, and again in backward. The gradients that the chunks give the head are summed in float32
-    at least: autograd would round their sum to the weight's own precision after every chunk.
+    """`compute` chunk by chunk, and again in backward. The gradients that the chunks give the head are summed in
+    float32 at least: autograd would round their sum to the weight's own precision after every chunk.
     """
 
     @staticmethod
@@ -38,7 +39,7 @@ class _InChunks(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.compute, ctx.chunk = compute, chunk
         ctx.save_for_backward(hidden, targets)
-        pieces = [compute(*piece) for piece in zip(hidden.split(chunk), targets.split(chunk), strict=True)]
+        pieces = [compute(*piece) for piece in zip(*(torch.split(t, chunk) for t in (hidden, targets)), strict=True)]
         return tuple(map(torch.cat, zip(*pieces, strict=True)))
 
     @staticmethod
@@ -47,7 +48,7 @@ class _InChunks(torch.autograd.Function):
         hidden, targets = ctx.saved_tensors
         weights = _trained(ctx.compute.keywords["head"])
         above, sums = torch.empty_like(hidden), list[Tensor]()
-        pieces = zip(*(t.split(ctx.chunk) for t in (above, hidden, targets, *gradients)), strict=True)
+        pieces = zip(*(torch.split(t, ctx.chunk) for t in (above, hidden, targets, *gradients)), strict=True)
         for out, read, tokens, *given in reversed(list(pieces)):  # in autograd's order
             with torch.enable_grad():
                 read = read.detach().requires_grad_()

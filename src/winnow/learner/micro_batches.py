@@ -21,7 +21,7 @@ def micro_batches(
     dtype: torch.dtype = torch.float32,
     max_importance: float = 0.0,
 ) -> Iterator[MicroBatch]:
-    """Sequences cut as `cut` says, flat over their completion tokens, one micro-batch at a time. Floats come as `dtype`.
+    """Sequences cut as `cut` says, flat over their completion tokens, made one at a time. Floats come as `dtype`.
 
     With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
     """

@@ -11,7 +11,7 @@ from winnow.learner.gradient_norms import Matrix, gradient_norms
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import AnySequence, hidden_states, targets
-from winnow.learner.policy_module import Checkpointing, PolicyModule
+from winnow.learner.policy_module import PolicyModule
 from winnow.memory import footprint
 from winnow.models.backbone import reads_in_pieces
 from winnow.records import FloatArray, MicroBatch, PolicyOutput, TrainingSequence
@@ -33,7 +33,7 @@ class Policy:
         pad_token: int,
         tokens_per_micro_batch: int,
         chunk_tokens: int | None = None,
-        gradient_checkpointing: Checkpointing = "none",
+        gradient_checkpointing: footprint.Checkpointing = "none",
         max_importance: float = 0.0,
     ) -> None:
         self.module = PolicyModule(model, gradient_checkpointing=gradient_checkpointing)

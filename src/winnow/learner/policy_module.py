@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
+from winnow.memory.footprint import Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import backbone_and_head
 
 T = TypeVar("T")
-Checkpointing = Literal["none", "selective", "full"]
 
 NARROW = 8  # a product over fewer than an eighth of the numbers it gives, an adapter's B, is cheaper computed than kept
 _ATEN = torch.ops.aten
@@ -46,7 +46,7 @@ class PolicyModule(nn.Module):
         self.model = model
         self.eval()
         self.parts = backbone_and_head(model)  # in a tuple, which registers nothing
-        self._checkpointed = [] if gradient_checkpointing == "none" else _checkpoint_layers(model, gradient_checkpointing)
+        self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         plain_model(model).get_input_embeddings().padding_idx = None
 
@@ -77,9 +77,12 @@ class PolicyModule(nn.Module):
 
 def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     """Switch gradient checkpointing on, and return the layers that have it. Raises ConfigError where it cannot be."""
+    if how == "none":
+        return []
     causal = plain_model(model)
     if not causal.supports_gradient_checkpointing:
-        raise ConfigError(f"model.gradient_checkpointing: {type(causal).__name__} does not support it; set it to 'none'")
+        family = type(causal).__name__
+        raise ConfigError(f"model.gradient_checkpointing: {family} does not support it; set it to 'none'")
     # Newer versions of transformers call it activation checkpointing and warn about the older name.
     enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
     contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _keep)} if how == "selective" else {}

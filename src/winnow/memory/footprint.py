@@ -1,24 +1,28 @@
 """Memory as it will be: what training a model takes, from its shapes alone, so a module on the meta device will do.
 
-Gradients and moments are exact. What a micro-batch holds is an estimate for decoders like Llama's and Qwen2's (norm,
-attention, norm, gated MLP) whose attention kernel never holds a [tokens, tokens] matrix; another architecture has
-another factor before its largest matrices, and is estimated all the same.
+Masters, gradients and moments are exact. What a micro-batch holds is an estimate for decoders like Llama's and Qwen2's
+(norm, attention, norm, gated MLP) whose attention kernel never holds a [tokens, tokens] matrix; another architecture
+has another factor before its largest matrices, and is estimated all the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from torch import nn
 
 from winnow.models.adapter import down_projections, plain_model
 
+Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
+
 CHUNK_TOKENS = 4096  # whose logits exist at once, at most
 CHUNK_LOGITS = 2**26  # that exist at once: 441 tokens of a vocabulary of 151,936
+EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
+FORWARD_COPIES = 2  # without gradients: logits and log-probs
 
 
 def chunk_tokens(model: nn.Module) -> int:
@@ -26,42 +30,80 @@ def chunk_tokens(model: nn.Module) -> int:
     return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // head(model).shape[0]))
 
 
+def parameter_bytes(model: nn.Module) -> int:
+    """Of every parameter, in its own precision; tied ones count once."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
 def gradient_bytes(model: nn.Module) -> int:
-    """One number per trained one, in its own precision."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    """One number per trained one, in its precision, in float32 at least."""
+    return sum(p.numel() * max(EXACT_BYTES, p.element_size()) for p in model.parameters() if p.requires_grad)
+
+
+def master_bytes(model: nn.Module) -> int:
+    """A float32 copy of every trained parameter of 16 bits."""
+    trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
+    return sum(p.numel() * EXACT_BYTES for p in trained)
 
 
 def optimizer_bytes(model: nn.Module) -> int:
-    """AdamW's two moments, in the parameters' precision."""
+    """AdamW's two moments, as exact as the gradients."""
     return 2 * gradient_bytes(model) + STEP_BYTES * sum(p.requires_grad for p in model.parameters())
 
 
-def saved_bytes(model: nn.Module) -> int:
-    """On the disk: every parameter once, with an adapter also merged, and the optimizer's moments."""
-    return sum(p.numel() * p.element_size() for p in model.parameters()) + optimizer_bytes(model)
+def unsummed_bytes(model: nn.Module) -> int:
+    """The gradient of the largest trained parameter of 16 bits, before it is added to its float32 sum."""
+    trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
+    return max((p.numel() * p.element_size() for p in trained), default=0)
 
 
-def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: bool) -> int:
+def saved_bytes(model: nn.Module, *, masters: bool) -> int:
+    """On the disk: every parameter once, with an adapter also merged, the optimizer's moments, and `masters`."""
+    return parameter_bytes(model) + optimizer_bytes(model) + (master_bytes(model) if masters else 0)
+
+
+def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
     """What forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden states;
-    the most it can be, as rows that share their prompt save less.
-
-    With checkpointing: every layer's input, and the insides of the one layer that backward is in.
+    the most it can be, as rows that share their prompt save less. With checkpointing, what a layer keeps: all of it,
+    its input and what its matrices and attention gave, or its input alone. `frozen`: backward ends at the embeddings.
     """
     sizes = _Sizes.of(model)
-    inside = _layer_bytes(sizes) + _given_bytes(model, sizes)
-    state = sizes.hidden * sizes.item
-    layers = sizes.layers * state + inside if checkpointing else sizes.layers * inside
-    return round(tokens * (layers + _norm_bytes(sizes) + state))
+    if frozen:
+        sizes = replace(sizes, trained=False)
+    last = _norm_bytes(sizes) + sizes.hidden * sizes.item
+    return round(tokens * (sizes.layers * _kept_bytes(model, sizes, checkpointing, frozen=frozen) + last))
+
+
+def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing) -> int:
+    """What comes on top while backward is in a layer: gradients of the widest activations, and what checkpointing
+    computes again. Never while there are logits.
+    """
+    sizes = _Sizes.of(model)
+    whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
+    return forward_bytes(model, tokens) + round(tokens * max(0.0, whole - kept))
 
 
 def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
     """What comes on top while the output layer's logits of `tokens` (one chunk of them) are turned into gradients,
-    and while that layer's own gradient, where it is trained, is summed over the chunks.
+    and while that layer's own gradient, where it is trained, is summed over the chunks, in float32 at least.
     """
     weight = head(model)
     copies = ENTROPY_COPIES if entropy else LOGIT_COPIES
-    summed = 2 * weight.numel() * weight.element_size() if weight.requires_grad else 0
-    return tokens * weight.shape[0] * max(weight.element_size(), 4) * copies + summed
+    exact = max(weight.element_size(), EXACT_BYTES)
+    summed = weight.numel() * (exact + weight.element_size()) if weight.requires_grad else 0
+    return chunk_bytes(model, tokens, copies=copies) + summed
+
+
+def chunk_bytes(model: nn.Module, tokens: int, *, copies: int) -> int:
+    """Of the logits of `tokens`, so many times, in float32 at least."""
+    weight = head(model)
+    return tokens * weight.shape[0] * max(weight.element_size(), EXACT_BYTES) * copies
+
+
+def key_value_bytes(model: nn.Module, tokens: int) -> int:
+    """Keys and values of every layer, which a pass over shared prompts holds."""
+    sizes = _Sizes.of(model)
+    return 2 * sizes.layers * sizes.keys * sizes.item * tokens
 
 
 def forward_bytes(model: nn.Module, tokens: int) -> int:
@@ -105,6 +147,17 @@ class _Sizes:
         )
 
 
+def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *, frozen: bool) -> float:
+    """Per token and layer, between forward and backward."""
+    state = sizes.hidden * sizes.item
+    if checkpointing == "full":
+        return state
+    if checkpointing == "selective":  # also what q, k, v, attention, o, gate, up and down gave
+        low = 0.0 if frozen else _low_bytes(model, sizes)
+        return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
+    return _layer_bytes(sizes) + (0.0 if frozen else _given_bytes(model, sizes))
+
+
 def _layer_bytes(sizes: _Sizes) -> int:
     """Per token: two norms; queries, keys, values and attention's result; the MLP's gate, that activated, and its other
     branch.
@@ -122,6 +175,10 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
     keep a copy each instead, and every adapter what its A makes of it.
     """
     down = down_projections(model)  # each [rank, width]
-    low = sum(p.shape[0] * p.element_size() for p in down) / sizes.layers
     copies = sum(p.shape[1] * p.element_size() for p in down if p.element_size() != sizes.item) / sizes.layers
-    return low + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
+    return _low_bytes(model, sizes) + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
+
+
+def _low_bytes(model: nn.Module, sizes: _Sizes) -> float:
+    """Per token and layer: what the A of adapters make of their inputs."""
+    return sum(p.shape[0] * p.element_size() for p in down_projections(model)) / sizes.layers

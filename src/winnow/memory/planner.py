@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from winnow.config import Config
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
+from winnow.memory.passes import pass_parts
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.models.meta import weight_bytes
+from winnow.models.precision import in_words, keeps_masters
 
 
 def plan_memory(
@@ -29,10 +30,11 @@ def plan_memory(
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.
     """
     workers = demand.config.verify.workers
+    precision = in_words(demand.config, demand.device)
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
-        jobs=f"policy on {demand.device}; {job(demand)}; rewards by {judges}",
-        parts=(*_policy_parts(demand, needs), *engine_parts(demand)),
+        jobs=f"policy on {demand.device} in {precision}; {job(demand)}; rewards by {judges}",
+        parts=(*_policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand)),
         checkpoint=_checkpoint_bytes(demand, needs),
     )
 
@@ -43,34 +45,20 @@ def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     adapter = () if config.model.lora else ("train a model.lora",)
     reduced = () if config.model.dtype == "bfloat16" else ("train a model.lora on model.dtype = 'bfloat16'",)
     yield MemoryPart("weights", weights, "always", device, reduced)
+    if keeps_masters(config):
+        rounding = "set optimizer.master_weights = false and stochastic_rounding = true"
+        yield MemoryPart("master weights", footprint.master_bytes(model), "always", device, (*adapter, rounding))
     yield MemoryPart("optimizer", footprint.optimizer_bytes(model), "always", device, adapter)
     if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
         yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
-    yield MemoryPart("gradients", gradients, "update", device, adapter)
-    tokens = _micro_batch_tokens(config, demand.prompt_tokens)
-    saved = footprint.activation_bytes(model, tokens, checkpointing=config.model.gradient_checkpointing)
-    yield MemoryPart("activations", saved, "update", device, _smaller_activations(config))
-    chunk = min(footprint.CHUNK_TOKENS, tokens)
-    logits = footprint.logits_bytes(model, chunk, entropy="entropy" in needs)
-    yield MemoryPart("output layer", logits, "update", device)
-
-
-def _micro_batch_tokens(config: Config, prompt_tokens: int) -> int:
-    """Of the largest one: no more than a whole step has, and at least one sequence."""
-    longest = prompt_tokens + config.rollout.max_new_tokens
-    sequences = config.rollout.prompts_per_step * config.rollout.rollouts_per_prompt
-    return max(longest, min(config.update.tokens_per_micro_batch, sequences * longest))
-
-
-def _smaller_activations(config: Config) -> tuple[str, ...]:
-    fewer = f"lower update.tokens_per_micro_batch, now {config.update.tokens_per_micro_batch}"
-    return (fewer,) if config.model.gradient_checkpointing else (fewer, "set model.gradient_checkpointing = true")
+    yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
 
 
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it."""
     reset = demand.config.probe.outer_reset in ("reference", "both")
-    reference = footprint.gradient_bytes(demand.model)
-    if demand.config.model.lora:
-        reference *= 2  # it is also saved beside the policy's own adapter
-    return footprint.saved_bytes(demand.model) + ("ref_logprobs" in needs and reset) * reference
+    reference = footprint.parameter_bytes(demand.model)
+    if demand.config.model.lora:  # it is also saved beside the policy's own adapter
+        reference = 2 * footprint.gradient_bytes(demand.model)
+    saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config))
+    return saved + ("ref_logprobs" in needs and reset) * reference
