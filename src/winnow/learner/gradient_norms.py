@@ -152,7 +152,8 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
         return embedded, hidden, *_through_head(head, hidden.detach(), rollouts, tied=tied)
 
     with _frozen(module):
-        embedded, hidden, above, *roles = module(compute)
+        answer: tuple[Tensor, ...] = module(compute)
+        embedded, hidden, above, *roles = answer
         (inputs,) = torch.autograd.grad(hidden, embedded, above)
     squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])
     if not tied:
@@ -160,7 +161,7 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
     head_squares, *columns = roles
     crossed = zip(columns, torch.split(hidden.detach(), rollouts.lengths), inputs, strict=True)
     between = [(d * (h.to(d) @ g.to(d).T)).sum(dtype=torch.float64) for d, h, g in crossed]
-    return squares + 2 * torch.stack(between) + torch.as_tensor(head_squares)
+    return squares + 2 * torch.stack(between) + head_squares
 
 
 def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied: bool) -> Iterator[Tensor]:
