@@ -73,8 +73,7 @@ class ModelSection(Section):
     lora: LoraSection | None = None
     """Train low-rank adapters instead of the weights; absent: train the weights."""
     gradient_checkpointing: Literal["none", "selective", "full"] = "none"
-    """Compute activations again in the backward pass: "selective" all but matrix products and attention, "full" all of
-    a layer. Less memory, more time."""
+    """What backward computes again, for less memory: "selective" all but matrix products, "full" whole layers."""
     pad_token: str | None = None
     """Fills the space beside shorter rows; absent: the tokenizer's own, else its eos token."""
 

@@ -32,7 +32,9 @@ def gsm8k(tmp_path):
 @pytest.mark.parametrize("way", half_billion.WAYS)
 def test_half_a_billion_in_small(gsm8k, tmp_path, way):
     """Both sides take their steps on the same sequences; winnow trains every rollout."""
-    sizes = argparse.Namespace(steps=2, prompts=2, rollouts=4, tokens=8, micro_batch_tokens=256, data=str(gsm8k))
+    sizes = argparse.Namespace(
+        steps=2, prompts=2, rollouts=4, tokens=8, micro_batch_tokens=256, checkpointing="selective", data=str(gsm8k)
+    )
     folder = tmp_path / "model"
     folder.mkdir()
     half_billion.write_model(folder, SMALL)

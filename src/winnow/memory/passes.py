@@ -29,7 +29,7 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
     remedies = _fewer_activations(demand.config)
     saved = footprint.activation_bytes(model, tokens, checkpointing=how)
     yield MemoryPart("activations", saved, "update", device, remedies)
-    logits = footprint.logits_bytes(model, _chunk(demand, tokens), entropy=entropy)
+    logits = footprint.logits_bytes(model, _chunk(demand, tokens, step_rollouts(demand.config)), entropy=entropy)
     layer = footprint.layer_backward_bytes(model, tokens, checkpointing=how)
     if logits >= layer:  # never both at once
         yield MemoryPart("output layer", logits, "update", device)
@@ -43,7 +43,8 @@ def _logprobs(demand: Demand) -> Iterator[MemoryPart]:
     tokens = micro_batch_tokens(demand, step_rollouts(demand.config))
     read = footprint.forward_bytes(model, tokens) + footprint.key_value_bytes(model, tokens)
     yield MemoryPart("forward pass", read, "logprobs", device, _fewer_tokens(demand.config))
-    logits = footprint.chunk_bytes(model, _chunk(demand, tokens), copies=footprint.FORWARD_COPIES)
+    chunk = _chunk(demand, tokens, step_rollouts(demand.config))
+    logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
     yield MemoryPart("logits", logits, "logprobs", device)
 
 
@@ -62,7 +63,7 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     else:
         read = footprint.forward_bytes(model, tokens)
         yield MemoryPart("forward pass for norms", read, "norms", device, _fewer_tokens(config))
-    logits = footprint.chunk_bytes(model, _chunk(demand, _longest(demand)), copies=NORM_COPIES)
+    logits = footprint.chunk_bytes(model, _chunk(demand, tokens, 1), copies=NORM_COPIES)
     yield MemoryPart("logits for norms", logits, "norms", device)
 
 
@@ -76,8 +77,9 @@ def _longest(demand: Demand) -> int:
     return demand.prompt_tokens + demand.config.rollout.max_new_tokens
 
 
-def _chunk(demand: Demand, tokens: int) -> int:
-    return min(footprint.chunk_tokens(demand.model), tokens)
+def _chunk(demand: Demand, tokens: int, rollouts: int) -> int:
+    """Completion tokens whose logits exist at once, in a micro-batch of `tokens` and among so many rollouts."""
+    return min(footprint.chunk_tokens(demand.model), tokens, rollouts * demand.config.rollout.max_new_tokens)
 
 
 def _fewer_tokens(config: Config) -> tuple[str, ...]:
