@@ -5,7 +5,7 @@ No code from a folder is run and no pickle is opened. What `path` may be, `model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.models.model_folder import settings_folder, weights_folder
+from winnow.models.published_files import published_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # which imports all that computes: seconds that reading settings can save
@@ -33,6 +34,7 @@ class Loaded:
     model: PreTrainedModel  # eval mode, no dropout in either mode, on its device
     tokenizer: Any
     stop_tokens: tuple[int, ...]  # ids that end a rollout, ascending
+    files: Mapping[str, bytes]  # of tokenizer and generation settings, as published: what a checkpoint takes along
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,8 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: A
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
     model = _weights(path, config, DTYPES[dtype]).to(device).eval()
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer))
+    files = published_files(settings_folder(path))
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), files=files)
 
 
 def load_tokenizer(path: str) -> Any:

@@ -1,0 +1,50 @@
+"""The files of a model that training leaves as they are: its tokenizer, chat templates and generation settings.
+
+They are carried from the folder that a run starts from into each of its checkpoints, byte by byte. transformers would
+write them anew, in its own form of the day: other keys, a template in another file, end tokens left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from winnow.errors import DataError
+
+NAMES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+    "generation_config.json",
+)
+
+
+def published_files(folder: Path) -> dict[str, bytes]:
+    """{name: content} of those that a model folder has, links followed. Raises DataError for one that cannot be read.
+
+    The contents and not the places: a run saves for days, and its start may be moved, or cleared from the hub's cache.
+    They take a few to some twenty megabytes.
+    """
+    found = (file for name in NAMES for file in sorted(folder.glob(name)) if file.is_file())
+    try:
+        return {file.relative_to(folder).as_posix(): file.read_bytes() for file in found}
+    except OSError as error:
+        raise DataError(f"model.path: cannot read {error.filename}: {error.strerror}; make it readable") from error
+
+
+def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write what `published_files` found into another folder, over what is there."""
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content)
