@@ -36,10 +36,7 @@ def published_files(folder: Path) -> dict[str, bytes]:
     They take a few to some twenty megabytes.
     """
     found = (file for name in NAMES for file in sorted(folder.glob(name)) if file.is_file())
-    try:
-        return {file.relative_to(folder).as_posix(): file.read_bytes() for file in found}
-    except OSError as error:
-        raise DataError(f"model.path: cannot read {error.filename}: {error.strerror}; make it readable") from error
+    return {file.relative_to(folder).as_posix(): _content(file) for file in found}
 
 
 def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
@@ -48,3 +45,10 @@ def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
         file = folder / name
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(content)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"model.path: cannot read {file}: {error.strerror}; every checkpoint needs it") from error
