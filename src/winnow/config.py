@@ -88,6 +88,14 @@ class PromptSection(Section):
     max_prompt_tokens: Positive = 512
     """Problems with a longer prompt are left out, and counted."""
 
+    @pydantic.field_validator("template_options")
+    @classmethod
+    def _are_what_they_seem(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name, value in options.items():
+            if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no"):
+                raise ValueError(f"{name} is the text {value!r}, which a template takes for true; write true or false")
+        return options
+
 
 class RolloutSection(Section):
     engine: Member = Member(use="auto")

@@ -65,7 +65,9 @@ def test_a_published_model_is_trained_saved_reloaded_and_continued(name, publish
     assert after.chat_template == before.chat_template
     if before.chat_template:
         messages = [{"role": "user", "content": QUESTION}]
-        rendered = [t.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) for t in (before, after)]
+        rendered = [
+            t.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) for t in (before, after)
+        ]
         assert rendered[0] == rendered[1]
         assert rendered[0].count(QUESTION) == 1
     assert ends(saved) == ends(start) == json.loads((start / "generation_config.json").read_text())["eos_token_id"]

@@ -66,7 +66,7 @@ class Measured(Evaluation):
             "dropped": self.dropped,
             "rollouts_per_prompt": config.evaluate.rollouts_per_prompt,
             "greedy": config.evaluate.greedy,
-            "template": config.prompt.template,
+            **config.prompt.model_dump(exclude={"max_prompt_tokens"}),
             "reward": _reward(config),
             "temperature": sampling.temperature,
             **{name: getattr(sampling, name) for name in SAMPLING},

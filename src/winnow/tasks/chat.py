@@ -82,11 +82,11 @@ def _names(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     from jinja2 import Environment, TemplateSyntaxError
 
     try:
-        tokens = [(kind, text) for _, kind, text in Environment().lex(tokenizer.get_chat_template())]
+        lexed = list(Environment().lex(tokenizer.get_chat_template()))
     except (ValueError, TemplateSyntaxError) as error:  # several templates, none of them the default; or no template
         raise DataError(f"the tokenizer's chat template cannot be read: {error}; mend it") from error
-    after = itertools.pairwise([("", ""), *tokens])
-    return {text for (_, before), (kind, text) in after if kind == "name" and before not in (".", "|")}
+    tokens = itertools.pairwise((kind, text) for _, kind, text in lexed if kind != "whitespace")
+    return {text for (_, before), (kind, text) in tokens if kind == "name" and before not in (".", "|")}
 
 
 def _end(child: int) -> int:
