@@ -92,7 +92,7 @@ class PromptSection(Section):
     @classmethod
     def _are_what_they_seem(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name, value in options.items():
-            if isinstance(value, str) and value.lower() in ("true", "false", "yes", "no"):
+            if isinstance(value, str) and value.lower() in ("true", "false"):
                 raise ValueError(f"{name} is the text {value!r}, which a template takes for true; write true or false")
         return options
 

@@ -132,7 +132,7 @@ def evaluate_model(config: Config, base: Path) -> Measured:
         greedy=found.greedy,
         config=config.model_copy(update={"evaluate": asked}),
         dropped=held_out.dropped,
-        warnings=tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], loaded.tokenizer, config.model.path))),
+        warnings=tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], loaded.tokenizer, config))),
     )
 
 

@@ -32,8 +32,8 @@ NAMES = (
 def published_files(folder: Path) -> dict[str, bytes]:
     """{name: content} of those that a model folder has, links followed. Raises DataError for one that cannot be read.
 
-    The contents and not the places: a run saves for days, and its start may be moved, or cleared from the hub's cache.
-    They take a few to some twenty megabytes.
+    The contents and not the places: a run takes days, and the folder may be moved, or cleared from the hub's cache.
+    They are a few to some twenty megabytes.
     """
     found = (file for name in NAMES for file in sorted(folder.glob(name)) if file.is_file())
     return {file.relative_to(folder).as_posix(): _content(file) for file in found}
