@@ -83,8 +83,20 @@ class PromptSection(Section):
     """How a problem becomes a prompt: "chat", "r1_zero", "question_only", or a text file with one {question}."""
     system: str | None = None
     """The system message of a chat template."""
+    suffix: str | None = None
+    """Text right after the question, in the user's turn of a chat template: begin it with a space or a line break."""
+    template_options: dict[str, bool | int | float | str] = {}
+    """Variables of the model's own chat template, such as enable_thinking = false of Qwen3."""
     max_prompt_tokens: Positive = 512
     """Problems with a longer prompt are left out, and counted."""
+
+    @pydantic.field_validator("template_options")
+    @classmethod
+    def _are_what_they_seem(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name, value in options.items():
+            if isinstance(value, str) and value.lower() in ("true", "false"):
+                raise ValueError(f"{name} is the text {value!r}, which a template takes for true; write true or false")
+        return options
 
 
 class RolloutSection(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from winnow.config import Config
 from winnow.report.text import compact, percent, quoted
@@ -13,11 +13,11 @@ from winnow.training.first_prompt import FirstPrompt
 SHOWN = 3000  # characters of the first prompt
 
 
-def first_prompt_lines(first: FirstPrompt, stop: Sequence[str]) -> Iterator[str]:
+def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
     """The prompt as the policy reads it, behind a bar, and where its rollouts end."""
     yield f"{'prompt':<13}{first.prompt.id}, {len(first.prompt.tokens)} tokens, as the policy reads it:"
     yield quoted(first.prompt.text, limit=SHOWN, indent=" " * 13)
-    strings = f", or as soon as the text ends in {' or '.join(map(repr, stop))}" if stop else ""
+    strings = f", or as soon as the text ends in {' or '.join(map(repr, first.strings))}" if first.strings else ""
     yield f"{'stop':<13}at {' or '.join(first.stops)}{strings}"
 
 

@@ -106,9 +106,9 @@ class Learner:
         if self._reference is not None:
             self._reference.load_state({name.removeprefix(REFERENCE): value for name, value in reference.items()})
 
-    def write_model(self, path: Path, tokenizer: Any) -> None:
+    def write_model(self, path: Path, files: Mapping[str, bytes]) -> None:
         """Write the policy as a folder that any Hugging Face program loads; see models/save.py."""
-        write_model_folder(self._policy.model, tokenizer, path)
+        write_model_folder(self._policy.model, files, path)
 
 
 def make_learner(config: Config, loaded: Loaded, *, needs: Collection[str], resumed: bool) -> Learner:

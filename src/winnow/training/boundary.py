@@ -65,7 +65,7 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
     return checkpoint.save(
         run.folder,
         at.step,
-        write_model=lambda path: run.learner.write_model(path, run.tokenizer),
+        write_model=lambda path: run.learner.write_model(path, run.files),
         tensors=run.learner.state(),
         state={"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers},
         keep_last=run.config.checkpoint.keep_last + keep,

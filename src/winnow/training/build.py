@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Run:
     verifiers: Verifiers
     learner: Learner
     logbook: Logbook
-    tokenizer: Any
+    files: Mapping[str, bytes]  # of the model's tokenizer and generation settings, for its checkpoints
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
     notices: tuple[str, ...]  # what a person should know before the first step
     written: int = -1  # the last step that was learned and whose rows are in the log
@@ -113,7 +113,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             verifiers=verifiers,
             learner=learner,
             logbook=logbook,
-            tokenizer=loaded.tokenizer,
+            files=loaded.files,
             devices=devices,
             notices=(*before_training(config, train, held_out), *verifiers.notices),
         )
