@@ -36,7 +36,15 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
         f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
         f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
     )
-    yield f"evaluation   {b.evaluation} rollouts x {b.evaluations} times; training samples {b.rollouts * config.steps}"
+    yield _about_evaluation(config, b)
+
+
+def _about_evaluation(config: Config, b: Budget) -> str:
+    hours = config.max_hours
+    times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
+    ends = f", and ends after {hours:g} hours of it" if hours else ""
+    training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
+    return f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
 
 
 def _about_probe(config: Config, b: Budget) -> Iterator[str]:
