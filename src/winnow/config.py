@@ -76,8 +76,10 @@ class LoraSection(Section):
 class ModelSection(Section):
     path: str = "bundled"
     """A folder, a hub id, or "bundled": the small policy that comes with the package."""
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Of the weights that are trained, and of what they compute."""
+    dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
+    """Of what the policy computes in and is saved in; "auto": bfloat16 on CUDA, float32 on the CPU."""
+    tf32: bool = False
+    """Whether float32 matrix products on a GPU may round their inputs to TF32, of 11 significant bits."""
     lora: LoraSection | None = None
     """Train low-rank adapters instead of the weights; absent: train the weights."""
     gradient_checkpointing: bool = False
@@ -220,6 +222,10 @@ class OptimizerSection(Section):
     """Of the learning rate, over the run's updates."""
     warmup_steps: NonNegative = 0
     """Steps over which the learning rate rises to its full value."""
+    master_weights: bool = True
+    """Keep a float32 copy of bfloat16 weights, and change that: no update is rounded away."""
+    stochastic_rounding: bool = False
+    """Instead of master weights: round each update of bfloat16 weights up or down at random, right on average."""
 
 
 class EvaluateSection(Section):

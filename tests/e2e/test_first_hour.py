@@ -85,7 +85,7 @@ def test_the_first_hour(name, tmp_path):
     said = shell.winnow("check", GSM8K, *shell.sets)
     assert "User: Ann has " in said
     assert "or as soon as the text ends in '</answer>'" in said
-    assert "policy on cpu; native samples on cpu" in said
+    assert "policy on cpu in float32; native samples on cpu" in said
     assert "reads an answer by" not in said, "the template asks for what the reward reads"
 
     said = shell.winnow(*train, "--set=steps=3")

@@ -141,7 +141,7 @@ def test_text_that_no_model_wrote_is_no_alarm(smallest):
 def test_a_run_says_which_device_does_what_and_logs_the_memory_of_every_phase(smallest):
     rows, events = trained(smallest(steps=1))
     (started,) = [e for e in events if isinstance(e, Started)]
-    assert started.devices[0].startswith("devices      policy on cpu; native samples on cpu")
+    assert started.devices[0].startswith("devices      policy on cpu in float32; native samples on cpu")
     assert any("activations" in line for line in started.devices)
     for phase in ("generate", "verify", "select", "logprobs", "update", "sync"):
         assert rows[0][f"memory/{phase}/cpu/peak_resident"] > 10

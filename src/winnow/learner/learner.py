@@ -122,7 +122,7 @@ def make_learner(config: Config, loaded: Loaded, *, needs: Collection[str], resu
         max_importance=config.update.max_importance,
     )
     reference = _reference(config, policy.module, resumed) if "ref_logprobs" in needs else None
-    return Learner(policy, _optimizer(config, policy), reference)
+    return Learner(policy, _optimizer(config, policy, loaded.masters), reference)
 
 
 def _reference(config: Config, policy: PolicyModule, resumed: bool) -> Reference:
@@ -133,9 +133,15 @@ def _reference(config: Config, policy: PolicyModule, resumed: bool) -> Reference
     return FrozenCopy(policy, start)
 
 
-def _optimizer(config: Config, policy: Policy) -> Optimizer:
+def _optimizer(config: Config, policy: Policy, masters: Mapping[str, Tensor]) -> Optimizer:
     """Steps of the configuration become updates, which is what a schedule counts."""
     per_step = config.update.epochs * config.update.updates_per_step
-    options = config.optimizer.model_dump()
-    warmup = options.pop("warmup_steps") * per_step
-    return Optimizer(policy.parameters, **options, warmup_updates=warmup, total_updates=config.steps * per_step)
+    options = config.optimizer.model_dump(exclude={"master_weights", "stochastic_rounding", "warmup_steps"})
+    return Optimizer(
+        policy.parameters,
+        **options,
+        warmup_updates=config.optimizer.warmup_steps * per_step,
+        total_updates=config.steps * per_step,
+        masters=masters,
+        seed=(config.seed, "rounding"),
+    )

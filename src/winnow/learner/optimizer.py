@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from winnow.errors import RunFolderError
+from winnow.learner.adamw import AdamW, MasterAdamW, RoundedAdamW, Rule, State
+from winnow.seeds import SeedName
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -25,10 +29,11 @@ class UpdateResult:
 
 
 class Optimizer:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on parameters by name.
+    """AdamW on parameters by name; see adamw.py.
 
     `warmup_updates` and `total_updates` count updates, skipped ones included; `total_updates` is where a decaying
-    schedule reaches zero.
+    schedule reaches zero. Of 16-bit parameters float32 `masters` are trained, which are taken over; without them
+    updates are rounded at random, by numbers that `seed` gives.
     """
 
     def __init__(
@@ -43,11 +48,11 @@ class Optimizer:
         schedule: Schedule,
         warmup_updates: int,
         total_updates: int,
+        masters: Mapping[str, Tensor] = MappingProxyType({}),
+        seed: tuple[SeedName, ...] = (),
     ) -> None:
-        self._parameters = dict(parameters)
-        self._adamw = torch.optim.AdamW(
-            self._parameters.values(), lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay, fused=True
-        )
+        make = partial(torch.optim.AdamW, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self._adamw = _rule(parameters, make, masters, seed)
         self._base_rate = learning_rate
         self._max_grad_norm = max_grad_norm
         self._schedule: Schedule = schedule
@@ -62,20 +67,21 @@ class Optimizer:
         """Of the next update."""
         return self._base_rate * rate_factor(self._schedule, self.updates, warmup=self._warmup, total=self._total)
 
+    def gradients(self) -> list[Tensor]:
+        """Summed over the micro-batches so far, of the parameters that have one; of 16-bit ones, in float32."""
+        return self._adamw.gradients()
+
     def step(self) -> UpdateResult:
         """One update from the gradients, which are cleared. A gradient that is not finite changes nothing else."""
-        gradients = [p.grad for p in self._parameters.values() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(self.gradients())
         result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:
             self.taken += 1
             if result.grad_norm > self._max_grad_norm:
-                torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._max_grad_norm, norm)
-            for group in self._adamw.param_groups:
-                group["lr"] = result.learning_rate
-            self._adamw.step()
-        self._adamw.zero_grad(set_to_none=True)
+                self._adamw.clip(norm, self._max_grad_norm)
+            self._adamw.step(result.learning_rate, self.updates)
+        self._adamw.clear_gradients()
         return result
 
     def skip(self) -> UpdateResult:
@@ -84,15 +90,13 @@ class Optimizer:
 
     def reset(self) -> None:
         """Forget the moments; the schedule goes on."""
-        self._adamw.state.clear()
+        self._adamw.reset()
 
     def state(self) -> dict[str, Tensor]:
-        """The moments by name, for safetensors. The tensors are the live ones: write them now."""
-        return {
-            f"{name}/{key}": value
-            for name, parameter in self._parameters.items()
-            for key, value in self._adamw.state.get(parameter, {}).items()
-        }
+        """Moments, and masters where there are any, by name, for safetensors. The tensors are the live ones: write
+        them now.
+        """
+        return {f"{name}/{key}": value for name, of in self._adamw.state().items() for key, value in of.items()}
 
     def counts(self) -> dict[str, Any]:
         """What else a resume needs, for JSON."""
@@ -100,13 +104,12 @@ class Optimizer:
 
     def load_state(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Continue where `state` and `counts` were taken. Raises RunFolderError when it is of other parameters."""
-        names = list(self._parameters)
-        state: dict[int, dict[str, Tensor]] = {}
+        state: State = {}
         for full_name, value in tensors.items():
             name, _, key = full_name.rpartition("/")
             self._check(name, key, value)
-            state.setdefault(names.index(name), {})[key] = value
-        self._adamw.load_state_dict({**self._adamw.state_dict(), "state": state})
+            state.setdefault(name, {})[key] = value
+        self._adamw.load_state(state)
         self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
     def _advance(self, grad_norm: float, *, skipped: bool) -> UpdateResult:
@@ -115,16 +118,29 @@ class Optimizer:
         return result
 
     def _check(self, name: str, key: str, value: Tensor) -> None:
-        parameter = self._parameters.get(name)
-        if parameter is None:
+        shape = self._adamw.shape(name)
+        if shape is None:
             problem = f"has {name!r}, which is not trained now"
-        elif key != "step" and value.shape != parameter.shape:
-            problem = f"has {name!r} of shape {tuple(value.shape)}, the model has {tuple(parameter.shape)}"
+        elif key != "step" and value.shape != shape:
+            problem = f"has {name!r} of shape {tuple(value.shape)}, the model has {tuple(shape)}"
         else:
             return
         raise RunFolderError(
             f"the saved optimizer {problem}; resume with the model and the adapters that the run started with"
         )
+
+
+def _rule(
+    parameters: Mapping[str, nn.Parameter],
+    make: Callable[..., torch.optim.Optimizer],
+    masters: Mapping[str, Tensor],
+    seed: tuple[SeedName, ...],
+) -> Rule:
+    if masters:
+        return MasterAdamW(parameters, make, masters)
+    if any(parameter.dtype.itemsize < 4 for parameter in parameters.values()):
+        return RoundedAdamW(parameters, make, seed)
+    return AdamW(parameters, make)
 
 
 def rate_factor(schedule: Schedule, updates: int, *, warmup: int, total: int) -> float:

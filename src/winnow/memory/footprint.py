@@ -1,8 +1,8 @@
 """Memory as it will be: what training a model takes, from its shapes alone, so a module on the meta device will do.
 
-Gradients and moments are exact. What a micro-batch holds is an estimate for decoders like Llama's and Qwen2's (norm,
-attention, norm, gated MLP) whose attention kernel never holds a [tokens, tokens] matrix; another architecture has
-another factor before its largest matrices, and is estimated all the same.
+Masters, gradients and moments are exact. What a micro-batch holds is an estimate for decoders like Llama's and Qwen2's
+(norm, attention, norm, gated MLP) whose attention kernel never holds a [tokens, tokens] matrix; another architecture
+has another factor before its largest matrices, and is estimated all the same.
 """
 
 from __future__ import annotations
@@ -15,24 +15,42 @@ from torch import nn
 from winnow.models.adapter import down_projections, plain_model
 
 CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
+EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
 
 
+def parameter_bytes(model: nn.Module) -> int:
+    """Of every parameter, in its own precision; tied ones count once."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
 def gradient_bytes(model: nn.Module) -> int:
-    """One number per trained one, in its own precision."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    """One number per trained one, in its precision, in float32 at least."""
+    return sum(p.numel() * max(EXACT_BYTES, p.element_size()) for p in model.parameters() if p.requires_grad)
+
+
+def master_bytes(model: nn.Module) -> int:
+    """A float32 copy of every trained parameter of 16 bits."""
+    trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
+    return sum(p.numel() * EXACT_BYTES for p in trained)
 
 
 def optimizer_bytes(model: nn.Module) -> int:
-    """AdamW's two moments, in the parameters' precision."""
+    """AdamW's two moments, as exact as the gradients."""
     return 2 * gradient_bytes(model) + STEP_BYTES * sum(p.requires_grad for p in model.parameters())
 
 
-def saved_bytes(model: nn.Module) -> int:
-    """On the disk: every parameter once, with an adapter also merged, and the optimizer's moments."""
-    return sum(p.numel() * p.element_size() for p in model.parameters()) + optimizer_bytes(model)
+def unsummed_bytes(model: nn.Module) -> int:
+    """The gradient of the largest trained parameter of 16 bits, before it is added to its float32 sum."""
+    trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
+    return max((p.numel() * p.element_size() for p in trained), default=0)
+
+
+def saved_bytes(model: nn.Module, *, masters: bool) -> int:
+    """On the disk: every parameter once, with an adapter also merged, the optimizer's moments, and `masters`."""
+    return parameter_bytes(model) + optimizer_bytes(model) + (master_bytes(model) if masters else 0)
 
 
 def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: bool) -> int:

@@ -14,6 +14,7 @@ from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.models.meta import weight_bytes
+from winnow.models.precision import in_words, keeps_masters
 
 
 def plan_memory(
@@ -29,9 +30,10 @@ def plan_memory(
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.
     """
     workers = demand.config.verify.workers
+    precision = in_words(demand.config, demand.device)
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
-        jobs=f"policy on {demand.device}; {job(demand)}; rewards by {judges}",
+        jobs=f"policy on {demand.device} in {precision}; {job(demand)}; rewards by {judges}",
         parts=(*_policy_parts(demand, needs), *engine_parts(demand)),
         checkpoint=_checkpoint_bytes(demand, needs),
     )
@@ -43,10 +45,13 @@ def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     adapter = () if config.model.lora else ("train a model.lora",)
     reduced = () if config.model.dtype == "bfloat16" else ("train a model.lora on model.dtype = 'bfloat16'",)
     yield MemoryPart("weights", weights, "always", device, reduced)
+    if keeps_masters(config):
+        rounding = "set optimizer.master_weights = false and stochastic_rounding = true"
+        yield MemoryPart("master weights", footprint.master_bytes(model), "always", device, (*adapter, rounding))
     yield MemoryPart("optimizer", footprint.optimizer_bytes(model), "always", device, adapter)
     if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
         yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
-    yield MemoryPart("gradients", gradients, "update", device, adapter)
+    yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
     tokens = _micro_batch_tokens(config, demand.prompt_tokens)
     saved = footprint.activation_bytes(model, tokens, checkpointing=config.model.gradient_checkpointing)
     yield MemoryPart("activations", saved, "update", device, _smaller_activations(config))
@@ -70,7 +75,8 @@ def _smaller_activations(config: Config) -> tuple[str, ...]:
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it."""
     reset = demand.config.probe.outer_reset in ("reference", "both")
-    reference = footprint.gradient_bytes(demand.model)
-    if demand.config.model.lora:
-        reference *= 2  # it is also saved beside the policy's own adapter
-    return footprint.saved_bytes(demand.model) + ("ref_logprobs" in needs and reset) * reference
+    reference = footprint.parameter_bytes(demand.model)
+    if demand.config.model.lora:  # it is also saved beside the policy's own adapter
+        reference = 2 * footprint.gradient_bytes(demand.model)
+    saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config))
+    return saved + ("ref_logprobs" in needs and reset) * reference

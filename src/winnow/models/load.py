@@ -5,12 +5,13 @@ No code from a folder is run and no pickle is opened. What `path` may be, `model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from winnow.errors import ConfigError, DataError, did_you_mean
@@ -33,6 +34,7 @@ class Loaded:
     model: PreTrainedModel  # eval mode, no dropout in either mode, on its device
     tokenizer: Any
     stop_tokens: tuple[int, ...]  # ids that end a rollout, ascending
+    masters: Mapping[str, Tensor] = field(default_factory=dict)  # float32, what 16-bit parameters were rounded from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +58,13 @@ def describe(path: str) -> Description:
         ) from error
 
 
-def load(path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: Any = None) -> Loaded:
+def load(
+    path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: Any = None, masters: bool = False
+) -> Loaded:
     """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy.
 
-    `tokenizer` is the one of this path where it has been loaded already.
+    `tokenizer` is the one of this path where it has been loaded already. With `masters`, the parameters are kept in
+    float32 too, as the files have them, before they are rounded to `dtype`.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
@@ -70,8 +75,9 @@ def load(path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: A
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
-    model = _weights(path, config, DTYPES[dtype]).to(device).eval()
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer))
+    model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
+    exact = _rounded(model, DTYPES[dtype]) if masters else {}
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), masters=exact)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -151,6 +157,17 @@ def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
         )
     model.name_or_path = path  # and not a folder of the hub's cache: an adapter names its base by it
     return model
+
+
+def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Round every parameter in place; what it was before, by name. Tables keep their precision, as they do where
+    transformers reads a model in `dtype`.
+    """
+    exact = {name: parameter.data for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    return exact
 
 
 def read_config(path: str) -> Any:

@@ -23,18 +23,16 @@ def advice(members: Members, b: Budget) -> Iterator[str]:
     yield from _about_shares(members)
     yield from _about_updates(members, b)
     yield from _about_sizes(members.config, b)
-    yield from _about_precision(members.config)
     yield from _about_evaluation(members.config, b)
 
 
 def before_training(config: Config, train: Rendered, held_out: Rendered) -> Iterator[str]:
-    """Warnings before the first step: prompts that were dropped, problems that are missing, lost precision."""
+    """Warnings before the first step: prompts that were dropped, problems that are missing."""
     yield from _about_dropped(train, "training")
     yield from _about_dropped(held_out, "evaluation")
     asked, found = config.evaluate.problems, held_out.dropped + len(held_out.prompts)
     if found < asked:
         yield f"evaluate.problems = {asked}, but the task has {found} {config.evaluate.split} problems: all are used"
-    yield from _about_precision(config)
 
 
 def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
@@ -157,14 +155,6 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
     if at_once >= 4 * most:
         yield (
             f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
-        )
-
-
-def _about_precision(config: Config) -> Iterator[str]:
-    if config.model.dtype == "bfloat16" and config.model.lora is None:
-        yield (
-            "model.dtype = 'bfloat16' trains weights of 8 significant bits: most small AdamW updates are rounded away "
-            "(two at a learning rate of 1e-5 changed 0.6% of the parameters); use 'float32', or train a model.lora"
         )
 
 

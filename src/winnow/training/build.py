@@ -20,6 +20,7 @@ from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.learner.learner import Learner, make_learner
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.load import Loaded, load
+from winnow.models.precision import keeps_masters
 from winnow.models.save import ADAPTER
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.state import checkpoint
@@ -103,7 +104,7 @@ def build(
     logbook.check(saved.path if saved else None)
     checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     devices = tuple(plan.lines())  # before anything takes what is free
-    loaded = load_model(config, device, saved, tokenizer)
+    loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config))
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
     with contextlib.ExitStack() as on_failure:
         verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
@@ -142,17 +143,20 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.engine.load(run.learner.weights(), version=saved.step)
 
 
-def load_model(config: Config, device: torch.device, saved: Checkpoint | None, tokenizer: Any) -> Loaded:
+def load_model(
+    config: Config, device: torch.device, saved: Checkpoint | None, tokenizer: Any, *, masters: bool = False
+) -> Loaded:
     """The policy's module, with its adapter where one is trained: at its beginning, or as it was saved.
 
     A full model is resumed from its checkpoint, which is a model folder; an adapter on top of the base it was trained
-    on. `tokenizer` is that of `config.model.path`; a checkpoint brings its own.
+    on. `tokenizer` is that of `config.model.path`; a checkpoint brings its own. The `masters` of a resumed model are
+    those of its rounded weights, until `restore` brings the saved ones.
     """
     transformers_logging.disable_progress_bar()  # one for every load, and for every shard of every checkpoint
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
     known = tokenizer if path == config.model.path else None
-    loaded = load(path, dtype=config.model.dtype, device=str(device), tokenizer=known)
+    loaded = load(path, dtype=config.model.dtype, device=str(device), tokenizer=known, masters=masters)
     if lora is None:
         return loaded
     model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)

@@ -26,6 +26,7 @@ _KNOWS: Mapping[Source, str] = {
 def check_combinations(members: Members) -> None:
     """Raise ConfigError, naming key and remedy, for the first combination that cannot be meant."""
     for check in (
+        _check_precision,
         _check_engine,
         _check_presumed,
         _check_probe,
@@ -36,6 +37,27 @@ def check_combinations(members: Members) -> None:
         _check_reset,
     ):
         check(members)
+
+
+def _check_precision(members: Members) -> None:
+    """Weights of 8 significant bits lose next to every small update, unless something keeps it."""
+    config, optimizer = members.config, members.config.optimizer
+    rounds = config.model.dtype == "bfloat16" and config.model.lora is None
+    if optimizer.stochastic_rounding and not rounds:
+        why = f"model.dtype = {config.model.dtype!r}" if config.model.lora is None else "a model.lora, kept in float32,"
+        raise ConfigError(
+            f"optimizer.stochastic_rounding has no effect under {why} whose updates are not rounded; remove it"
+        )
+    if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
+        raise ConfigError(
+            "optimizer.stochastic_rounding is for bfloat16 weights without a float32 copy; set "
+            "optimizer.master_weights = false too, or leave both out"
+        )
+    if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
+        raise ConfigError(
+            "optimizer.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
+            "learning rate of 1e-6 next to all); set optimizer.stochastic_rounding = true, or leave it out"
+        )
 
 
 def _check_engine(members: Members) -> None:

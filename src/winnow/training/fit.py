@@ -14,6 +14,7 @@ import torch
 from winnow import ranks
 from winnow.errors import ConfigError, RunFolderError
 from winnow.models.device import resolve_device
+from winnow.models.precision import set_matrix_products
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.input_digests import Digests, digests
@@ -93,6 +94,7 @@ def fit(
     if allow_change and not resume:
         raise ConfigError("allow-change is for a run that is resumed: a new one takes every key as it is given")
     torch.set_num_threads(config.threads or torch.get_num_threads())
+    set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     with RunFolder.open(members.output, resume=resume) as folder:
         saved = checkpoint.newest(folder.path) if resume else None

@@ -51,11 +51,12 @@ SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memor
 
 
 def resolve_members(config: Config, base: Path, *, critic: Critic | None = None) -> Members:
-    """Look every name up and bind every option; `auto` becomes an engine. Raises ConfigError naming the key.
+    """Look every name up and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError naming the
+    key.
 
     `critic` gives the values that some advantages want; it comes from Python, as winnow trains none itself.
     """
-    config = with_engine(config)
+    config = with_engine(with_dtype(config))
     advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
     selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
     loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
@@ -100,6 +101,18 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
     chosen = SECOND_DEVICE if two else {"use": "native"}
     rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
     return config.model_copy(update={"rollout": rollout})
+
+
+def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
+    """The configuration with a precision instead of `auto`: bfloat16 where the policy is trained on CUDA, float32 on
+    the CPU. By default a CUDA device is looked for here.
+    """
+    if config.model.dtype != "auto":
+        return config
+    there = torch.cuda.is_available() if cuda is None else cuda
+    on_cuda = config.device == "cuda" or (config.device == "auto" and there)
+    model = config.model.model_copy(update={"dtype": "bfloat16" if on_cuda else "float32"})
+    return config.model_copy(update={"model": model})
 
 
 def check_installed(members: Members) -> None:

@@ -65,7 +65,9 @@ def planned(engine: object) -> MemoryPlan:
 
 def test_a_user_s_engine_says_what_it_takes_and_what_makes_that_smaller(engine: str) -> None:
     plan = planned({"use": engine, "bytes_per_row": 2**50})
-    assert plan.jobs == "policy on cpu; mine samples on cpu prompts of 20 tokens; rewards by the trainer itself"
+    assert (
+        plan.jobs == "policy on cpu in float32; mine samples on cpu prompts of 20 tokens; rewards by the trainer itself"
+    )
     remedy = "lower rollout.engine.bytes_per_row"
     assert plan.parts[-1] == MemoryPart("my cache", 15 * 2**50, "generate", "cpu", (remedy,))
     with pytest.raises(ConfigError, match=rf"my cache .*What helps: {remedy}"):

@@ -25,7 +25,8 @@ NEEDS = {"old_logprobs", "ref_logprobs"}
 @pytest.fixture
 def config(tiny_folder):
     def made(lora: bool) -> Config:
-        model = {"path": str(tiny_folder("qwen2")), **({"lora": LORA} if lora else {})}
+        path = str(tiny_folder("qwen2"))
+        model = {"path": path, "dtype": "float32", **({"lora": LORA} if lora else {})}
         update, optimizer = {"epochs": 2, "updates_per_step": 3}, {"warmup_steps": 1, "schedule": "linear"}
         return validate({"model": model, "steps": 4, "update": update, "optimizer": optimizer})
 

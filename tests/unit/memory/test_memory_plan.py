@@ -179,7 +179,7 @@ def test_vllm_in_its_own_process_takes_its_share_of_the_second_device():
     assert plan.devices == ["cuda:0", "cuda:1", "cpu"]
     assert plan.need("cuda:1") == part(plan, "weights").bytes + 2 * GIB
     assert part(plan, "hand-over").device == "cpu"
-    assert plan.jobs.startswith("policy on cuda:0; vllm samples on cuda:1 in a process of its own")
+    assert plan.jobs.startswith("policy on cuda:0 in float32 with TF32 off; vllm samples on cuda:1 in a process of")
 
 
 def test_vllm_on_a_cpu_takes_no_share_of_the_machine():
@@ -301,11 +301,11 @@ def test_the_documented_configuration_of_a_real_model_fits_a_card_of_80_gb(qwen)
 def test_check_answers_for_a_card_that_is_not_here(qwen, memory, code):
     result = check_gsm8k(qwen, "--memory", memory, "--set=task.path=owner/data")
     assert result.exit_code == code, result.output
-    assert "policy on cuda:0; native samples on cuda:0" in result.stdout
+    assert "policy on cuda:0 in bfloat16, float32 masters; gradients" in result.stdout
     assert f"at most; {readable(in_bytes(memory))} are free" in result.stdout
     assert "in an update " in result.stdout
     if code:
-        assert "the run does not fit: at its worst moment cuda:0 needs 6" in result.stderr
+        assert "the run does not fit: at its worst moment cuda:0 needs 4" in result.stderr
         assert "lower rollout.max_rollouts_at_once, now 512" in result.stderr
 
 
@@ -338,7 +338,7 @@ def test_check_says_what_the_run_will_take(tmp_path):
     (tmp_path / "run.toml").write_text('task = "arithmetic"\ndevice = "cpu"\n')
     result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml")])
     assert 'rollout.engine.use = "native"' in result.stdout
-    assert "devices      policy on cpu; native samples on cpu with the policy's own weights" in result.stdout
+    assert "devices      policy on cpu in float32; native samples on cpu with the policy's own weights" in result.stdout
     assert "at all times" in result.stdout
 
 

@@ -15,7 +15,14 @@ import torch
 from winnow.algos.objective import Objective
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
-from winnow.memory.footprint import CHUNK_TOKENS, activation_bytes, gradient_bytes, logits_bytes, optimizer_bytes
+from winnow.memory.footprint import (
+    CHUNK_TOKENS,
+    activation_bytes,
+    gradient_bytes,
+    logits_bytes,
+    master_bytes,
+    optimizer_bytes,
+)
 from winnow.memory.usage import MIB, Gauge, capacity, free_bytes, left_in_groups
 from winnow.metrics import check
 from winnow.models.adapter import add_lora
@@ -71,12 +78,14 @@ def saved_bytes(of, batch):
     return sum(size for address, size in storages.items() if address not in parameters)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("lora", [False, True])
-def test_weights_gradients_and_moments_are_exact(dtype, lora):
+@pytest.mark.parametrize("kept", ["float32", "masters", "rounded"])
+def test_weights_masters_gradients_and_moments_are_exact(kept, lora):
     """Against the tensors after a real update of the bundled policy."""
+    dtype = "float32" if kept == "float32" else "bfloat16"
     real, drawn = bundled(dtype, lora=lora)
     trained = policy(real)
+    masters = {name: p.detach().float() for name, p in trained.parameters.items()} if kept == "masters" else {}
     optimizer = Optimizer(
         trained.parameters,
         learning_rate=1e-3,
@@ -87,15 +96,19 @@ def test_weights_gradients_and_moments_are_exact(dtype, lora):
         schedule="constant",
         warmup_updates=0,
         total_updates=1,
+        masters=masters if not lora else {},
     )
     batch = Batch(epoch=0, sequences=rows(2, prompt=3, length=4))
     for mb in trained.micro_batches(batch.sequences):
         out = trained.forward(mb)
         Objective(lambda out, mb: (-out.logprobs, {}))(out, mb).total.backward()
-    assert gradient_bytes(drawn) == sized(p.grad for p in real.parameters() if p.grad is not None)
+    assert gradient_bytes(drawn) == sized(optimizer.gradients())
     optimizer.step()
-    moments = optimizer.state()
-    assert optimizer_bytes(drawn) == sized(moments.values())
+    state = optimizer.state()
+    assert optimizer_bytes(drawn) == sized(value for name, value in state.items() if not name.endswith("/master"))
+    saved = [value for name, value in state.items() if name.endswith("/master")]
+    assert bool(saved) == (kept == "masters" and not lora)
+    assert not saved or master_bytes(drawn) == sized(saved)
     assert weight_bytes(drawn) == sized([*real.parameters(), *real.buffers()])
 
 

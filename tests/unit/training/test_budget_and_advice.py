@@ -104,7 +104,6 @@ def test_a_sound_configuration_gets_no_advice():
         ({"weighting": "unbiased", "select": {"use": "threshold", "high": 0.5}}, "drops some of the correct ones"),
         ({"weighting": "accepted", "select": {"use": "max_reward", "keep_per_prompt": 12}}, "the gradient shrinks"),
         ({"weighting": "accepted"}, "use select = 'all', or weighting = 'prompt'"),
-        ({"model": {"dtype": "bfloat16"}}, "use 'float32', or train a model.lora"),
     ],
 )
 def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):

@@ -1,0 +1,225 @@
+"""AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on parameters by name, in the three ways in which weights of a
+precision are trained.
+
+    AdamW          on the parameters themselves, float32 or more
+    MasterAdamW    on float32 copies of 16-bit parameters, which are then rounded from them
+    RoundedAdamW   on 16-bit parameters without a copy, each update rounded up or down at random
+
+bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate: at 1e-6 next to all of
+them would be rounded away. Gradients of 16-bit parameters are summed over micro-batches in float32 for the same reason,
+and the moments are float32 throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from winnow import seeds
+from winnow.seeds import SeedName
+
+State = dict[str, dict[str, Tensor]]  # by the parameter's name and the moment's
+
+
+class AdamW:
+    """torch's, on parameters of float32 or float64."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
+        """`make` is given a list of parameters, and makes the optimizer that changes them."""
+        self._weights = dict(parameters)
+        self._make = make
+        self._adamw = make(list(self._weights.values()))
+
+    def shape(self, name: str) -> torch.Size | None:
+        """Of a parameter; None where it is not trained."""
+        return self._weights[name].shape if name in self._weights else None
+
+    def gradients(self) -> list[Tensor]:
+        """Of the parameters that have one."""
+        return [weight.grad for weight in self._weights.values() if weight.grad is not None]
+
+    def clip(self, norm: Tensor, most: float) -> None:
+        """Scale the gradients, whose norm is `norm`, down to `most`."""
+        torch.nn.utils.clip_grads_with_norm_(self._weights.values(), most, norm)
+
+    def step(self, learning_rate: float, update: int) -> None:
+        """Change every parameter by its gradient; `update` is the number of the update, from 0."""
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+
+    def clear_gradients(self) -> None:
+        """Before the next update's first micro-batch."""
+        self._adamw.zero_grad(set_to_none=True)
+
+    def reset(self) -> None:
+        """Forget the moments."""
+        self._adamw.state.clear()
+
+    def state(self) -> State:
+        """What a resume needs besides the parameters. The tensors are the live ones."""
+        return {name: dict(self._adamw.state.get(weight, {})) for name, weight in self._weights.items()}
+
+    def load_state(self, state: State) -> None:
+        """Continue where `state` was taken."""
+        numbers = {name: number for number, name in enumerate(self._weights)}
+        saved = {numbers[name]: moments for name, moments in state.items() if moments}
+        self._adamw.load_state_dict({**self._adamw.state_dict(), "state": saved})
+
+
+class MasterAdamW(AdamW):
+    """On float32 masters of 16-bit parameters (Micikevicius et al. 2018, arXiv 1710.03740, section 3.1).
+
+    What computes are the parameters, and they are the masters rounded to nearest, at the start and after each update.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        make: Callable[..., torch.optim.Optimizer],
+        masters: Mapping[str, Tensor],
+    ) -> None:
+        """`masters` are taken over, not copied."""
+        super().__init__({name: nn.Parameter(masters[name]) for name in parameters}, make)
+        self._parameters = dict(parameters)
+        for name, parameter in parameters.items():
+            _sum_into(self._weights[name], parameter)
+
+    def step(self, learning_rate: float, update: int) -> None:
+        """See `AdamW`."""
+        super().step(learning_rate, update)
+        self._round()
+
+    def state(self) -> State:
+        """See `AdamW`; with the masters, from which the parameters can be rounded, but not the other way round."""
+        moments = super().state()
+        return {name: {**moments[name], MASTER: weight.detach()} for name, weight in self._weights.items()}
+
+    @torch.no_grad()
+    def load_state(self, state: State) -> None:
+        """See `AdamW`."""
+        for name, moments in state.items():
+            self._weights[name].copy_(moments[MASTER])
+        super().load_state({name: _without_master(moments) for name, moments in state.items()})
+        self._round()
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        torch._foreach_copy_(list(self._parameters.values()), list(self._weights.values()))
+
+
+class RoundedAdamW:
+    """On 16-bit parameters without masters: each update is computed in float32 and rounded up or down at random, so
+    that it is right on average (Gupta et al. 2015, arXiv 1502.02551, section 3.1).
+
+    One parameter at a time is float32. Its random numbers are a function of seed, update and name.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        make: Callable[..., torch.optim.Optimizer],
+        seed: tuple[SeedName, ...],
+    ) -> None:
+        self._parameters = dict(parameters)
+        self._make, self._seed = make, seed
+        self._sums = {name: Summed() for name in parameters}
+        self._state: State = {}
+        for name, parameter in parameters.items():
+            _sum_into(self._sums[name], parameter)
+
+    def shape(self, name: str) -> torch.Size | None:
+        """See `AdamW`."""
+        return self._parameters[name].shape if name in self._parameters else None
+
+    def gradients(self) -> list[Tensor]:
+        """See `AdamW`."""
+        return [total.grad for total in self._sums.values() if total.grad is not None]
+
+    def clip(self, norm: Tensor, most: float) -> None:
+        """See `AdamW`."""
+        torch._foreach_mul_(self.gradients(), (most / (norm + 1e-6)).clamp(max=1.0))
+
+    def step(self, learning_rate: float, update: int) -> None:
+        """See `AdamW`."""
+        for name, parameter in self._parameters.items():
+            if self._sums[name].grad is not None:
+                self._step(name, parameter, learning_rate, update)
+
+    def clear_gradients(self) -> None:
+        """See `AdamW`."""
+        for total in self._sums.values():
+            total.grad = None
+
+    def reset(self) -> None:
+        """See `AdamW`."""
+        self._state.clear()
+
+    def state(self) -> State:
+        """See `AdamW`."""
+        return {name: dict(moments) for name, moments in self._state.items()}
+
+    def load_state(self, state: State) -> None:
+        """See `AdamW`."""
+        self._state = {
+            name: {key: value.to(self._parameters[name].device) for key, value in moments.items()}
+            for name, moments in state.items()
+        }
+
+    @torch.no_grad()
+    def _step(self, name: str, parameter: nn.Parameter, learning_rate: float, update: int) -> None:
+        weight = nn.Parameter(parameter.detach().float())
+        weight.grad = self._sums[name].grad
+        adamw = self._make([weight])
+        if name in self._state:
+            adamw.state[weight] = self._state[name]
+        for group in adamw.param_groups:
+            group["lr"] = learning_rate
+        adamw.step()
+        self._state[name] = adamw.state[weight]
+        number = seeds.derive(*self._seed, update, name) % 2**63
+        random = torch.Generator(device=parameter.device).manual_seed(number)
+        parameter.copy_(stochastically_rounded(weight, random))
+
+
+Rule = AdamW | RoundedAdamW
+
+MASTER = "master"  # the name of a master among the moments of a saved state
+
+
+class Summed:
+    """Where the float32 sum of a parameter's gradients lies, where there is no float32 parameter that could have it."""
+
+    grad: Tensor | None = None
+
+
+def stochastically_rounded(values: Tensor, random: torch.Generator) -> Tensor:
+    """float32 values as bfloat16, each one of its two neighbours: the nearer it is to one, the more probable that one,
+    so that the mean is the value. What bfloat16 can express stays as it is, and so do infinities and NaN.
+
+    The 16 bits that bfloat16 lacks are a number from 0 to 2^16 - 1 in units of its last place: a uniform one of as many
+    bits is added, and the sum cut.
+    """
+    bits = values.detach().view(torch.int32)
+    noise = torch.randint(0, 2**16, bits.shape, dtype=torch.int32, device=bits.device, generator=random)
+    rounded = ((bits + noise) & -(2**16)).view(torch.float32)
+    return torch.where(values.isfinite(), rounded, values).to(torch.bfloat16)
+
+
+def _sum_into(total: nn.Parameter | Summed, parameter: nn.Parameter) -> None:
+    """Move a 16-bit parameter's gradient into a float32 sum as soon as a backward has made it: only the sums of all
+    parameters are in memory together.
+    """
+
+    def add(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        total.grad = parameter.grad.float() if total.grad is None else total.grad.add_(parameter.grad)
+        parameter.grad = None
+
+    parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+
+
+def _without_master(moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in moments.items() if key != MASTER}

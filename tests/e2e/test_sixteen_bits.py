@@ -1,0 +1,105 @@
+"""Runs in bfloat16: what they leave behind, how they go on, and what they are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import winnow
+from winnow.config_file import validate
+from winnow.errors import ConfigError, RunFolderError
+from winnow.training.resolve import resolve_members, with_dtype
+
+PURE = {"master_weights": False, "stochastic_rounding": True}
+WAYS = pytest.mark.parametrize("optimizer", [{}, PURE], ids=["masters", "rounded"])
+
+
+def settings(output: Path, *, steps: int = 4, **optimizer: object) -> dict:
+    return {
+        "output": str(output),
+        "steps": steps,
+        "device": "cpu",
+        "threads": 1,
+        "model": {"path": "bundled", "dtype": "bfloat16"},
+        "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 8},
+        "evaluate": {"problems": 4, "rollouts_per_prompt": 1},
+        "select": "all",
+        "checkpoint": {"every": 2},
+        "optimizer": optimizer,
+        "verify": {"workers": 0},
+        "reward": half_of_the_tokens,
+    }
+
+
+def half_of_the_tokens(prompt, rollout):
+    """Differs between rollouts, so that every group teaches."""
+    return float((rollout.tokens % 2 == 0).mean() + 0.01 * len(rollout.tokens))
+
+
+def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    saved = folder / "checkpoints" / f"step-{step:06}"
+    return {**load_file(saved / "model.safetensors"), **load_file(saved / "trainer.safetensors")}
+
+
+@WAYS
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path, optimizer):
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    winnow.train(**settings(straight, **optimizer))
+    winnow.train(**settings(resumed, steps=2, **optimizer))
+    winnow.train(**settings(resumed, **optimizer), resume=True)
+    one, other = tensors(straight, 4), tensors(resumed, 4)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def test_the_model_folder_is_the_masters_rounded(tmp_path):
+    result = winnow.train(**settings(tmp_path / "run", steps=2))
+    model = AutoModelForCausalLM.from_pretrained(result.model, dtype="auto")
+    assert model.dtype == torch.bfloat16
+    saved, moved = tensors(tmp_path / "run", 2), 0
+    before = load_file(Path(winnow.__file__).parent / "models" / "bundled" / "model.safetensors")
+    for name, parameter in model.named_parameters():
+        master = saved[f"{name}/master"]
+        assert master.dtype == torch.float32
+        assert torch.equal(master.bfloat16(), parameter)
+        moved += int((master != before[name]).sum())
+    assert moved > 0.5 * model.num_parameters(), "and not only where a step is larger than a rounding"
+
+
+def test_the_precision_that_auto_stands_for_is_written_down(tmp_path):
+    keys = settings(tmp_path / "run", steps=1) | {"model": "bundled"}
+    winnow.train(**keys)
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["model"]["dtype"] == "float32"
+    with pytest.raises(RunFolderError, match=r"model\.dtype"):
+        winnow.train(**settings(tmp_path / "run", steps=2), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "cuda", "dtype"),
+    [("auto", True, "bfloat16"), ("auto", False, "float32"), ("cpu", True, "float32"), ("cuda", False, "bfloat16")],
+)
+def test_auto_is_bfloat16_on_cuda_and_float32_elsewhere(device, cuda, dtype):
+    assert with_dtype(validate({"device": device}), cuda=cuda).model.dtype == dtype
+    named = validate({"device": device, "model": {"dtype": "float64"}})
+    assert with_dtype(named, cuda=cuda) is named
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "message"),
+    [
+        ({"dtype": "bfloat16"}, {"master_weights": False}, r"master_weights = false under model\.dtype = 'bfloat16'"),
+        ({"dtype": "bfloat16"}, {"stochastic_rounding": True}, r"set optimizer\.master_weights = false too"),
+        ({"dtype": "float32"}, PURE, r"stochastic_rounding has no effect under model\.dtype = 'float32'"),
+        ({"dtype": "bfloat16", "lora": {}}, PURE, r"stochastic_rounding has no effect under a model\.lora"),
+    ],
+)
+def test_what_would_round_updates_away_or_nothing_is_refused(model, optimizer, message):
+    config = validate({"device": "cpu", "model": {"path": "bundled", **model}, "optimizer": optimizer})
+    with pytest.raises(ConfigError, match=message):
+        resolve_members(config, base=Path())
