@@ -93,6 +93,14 @@ def test_training_on_a_cut_distribution_is_refused_with_the_reason(cut):
         validate({"rollout": cut})
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.05])
+def test_dropout_in_an_adapter_is_refused_with_the_reason(tmp_path, rate):
+    file = tmp_path / "run.toml"
+    file.write_text(f"steps = 3\n[model.lora]\nrank = 4\ndropout = {rate}\n")
+    with pytest.raises(ConfigError, match=r"line 2: model\.lora: `dropout` .* ratio would not start at 1"):
+        load(file)
+
+
 def test_a_reward_is_one_function_or_parts():
     with pytest.raises(ConfigError, match="either `use` or `parts`"):
         validate({"reward": {"use": "boxed", "parts": [{"use": "format"}]}})

@@ -27,6 +27,7 @@ class Boundary:
     learner: Mapping[str, Any]
     history: History
     verifiers: Mapping[str, Any]
+    clock: Mapping[str, Any]
 
     @classmethod
     def of(cls, run: Run, step: int) -> Self:
@@ -36,6 +37,7 @@ class Boundary:
             learner=run.learner.counts(),
             history=run.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
+            clock=run.clock.state_dict(),
         )
 
 
@@ -62,12 +64,13 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
     Raises as `checkpoint.save`.
     """
     logs = run.logbook.sync(at.step)  # before a checkpoint that presumes their rows
+    clock = {"clock": at.clock} if at.clock else {}
     return checkpoint.save(
         run.folder,
         at.step,
         write_model=lambda path: run.learner.write_model(path, run.files),
         tensors=run.learner.state(),
-        state={"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers},
+        state={"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock},
         keep_last=run.config.checkpoint.keep_last + keep,
         logs=logs,
     )

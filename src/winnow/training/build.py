@@ -29,6 +29,7 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
 from winnow.training.advice import before_training
+from winnow.training.clock import TrainingClock
 from winnow.training.device_plan import plan_devices
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
@@ -55,6 +56,7 @@ class Run:
     files: Mapping[str, bytes]  # of the model's tokenizer and generation settings, for its checkpoints
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
     notices: tuple[str, ...]  # what a person should know before the first step
+    clock: TrainingClock
     written: int = -1  # the last step that was learned and whose rows are in the log
 
     @property
@@ -83,7 +85,14 @@ class Run:
             self.engine.close()
 
 
-def build(members: Members, *, folder: Path, device: torch.device, saved: Checkpoint | None = None) -> Run:
+def build(
+    members: Members,
+    *,
+    folder: Path,
+    device: torch.device,
+    saved: Checkpoint | None = None,
+    clock: TrainingClock | None = None,
+) -> Run:
     """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
     config = members.config
     check_installed(members)
@@ -116,6 +125,7 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             files=loaded.files,
             devices=devices,
             notices=(*before_training(config, train, held_out), *verifiers.notices),
+            clock=clock or TrainingClock(config),
         )
         if saved is not None:
             restore(run, saved)
@@ -129,6 +139,7 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.learner.restore(tensors, state["optimizer"])
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
+    run.clock.load_state_dict(state.get("clock", {}))
     run.engine.load(run.learner.weights(), version=saved.step)
 
 

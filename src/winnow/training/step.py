@@ -61,6 +61,7 @@ def train_step(run: Run, step: int) -> StepReport:
             run.engine.load(run.learner.weights(), version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
+        metrics |= run.clock.metrics("time/training_hours")
         report = run.logbook.write(step, metrics, groups, updates)
         run.written = step
     return report
