@@ -13,6 +13,7 @@ from typing import Self
 from torch import nn
 
 from winnow.models.adapter import down_projections, plain_model
+from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
 EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
@@ -37,9 +38,12 @@ def master_bytes(model: nn.Module) -> int:
     return sum(p.numel() * EXACT_BYTES for p in trained)
 
 
-def optimizer_bytes(model: nn.Module) -> int:
-    """AdamW's two moments, as exact as the gradients."""
-    return 2 * gradient_bytes(model) + STEP_BYTES * sum(p.requires_grad for p in model.parameters())
+def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
+    """AdamW's two moments: as exact as the gradients, or, in tensors large enough, of 8 bits and a scale per block."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not eight_bit:
+        return 2 * gradient_bytes(model) + STEP_BYTES * len(trained)
+    return sum(2 * _moment_bytes(p.numel()) + STEP_BYTES for p in trained)
 
 
 def unsummed_bytes(model: nn.Module) -> int:
@@ -48,9 +52,10 @@ def unsummed_bytes(model: nn.Module) -> int:
     return max((p.numel() * p.element_size() for p in trained), default=0)
 
 
-def saved_bytes(model: nn.Module, *, masters: bool) -> int:
+def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:
     """On the disk: every parameter once, with an adapter also merged, the optimizer's moments, and `masters`."""
-    return parameter_bytes(model) + optimizer_bytes(model) + (master_bytes(model) if masters else 0)
+    saved = parameter_bytes(model) + optimizer_bytes(model, eight_bit=eight_bit)
+    return saved + (master_bytes(model) if masters else 0)
 
 
 def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: bool) -> int:
@@ -86,6 +91,11 @@ def head(model: nn.Module) -> nn.Parameter:
     """[V, H] of the output layer."""
     weight: nn.Parameter = plain_model(model).get_output_embeddings().weight
     return weight
+
+
+def _moment_bytes(numbers: int) -> int:
+    """Of an 8-bit moment of a tensor."""
+    return EXACT_BYTES * numbers if numbers < LEAST_8BIT else numbers + EXACT_BYTES * -(-numbers // MOMENT_BLOCK)
 
 
 @dataclass(frozen=True)
