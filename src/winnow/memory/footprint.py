@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import nn
 
 from winnow.models.adapter import down_projections, plain_model
@@ -17,14 +18,22 @@ from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
 EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
+PACKED = torch.uint8  # two numbers of 4 bits
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Of every parameter, in its own precision; tied ones count once."""
-    return sum(p.numel() * p.element_size() for p in model.parameters())
+    """Of every parameter, in its own precision, or, of 4 bits, in that it computes in; tied ones count once."""
+    item = 2 * plain_model(model).dtype.itemsize
+    return sum(p.numel() * (item if p.dtype == PACKED else p.element_size()) for p in model.parameters())
+
+
+def unpacked_bytes(model: nn.Module) -> int:
+    """Of the largest matrix of 4 bits, in the precision it computes in: one at a time exists in it."""
+    packed = [p.numel() for p in model.parameters() if p.dtype == PACKED]
+    return 2 * plain_model(model).dtype.itemsize * max(packed, default=0)
 
 
 def gradient_bytes(model: nn.Module) -> int:

@@ -43,8 +43,9 @@ def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     config, model, device = demand.config, demand.model, demand.device
     weights, gradients = weight_bytes(model), footprint.gradient_bytes(model)
     adapter = () if config.model.lora else ("train a model.lora",)
-    reduced = () if config.model.dtype == "bfloat16" else ("train a model.lora on model.dtype = 'bfloat16'",)
-    yield MemoryPart("weights", weights, "always", device, reduced)
+    yield MemoryPart("weights", weights, "always", device, _smaller_weights(config))
+    if config.model.quantization is not None:
+        yield MemoryPart("one matrix unpacked", footprint.unpacked_bytes(model), "always", device)
     if keeps_masters(config):
         rounding = "set optimizer.master_weights = false and stochastic_rounding = true"
         yield MemoryPart("master weights", footprint.master_bytes(model), "always", device, (*adapter, rounding))
@@ -68,6 +69,14 @@ def _micro_batch_tokens(config: Config, prompt_tokens: int) -> int:
     longest = prompt_tokens + config.rollout.max_new_tokens
     sequences = config.rollout.prompts_per_step * config.rollout.rollouts_per_prompt
     return max(longest, min(config.update.tokens_per_micro_batch, sequences * longest))
+
+
+def _smaller_weights(config: Config) -> tuple[str, ...]:
+    if config.model.quantization is not None:
+        return ()
+    base = "a model.lora on model.dtype = 'bfloat16'"
+    whole = () if config.model.dtype == "bfloat16" else (f"train {base}",)
+    return (*whole, f"train {base} with model.quantization = 'nf4'")
 
 
 def _smaller_activations(config: Config) -> tuple[str, ...]:

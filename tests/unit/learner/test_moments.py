@@ -31,7 +31,10 @@ def made(parameters: dict[str, nn.Parameter], moments: str = "8bit", *, masters:
 
 
 def weights(dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
-    return {"large": nn.Parameter(torch.ones(LARGE, dtype=dtype)), "small": nn.Parameter(torch.ones(SMALL, dtype=dtype))}
+    return {
+        "large": nn.Parameter(torch.ones(LARGE, dtype=dtype)),
+        "small": nn.Parameter(torch.ones(SMALL, dtype=dtype)),
+    }
 
 
 def gradients(update: int) -> dict[str, Tensor]:
@@ -64,7 +67,9 @@ def test_updates_are_as_near_to_float32_s_as_the_codes_allow() -> None:
             optimizer.step()
         wrong = sum(B1 ** (t - s) * (1 - B1**s) for s in range(1, t)) / (1 - B1**t) * (0.9 / 64 / 2) / 0.5
         wrong_v = sum(B2 ** (t - s) * (1 - B2**s) for s in range(1, t)) / (1 - B2**t) * (0.9 / 128 / 2) / 0.25
-        allowed = (1 + 1.1 * wrong) / (1 - 1.1 * wrong_v) ** 0.5 - 1  # a block's largest itself may be 1.1 times too large
+        allowed = (1 + 1.1 * wrong) / (
+            1 - 1.1 * wrong_v
+        ) ** 0.5 - 1  # a block's largest itself may be 1.1 times too large
         moved = (eight["large"] - before).detach()
         assert (moved + RATE * gradient.sign()).abs().max() <= RATE * (allowed + 1e-5), t
         before = eight["large"].detach().clone()
