@@ -1,4 +1,4 @@
-"""Runs on a base of 4 bits and with moments of 8 bits: what they leave behind, how they go on, what they are refused."""
+"""Runs on a base of 4 bits and with moments of 8 bits: what they leave behind, and how they go on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import winnow
-from winnow.config_file import validate
-from winnow.errors import ConfigError
-from winnow.training import resolve
-from winnow.training.resolve import check_installed, resolve_members
 
 pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])")
 

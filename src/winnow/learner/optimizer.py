@@ -130,7 +130,8 @@ class Optimizer:
         else:
             return
         raise RunFolderError(
-            f"the saved optimizer {problem}; resume with the model, the adapters and the moments that the run started with"
+            f"the saved optimizer {problem}; resume with the model, the adapters and the moments that the run started "
+            f"with"
         )
 
 

@@ -26,14 +26,14 @@ ENTROPY_COPIES = 5  # with p and p log p
 
 def parameter_bytes(model: nn.Module) -> int:
     """Of every parameter, in its own precision, or, of 4 bits, in that it computes in; tied ones count once."""
-    item = 2 * plain_model(model).dtype.itemsize
+    item: int = 2 * plain_model(model).dtype.itemsize
     return sum(p.numel() * (item if p.dtype == PACKED else p.element_size()) for p in model.parameters())
 
 
 def unpacked_bytes(model: nn.Module) -> int:
     """Of the largest matrix of 4 bits, in the precision it computes in: one at a time exists in it."""
-    packed = [p.numel() for p in model.parameters() if p.dtype == PACKED]
-    return 2 * plain_model(model).dtype.itemsize * max(packed, default=0)
+    item: int = 2 * plain_model(model).dtype.itemsize
+    return item * max((p.numel() for p in model.parameters() if p.dtype == PACKED), default=0)
 
 
 def gradient_bytes(model: nn.Module) -> int:

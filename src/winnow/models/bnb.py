@@ -1,5 +1,7 @@
-"""bitsandbytes, an extra: what is known of its 8-bit moments, and of its weights of 4 bits (QLoRA, Dettmers et al. 2023,
-arXiv 2305.14314: nf4 in blocks of 64 numbers, whose scales have 8 bits themselves).
+"""bitsandbytes, an extra: what is known of its 8-bit moments, and of its weights of 4 bits.
+
+Those are QLoRA's (Dettmers et al. 2023, arXiv 2305.14314, section 3): nf4 in blocks of 64 numbers with a scale each,
+and the scales in 8 bits themselves.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ BLOCK, SCALES_BLOCK = 64, 256  # numbers of 4 bits that share a scale; scales of
 SCALES = ("absmax", "quant_map", "nested_absmax", "nested_quant_map", "quant_state.bitsandbytes__nf4")
 
 
+# Whoever imports the package first, and peft does where it is installed: it says which kernel for a CPU it would rather
+# have.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
 def bitsandbytes() -> Any:
     """The package. It is imported late, as it takes seconds."""
-    # It says at its import which kernel for a CPU it would rather have.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     import bitsandbytes
 
     return bitsandbytes
@@ -87,7 +92,7 @@ def dtype_of(weight: Tensor) -> torch.dtype:
 
 
 def drawn_in_4_bits(model: Any) -> None:
-    """Give the linear layers of a model on the meta device, but its output layer, the shapes that they have in 4 bits."""
+    """Give a model on the meta device the shapes that its linear layers, but the output layer, have in 4 bits."""
     head = model.get_output_embeddings()
     for module in model.modules():
         if isinstance(module, nn.Linear) and module is not head:

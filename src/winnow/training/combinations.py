@@ -71,8 +71,8 @@ def _check_bits(members: Members) -> None:
             raise ConfigError(f"{key} computes in float32 at most; remove it, or set model.dtype = 'float32'")
     if config.model.quantization is not None and config.model.lora is None:
         raise ConfigError(
-            "model.quantization = 'nf4' without model.lora: weights of 4 bits cannot be trained, only an adapter on them "
-            "can; set a model.lora, or remove it"
+            "model.quantization = 'nf4' without model.lora: weights of 4 bits cannot be trained, only an adapter on "
+            "them can; set a model.lora, or remove it"
         )
 
 

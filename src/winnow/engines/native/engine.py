@@ -22,8 +22,8 @@ def fits(config: Config) -> None:
     dtype = config.rollout.engine.options.get("dtype", "policy")
     if dtype != "policy" and config.model.quantization is not None:
         raise ConfigError(
-            f"rollout.engine.dtype = {dtype!r} under model.quantization = {config.model.quantization!r}: a base of 4 bits "
-            f"has no copy in another precision; leave it out"
+            f"rollout.engine.dtype = {dtype!r} under model.quantization = {config.model.quantization!r}: a base of 4 "
+            f"bits has no copy in another precision; leave it out"
         )
 
 
