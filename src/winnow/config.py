@@ -82,6 +82,8 @@ class ModelSection(Section):
     """Whether float32 matrix products on a GPU may round their inputs to TF32, of 11 significant bits."""
     lora: LoraSection | None = None
     """Train low-rank adapters instead of the weights; absent: train the weights."""
+    quantization: Literal["nf4"] | None = None
+    """Keep the frozen linear layers below an adapter in 4 bits, "nf4" (QLoRA); needs bitsandbytes."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, more time."""
     pad_token: str | None = None
@@ -238,6 +240,8 @@ class OptimizerSection(Section):
     """Keep a float32 copy of bfloat16 weights, and change that: no update is rounded away."""
     stochastic_rounding: bool = False
     """Instead of master weights: round each update of bfloat16 weights up or down at random, right on average."""
+    moments: Literal["float32", "8bit"] = "float32"
+    """What AdamW's moments are kept in; "8bit" needs bitsandbytes."""
 
 
 class EvaluateSection(Section):

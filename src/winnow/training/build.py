@@ -156,7 +156,14 @@ def load_model(
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
     known = tokenizer if path == config.model.path else None
-    loaded = load(path, dtype=config.model.dtype, device=str(device), tokenizer=known, masters=masters)
+    loaded = load(
+        path,
+        dtype=config.model.dtype,
+        device=str(device),
+        tokenizer=known,
+        masters=masters,
+        quantization=config.model.quantization,
+    )
     if lora is None:
         return loaded
     model = add_lora(loaded.model, **lora.model_dump(), seed=config.seed)

@@ -27,6 +27,7 @@ def check_combinations(members: Members) -> None:
     """Raise ConfigError, naming key and remedy, for the first combination that cannot be meant."""
     for check in (
         _check_precision,
+        _check_bits,
         _check_engine,
         _check_presumed,
         _check_probe,
@@ -57,6 +58,22 @@ def _check_precision(members: Members) -> None:
         raise ConfigError(
             "optimizer.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
             "learning rate of 1e-6 next to all); set optimizer.stochastic_rounding = true, or leave it out"
+        )
+
+
+def _check_bits(members: Members) -> None:
+    """8-bit moments are of float32 numbers, and only weights that are not trained can have 4 bits."""
+    config = members.config
+    for key, asked in (
+        ("optimizer.moments = '8bit'", config.optimizer.moments == "8bit"),
+        ("model.quantization = 'nf4'", config.model.quantization is not None),
+    ):
+        if asked and config.model.dtype == "float64":
+            raise ConfigError(f"{key} computes in float32 at most; remove it, or set model.dtype = 'float32'")
+    if config.model.quantization is not None and config.model.lora is None:
+        raise ConfigError(
+            "model.quantization = 'nf4' without model.lora: weights of 4 bits cannot be trained, only an adapter on "
+            "them can; set a model.lora, or remove it"
         )
 
 

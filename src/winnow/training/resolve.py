@@ -116,7 +116,7 @@ def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
 
 
 def check_installed(members: Members) -> None:
-    """Raise ConfigError where the engine needs a package that is not here."""
+    """Raise ConfigError where the engine, or a precision, needs a package that is not here."""
     package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
     if package is not None and not is_installed(package):
         what = f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU)" if own else "it"
@@ -124,6 +124,15 @@ def check_installed(members: Members) -> None:
             f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here; install "
             f"{what}, or choose the engine 'native'"
         )
+    few_bits = {
+        "optimizer.moments": members.config.optimizer.moments == "8bit",
+        "model.quantization": members.config.model.quantization is not None,
+    }
+    for key, asked in few_bits.items():
+        if asked and not is_installed("bitsandbytes"):
+            raise ConfigError(
+                f"{key}: the package 'bitsandbytes' is not installed here; install winnow-rl[bnb], or remove the key"
+            )
 
 
 def is_installed(package: str) -> bool:
