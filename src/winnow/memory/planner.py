@@ -70,7 +70,5 @@ def _smaller_activations(config: Config) -> tuple[str, ...]:
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it."""
     reset = demand.config.probe.outer_reset in ("reference", "both")
-    reference = footprint.gradient_bytes(demand.model)
-    if demand.config.model.lora:
-        reference *= 2  # it is also saved beside the policy's own adapter
-    return footprint.saved_bytes(demand.model) + ("ref_logprobs" in needs and reset) * reference
+    reference = footprint.gradient_bytes(demand.model) if "ref_logprobs" in needs and reset else 0
+    return footprint.saved_bytes(demand.model) + reference
