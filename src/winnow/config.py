@@ -274,6 +274,8 @@ class CheckpointSection(Section):
     """Minutes of training between checkpoints, on top of those by `every`; 0: off."""
     keep_last: Positive = 2
     """So many newest checkpoints are kept."""
+    background: bool = True
+    """Write beside the next step, up to its first update; false: training stands still meanwhile."""
     on_signal: Literal["step", "now"] = "step"
     """What a signal that ends the run does: finish the step under way, or leave it unless it is being learned from."""
 

@@ -71,6 +71,7 @@ METRICS: dict[str, str] = {
     "seconds/verify": "waiting for verdicts after sampling ended",
     "seconds/select": "history (with the gradient norms that gvm_online asks for), selection, advantages and schedule",
     "seconds/logprobs": "old and reference log-probs",
+    "seconds/save": "waiting, before the first update, for the checkpoint that is written beside the step",
     "seconds/update": "forward, backward and optimizer",
     "seconds/sync": "handing the new weights to the engine",
     "seconds/step": "all of these",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from winnow.errors import DataError
 
+GENERATION = "generation_config.json"
 NAMES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -25,7 +26,7 @@ NAMES = (
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/*.jinja",
-    "generation_config.json",
+    GENERATION,
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import longest, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
+from winnow.training.saving import Saving
 from winnow.training.step_metrics import Parity
 from winnow.verify import Verifiers
 
@@ -58,6 +59,8 @@ class Run:
     notices: tuple[str, ...]  # what a person should know before the first step
     clock: TrainingClock
     written: int = -1  # the last step that was learned and whose rows are in the log
+    saved: Checkpoint | None = None  # the newest one that is known to be whole
+    saving: Saving = field(default_factory=Saving)
 
     @property
     def config(self) -> Config:
@@ -78,11 +81,11 @@ class Run:
         return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
 
     def close(self) -> None:
-        """End the verify workers and the engine."""
-        try:
-            self.verifiers.close()
-        finally:
-            self.engine.close()
+        """End the save under way, the verify workers and the engine."""
+        with contextlib.ExitStack() as each:
+            each.callback(self.engine.close)
+            each.callback(self.verifiers.close)
+            each.callback(self.saving.wait)  # the first to be called: the run's folder is still locked
 
 
 def build(
@@ -126,6 +129,7 @@ def build(
             devices=devices,
             notices=(*before_training(config, train, held_out), *verifiers.notices),
             clock=clock or TrainingClock(config),
+            saved=saved,
         )
         if saved is not None:
             restore(run, saved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +18,12 @@ from winnow.models.device import resolve_device
 from winnow.models.precision import set_matrix_products
 from winnow.records import StepReport
 from winnow.state import checkpoint
+from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
 from winnow.state.manifest import describe_run
 from winnow.state.resume_changes import Change, compare, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
-from winnow.training.boundary import Boundary, reached, rescued, save, untouched
+from winnow.training.boundary import Boundary, begin_save, reached, rescued, save, untouched
 from winnow.training.build import Run, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
@@ -249,15 +251,31 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
 
 
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
+    """Beside the next step. What comes of it is told when `run.saving.wait` finds that it has ended."""
+
+    def done(outcome: Callable[[], Checkpoint]) -> None:
+        with _failure_told(step, watch):
+            _tell(outcome(), watch)
+
+    with _failure_told(step, watch):
+        begin_save(run, Boundary.of(run, step), done)
+
+
+@contextmanager
+def _failure_told(step: int, watch: Watch) -> Iterator[None]:
     """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
     try:
-        _save(run, Boundary.of(run, step), watch)
+        yield
     except RunFolderError as error:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 
 def _save(run: Run, at: Boundary, watch: Watch) -> Path:
     saved = save(run, at)
+    _tell(saved, watch)
+    return saved.path
+
+
+def _tell(saved: Checkpoint, watch: Watch) -> None:
     for text in saved.notices:
         watch(Notice(text))
-    return saved.path

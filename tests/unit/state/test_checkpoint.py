@@ -10,7 +10,7 @@ import time
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -18,11 +18,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from winnow.errors import RunFolderError
 from winnow.models.published_files import published_files
 from winnow.models.save import write_model_folder
+from winnow.models.tensor_file import write_tensors
 from winnow.state import checkpoint
 
 
 def write_weights(value: float, size: int = 1000):
-    return lambda folder: save_file({"weight": torch.full((size,), value)}, folder / "model.safetensors")
+    def write(folder):
+        return {
+            "model.safetensors": write_tensors(folder / "model.safetensors", {"weight": torch.full((size,), value)})
+        }
+
+    return write
 
 
 def save(folder, step, *, keep_last=2, size=1000, **state):
