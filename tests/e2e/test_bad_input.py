@@ -88,9 +88,32 @@ KEYS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"rollout": {"engine": {"use": "vllm", "sleep": True}}, "device": "cpu"},
         ("rollout.engine.sleep: vLLM cannot sleep on a CPU",),
     ),
-    "an adapter for vLLM where there is none": (
-        {"rollout": {"engine": {"use": "vllm", "lora": "adapter"}}, "model": {"dtype": "float32"}},
-        ("rollout.engine.lora = 'adapter': there is no model.lora", "set rollout.engine.lora = 'merged'"),
+    "an adapter that vLLM would round away": (
+        {"rollout": {"engine": {"use": "vllm", "lora": "merged"}}, "model": {"dtype": "bfloat16", "lora": {"rank": 4}}},
+        ("rollout.engine.lora = 'merged' under model.dtype = 'bfloat16'", "leave it out, and the adapter is applied"),
+    ),
+    "an adapter too large for vLLM's kernels": (
+        {"rollout": {"engine": "vllm"}, "model": {"dtype": "bfloat16", "lora": {"rank": 512}}},
+        ("model.lora.rank = 512: vLLM applies adapters up to rank 256; lower the rank",),
+    ),
+    "4 bits that would be trained": (
+        {"model": {"quantization": "nf4"}},
+        ("model.quantization = 'nf4' without model.lora", "set a model.lora, or remove it"),
+    ),
+    "4 bits in float64": (
+        {"model": {"quantization": "nf4", "lora": {"rank": 4}, "dtype": "float64"}},
+        ("model.quantization = 'nf4' computes in float32 at most", "set model.dtype = 'float32'"),
+    ),
+    "4 bits in another precision": (
+        {
+            "model": {"quantization": "nf4", "lora": {"rank": 4}},
+            "rollout": {"engine": {"use": "native", "dtype": "bfloat16"}},
+        },
+        ("rollout.engine.dtype = 'bfloat16' under model.quantization = 'nf4'", "leave it out"),
+    ),
+    "8-bit moments of float64": (
+        {"model": {"dtype": "float64"}, "optimizer": {"moments": "8bit"}},
+        ("optimizer.moments = '8bit' computes in float32 at most",),
     ),
     "less than no memory": (
         {"rollout": {"engine": {"use": "native", "key_value_mb": -5}}},

@@ -24,7 +24,7 @@ def test_after_every_update_it_samples_what_is_trained(train, temperature):
     assert np.ptp(metric(reports, "policy/entropy")) > 0.01  # the updates changed what is sampled
 
 
-@pytest.mark.parametrize("lora", ["merged", "adapter"])
+@pytest.mark.parametrize("lora", ["auto", "merged", "adapter"])
 def test_with_an_adapter_it_samples_what_is_trained(train, lora):
     reports = train(steps=3, engine={"lora": lora}, model={"lora": {"rank": 4}}, optimizer={"learning_rate": 1e-2})
     assert (metric(reports, "policy/logprob_gap_max") < TOLERANCE).all()

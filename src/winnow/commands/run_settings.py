@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, Member, dump
+from winnow.config import Config, SelectSection, dump
 from winnow.config_file import merge, override, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.report.text import safe
@@ -21,8 +21,8 @@ EVERY = 10**9  # problems: more than any task has
 # In the place of what only training reads.
 _UNTRAINED = MappingProxyType(
     {
-        **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss")},
-        "select": (Member(use="all"),),
+        **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
+        "select": (SelectSection(use="all"),),
         "terms": (),
     }
 )
@@ -110,10 +110,10 @@ def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
 
 
 def _evaluated(config: Config) -> Config:
-    """Without what only training reads, so that it is neither looked up nor imported; and without an adapter, as a
-    model folder holds the merged model.
+    """Without what only training reads, so that it is neither looked up nor imported; and without an adapter and what
+    it was trained on, as a model folder holds the merged model.
     """
-    model = config.model.model_copy(update={"lora": None})
+    model = config.model.model_copy(update={"lora": None, "quantization": None})
     return config.model_copy(update={"model": model, **_UNTRAINED})
 
 

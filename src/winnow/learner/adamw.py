@@ -7,24 +7,26 @@ precision are trained.
 
 bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate: at 1e-6 next to all of
 them would be rounded away. Gradients of 16-bit parameters are summed over micro-batches in float32 for the same reason,
-and the moments are float32 throughout.
+and the moments are float32, or, where 8 bits are asked for, computed in float32 (moments.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from winnow import seeds
+from winnow.learner.moments import from_tensors, to_tensors
 from winnow.seeds import SeedName
 
 State = dict[str, dict[str, Tensor]]  # by the parameter's name and the moment's
 
 
 class AdamW:
-    """torch's, on parameters of float32 or float64."""
+    """torch's or bitsandbytes', on parameters of float32 or float64."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
         """`make` is given a list of parameters, and makes the optimizer that changes them."""
@@ -60,12 +62,16 @@ class AdamW:
 
     def state(self) -> State:
         """What a resume needs besides the parameters. The tensors are the live ones."""
-        return {name: dict(self._adamw.state.get(weight, {})) for name, weight in self._weights.items()}
+        return {name: to_tensors(self._adamw.state.get(weight, {})) for name, weight in self._weights.items()}
 
     def load_state(self, state: State) -> None:
         """Continue where `state` was taken."""
         numbers = {name: number for number, name in enumerate(self._weights)}
-        saved = {numbers[name]: moments for name, moments in state.items() if moments}
+        saved = {
+            numbers[name]: from_tensors(moments, self._weights[name].device)
+            for name, moments in state.items()
+            if moments
+        }
         self._adamw.load_state_dict({**self._adamw.state_dict(), "state": saved})
 
 
@@ -126,7 +132,7 @@ class RoundedAdamW:
         self._parameters = dict(parameters)
         self._make, self._seed = make, seed
         self._sums = {name: Summed() for name in parameters}
-        self._state: State = {}
+        self._state: dict[str, dict[str, Any]] = {}  # by name, as the optimizer has it
         for name, parameter in parameters.items():
             _sum_into(self._sums[name], parameter)
 
@@ -159,13 +165,12 @@ class RoundedAdamW:
 
     def state(self) -> State:
         """See `AdamW`."""
-        return {name: dict(moments) for name, moments in self._state.items()}
+        return {name: to_tensors(moments) for name, moments in self._state.items()}
 
     def load_state(self, state: State) -> None:
         """See `AdamW`."""
         self._state = {
-            name: {key: value.to(self._parameters[name].device) for key, value in moments.items()}
-            for name, moments in state.items()
+            name: from_tensors(moments, self._parameters[name].device) for name, moments in state.items() if moments
         }
 
     @torch.no_grad()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import RunFolderError
-from winnow.learner.adamw import AdamW, MasterAdamW, RoundedAdamW, Rule, State
+from winnow.learner.adamw import MASTER, AdamW, MasterAdamW, RoundedAdamW, Rule, State
+from winnow.learner.moments import Moments, adamw, saved_shape
 from winnow.seeds import SeedName
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -33,7 +33,7 @@ class Optimizer:
 
     `warmup_updates` and `total_updates` count updates, skipped ones included; `total_updates` is where a decaying
     schedule reaches zero. Of 16-bit parameters float32 `masters` are trained, which are taken over; without them
-    updates are rounded at random, by numbers that `seed` gives.
+    updates are rounded at random, by numbers that `seed` gives. `moments` says what AdamW's are kept in (moments.py).
     """
 
     def __init__(
@@ -50,8 +50,10 @@ class Optimizer:
         total_updates: int,
         masters: Mapping[str, Tensor] = MappingProxyType({}),
         seed: tuple[SeedName, ...] = (),
+        moments: Moments = "float32",
     ) -> None:
-        make = partial(torch.optim.AdamW, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        make = adamw(moments, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay)
+        self._moments: Moments = moments
         self._adamw = _rule(parameters, make, masters, seed)
         self._base_rate = learning_rate
         self._max_grad_norm = max_grad_norm
@@ -121,12 +123,15 @@ class Optimizer:
         shape = self._adamw.shape(name)
         if shape is None:
             problem = f"has {name!r}, which is not trained now"
-        elif key != "step" and value.shape != shape:
-            problem = f"has {name!r} of shape {tuple(value.shape)}, the model has {tuple(shape)}"
+        elif (wanted := shape if key == MASTER else saved_shape(self._moments, key, shape)) is None:
+            problem = f"has {key!r} of {name!r}, which is none of optimizer.moments = {self._moments!r}"
+        elif value.shape != wanted:
+            problem = f"has {name!r} of shape {tuple(value.shape)}, the model has {tuple(wanted)}"
         else:
             return
         raise RunFolderError(
-            f"the saved optimizer {problem}; resume with the model and the adapters that the run started with"
+            f"the saved optimizer {problem}; resume with the model, the adapters and the moments that the run started "
+            f"with"
         )
 
 

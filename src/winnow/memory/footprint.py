@@ -10,15 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
+import torch
 from torch import nn
 
 from winnow.models.adapter import down_projections, plain_model
+from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
 
 CHUNK_TOKENS = 4096  # whose logits exist at once, at most
 CHUNK_LOGITS = 2**26  # that exist at once: 441 tokens of a vocabulary of 151,936
 EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
+PACKED = torch.uint8  # two numbers of 4 bits
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
@@ -31,8 +34,15 @@ def chunk_tokens(model: nn.Module) -> int:
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Of every parameter, in its own precision; tied ones count once."""
-    return sum(p.numel() * p.element_size() for p in model.parameters())
+    """Of every parameter, in its own precision, or, of 4 bits, in that it computes in; tied ones count once."""
+    item: int = 2 * plain_model(model).dtype.itemsize
+    return sum(p.numel() * (item if p.dtype == PACKED else p.element_size()) for p in model.parameters())
+
+
+def unpacked_bytes(model: nn.Module) -> int:
+    """Of the largest matrix of 4 bits, in the precision it computes in: one at a time exists in it."""
+    item: int = 2 * plain_model(model).dtype.itemsize
+    return item * max((p.numel() for p in model.parameters() if p.dtype == PACKED), default=0)
 
 
 def gradient_bytes(model: nn.Module) -> int:
@@ -46,9 +56,12 @@ def master_bytes(model: nn.Module) -> int:
     return sum(p.numel() * EXACT_BYTES for p in trained)
 
 
-def optimizer_bytes(model: nn.Module) -> int:
-    """AdamW's two moments, as exact as the gradients."""
-    return 2 * gradient_bytes(model) + STEP_BYTES * sum(p.requires_grad for p in model.parameters())
+def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
+    """AdamW's two moments: as exact as the gradients, or, in tensors large enough, of 8 bits and a scale per block."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not eight_bit:
+        return 2 * gradient_bytes(model) + STEP_BYTES * len(trained)
+    return sum(2 * _moment_bytes(p.numel()) + STEP_BYTES for p in trained)
 
 
 def unsummed_bytes(model: nn.Module) -> int:
@@ -57,9 +70,10 @@ def unsummed_bytes(model: nn.Module) -> int:
     return max((p.numel() * p.element_size() for p in trained), default=0)
 
 
-def saved_bytes(model: nn.Module, *, masters: bool) -> int:
+def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:
     """On the disk: every parameter once, with an adapter also merged, the optimizer's moments, and `masters`."""
-    return parameter_bytes(model) + optimizer_bytes(model) + (master_bytes(model) if masters else 0)
+    saved = parameter_bytes(model) + optimizer_bytes(model, eight_bit=eight_bit)
+    return saved + (master_bytes(model) if masters else 0)
 
 
 def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
@@ -116,6 +130,11 @@ def head(model: nn.Module) -> nn.Parameter:
     """[V, H] of the output layer."""
     weight: nn.Parameter = plain_model(model).get_output_embeddings().weight
     return weight
+
+
+def _moment_bytes(numbers: int) -> int:
+    """Of an 8-bit moment of a tensor."""
+    return EXACT_BYTES * numbers if numbers < LEAST_8BIT else numbers + EXACT_BYTES * -(-numbers // MOMENT_BLOCK)
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,27 @@ def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     config, model, device = demand.config, demand.model, demand.device
     weights, gradients = weight_bytes(model), footprint.gradient_bytes(model)
     adapter = () if config.model.lora else ("train a model.lora",)
-    reduced = () if config.model.dtype == "bfloat16" else ("train a model.lora on model.dtype = 'bfloat16'",)
-    yield MemoryPart("weights", weights, "always", device, reduced)
+    yield MemoryPart("weights", weights, "always", device, _smaller_weights(config))
+    if config.model.quantization is not None:
+        yield MemoryPart("one matrix unpacked", footprint.unpacked_bytes(model), "always", device)
     if keeps_masters(config):
         rounding = "set optimizer.master_weights = false and stochastic_rounding = true"
         yield MemoryPart("master weights", footprint.master_bytes(model), "always", device, (*adapter, rounding))
-    yield MemoryPart("optimizer", footprint.optimizer_bytes(model), "always", device, adapter)
+    eight_bit = config.optimizer.moments == "8bit"
+    fewer = () if eight_bit or config.model.dtype == "float64" else ("set optimizer.moments = '8bit'",)
+    moments = footprint.optimizer_bytes(model, eight_bit=eight_bit)
+    yield MemoryPart("optimizer", moments, "always", device, (*adapter, *fewer))
     if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
         yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
     yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
+
+
+def _smaller_weights(config: Config) -> tuple[str, ...]:
+    if config.model.quantization is not None:
+        return ()
+    base = "a model.lora on model.dtype = 'bfloat16'"
+    whole = () if config.model.dtype == "bfloat16" else (f"train {base}",)
+    return (*whole, f"train {base} with model.quantization = 'nf4'")
 
 
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
@@ -60,5 +72,6 @@ def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     reference = footprint.parameter_bytes(demand.model)
     if demand.config.model.lora:  # it is also saved beside the policy's own adapter
         reference = 2 * footprint.gradient_bytes(demand.model)
-    saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config))
+    eight_bit = demand.config.optimizer.moments == "8bit"
+    saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config), eight_bit=eight_bit)
     return saved + ("ref_logprobs" in needs and reset) * reference

@@ -6,11 +6,13 @@ of parameters. Elsewhere weights go by the names that the plain model has, or by
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -20,6 +22,8 @@ from torch import Tensor, nn
 
 from winnow import seeds
 from winnow.errors import ConfigError, RunFolderError
+from winnow.models.bnb import dtype_of, exact, has_4_bits, is_scale, meant
+from winnow.models.tensor_file import write_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TRAINED = "default"  # peft's name of a model's first adapter
@@ -89,28 +93,60 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         )
 
 
-def save_adapter(model: Any, folder: Path) -> None:
-    """Write the adapters alone, as peft does."""
-    model.save_pretrained(folder, save_embedding_layers=False)
+def save_adapter(model: Any, folder: Path) -> str:
+    """Write the adapter that is trained, alone, in peft's two files. Returns the SHA-256 of that of its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = copy.copy(model.peft_config[TRAINED])
+    config.inference_mode = True  # as peft saves it: who loads the folder says what to train
+    config.save_pretrained(folder)
+    return write_tensors(folder / ADAPTER_WEIGHTS, adapter_weights(model), metadata={"format": "pt"})
 
 
 def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Of tensors by the names that they have in `plain_model`, those of the plain model, by its own names."""
-    return ((name.replace(".base_layer.", "."), tensor) for name, tensor in named if ".lora_" not in name)
+    own = ((name, tensor) for name, tensor in named if ".lora_" not in name and not is_scale(name))
+    return ((name.replace(".base_layer.", "."), tensor) for name, tensor in own)
 
 
-@torch.no_grad()
-def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each weight that the active adapter changes as it is with the adapter added in: W + (alpha / rank) B A, in W's
-    precision and on its device, by the name that it has in the plain model.
+def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+    """What makes each weight that the trained adapter changes as it is with that adapter added in, by the name that it
+    has in the plain model: W + (alpha / rank) B A, summed in float32 at least and rounded once to W's precision, on W's
+    device. Of a base of 4 bits, W is what they mean, and every matrix of 4 bits is among them.
 
     They are made one by one, beside the model: merging in place and undoing it would not give W back bit by bit.
     """
-    for name, module in plain_model(model).named_modules():
-        if hasattr(module, "get_delta_weight"):
-            weight = module.get_base_layer().weight
-            change = sum(module.get_delta_weight(adapter) for adapter in module.active_adapters)
-            yield f"{name}.weight", (weight + change).to(weight.dtype)
+    adapted = {name: m for name, m in plain_model(model).named_modules() if hasattr(m, "get_delta_weight")}
+    return {**unpacks(model), **{f"{name}.weight": partial(_merged, module) for name, module in adapted.items()}}
+
+
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The weights of `merges`, one after another."""
+    return ((name, merge()) for name, merge in merges(model).items())
+
+
+def drawn(model: nn.Module) -> dict[str, Tensor]:
+    """The shape of each matrix of 4 bits as the plain one that it means, on the meta device."""
+    plain = plain_names(plain_model(model).named_parameters())
+    return {name: meant(weight) for name, weight in plain if has_4_bits(weight)}
+
+
+def unpacks(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+    """What makes each matrix of 4 bits a plain one, in the precision that it computes in, without an adapter."""
+    plain = plain_names(plain_model(model).named_parameters())
+    return {name: partial(_rounded, weight) for name, weight in plain if has_4_bits(weight)}
+
+
+@torch.no_grad()
+def _merged(module: Any) -> Tensor:
+    weight: Tensor = module.get_base_layer().weight
+    wide = torch.promote_types(dtype_of(weight), torch.float32)
+    merged: Tensor = exact(weight).to(wide) + module.get_delta_weight(TRAINED).to(wide)
+    return merged.to(dtype_of(weight))
+
+
+@torch.no_grad()
+def _rounded(weight: Tensor) -> Tensor:
+    return exact(weight).to(dtype_of(weight))
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:

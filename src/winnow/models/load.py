@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.models.bnb import load_in_nf4, settle
 from winnow.models.model_folder import settings_folder, weights_folder
+from winnow.models.published_files import published_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # which imports all that computes: seconds that reading settings can save
@@ -34,6 +36,7 @@ class Loaded:
     model: PreTrainedModel  # eval mode, no dropout in either mode, on its device
     tokenizer: Any
     stop_tokens: tuple[int, ...]  # ids that end a rollout, ascending
+    files: Mapping[str, bytes]  # of tokenizer and generation settings, as published: what a checkpoint takes along
     masters: Mapping[str, Tensor] = field(default_factory=dict)  # float32, what 16-bit parameters were rounded from
 
 
@@ -59,12 +62,19 @@ def describe(path: str) -> Description:
 
 
 def load(
-    path: str, *, dtype: str = "float32", device: str = "cpu", tokenizer: Any = None, masters: bool = False
+    path: str,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    tokenizer: Any = None,
+    masters: bool = False,
+    quantization: Literal["nf4"] | None = None,
 ) -> Loaded:
     """Tokenizer, weights and stop tokens, checked in that order. Raises DataError or ConfigError naming the remedy.
 
     `tokenizer` is the one of this path where it has been loaded already. With `masters`, the parameters are kept in
-    float32 too, as the files have them, before they are rounded to `dtype`.
+    float32 too, as the files have them, before they are rounded to `dtype`. With `quantization`, linear layers but the
+    output layer are in 4 bits, which what the files have in `dtype` is rounded to.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
@@ -75,9 +85,14 @@ def load(
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
-    model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
+    if quantization is None:
+        model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
+    else:
+        model = _weights(path, config, DTYPES[dtype], **load_in_nf4(DTYPES[dtype], device)).eval()
+        settle(model)
     exact = _rounded(model, DTYPES[dtype]) if masters else {}
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), masters=exact)
+    files = published_files(settings_folder(path))
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), files=files, masters=exact)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -137,7 +152,7 @@ def ends(path: str, tokenizer: Any) -> tuple[int, ...]:
     return tuple(token for token in stop_tokens(tokenizer, generation) if 0 <= token < config.vocab_size)
 
 
-def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
+def _weights(path: str, config: Any, dtype: torch.dtype, **more: Any) -> Any:
     model, report = _read(
         path,
         "weights",
@@ -149,6 +164,7 @@ def _weights(path: str, config: Any, dtype: torch.dtype) -> Any:
         use_safetensors=True,
         **NO_CODE,
         output_loading_info=True,
+        **more,
     )
     if missing := sorted(report["missing_keys"]):
         raise DataError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
 from winnow.errors import DataError
+from winnow.models.bnb import drawn_in_4_bits
 from winnow.models.load import DTYPES, read_config
 from winnow.models.skeleton import Skeleton, skeleton
 
@@ -17,22 +18,27 @@ if TYPE_CHECKING:
     MetaModel: TypeAlias = PreTrainedModel | Skeleton  # parameters, buffers, settings, and an output layer
 
 
-def meta_model(path: str, *, dtype: str, adaptable: bool = False) -> MetaModel:
+def meta_model(
+    path: str, *, dtype: str, adaptable: bool = False, quantization: Literal["nf4"] | None = None
+) -> MetaModel:
     """The model on the meta device: it can be measured, and takes no memory. Raises DataError where there are no
     settings, or none that make a causal language model.
 
     `adaptable`: of transformers' own modules, which an adapter goes on. They take seconds to import, and are used
-    without that only for a family that `skeleton` does not know.
+    without that only for a family that `skeleton` does not know. `quantization` presumes it.
     """
     config = read_config(path)
     try:
         made = None if adaptable else skeleton(config, DTYPES[dtype])
-        return _by_transformers(config, DTYPES[dtype]) if made is None else made
+        made = _by_transformers(config, DTYPES[dtype]) if made is None else made
     except Exception as error:  # every family's own
         raise DataError(
             f"model.path: transformers makes no causal language model of config.json of {path!r}; it said: "
             f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
+    if quantization is not None:
+        drawn_in_4_bits(made)
+    return made
 
 
 def _by_transformers(config: Any, dtype: torch.dtype) -> PreTrainedModel:

@@ -22,11 +22,13 @@ def set_matrix_products(*, tf32: bool) -> None:
 
 def in_words(config: Config, device: str) -> str:
     """For a person: what is computed, kept and summed in which precision."""
-    dtype = config.model.dtype
+    dtype, few = config.model.dtype, config.optimizer.moments == "8bit"
+    base = "" if config.model.quantization is None else " on a base of 4 bits (nf4)"
     if dtype != "bfloat16":
         products = f" with TF32 {'on' if config.model.tf32 else 'off'}"
-        return dtype + (products if device.startswith("cuda") and dtype == "float32" else "")
+        shown = products if device.startswith("cuda") and dtype == "float32" else ""
+        return f"{dtype}{shown}{base}{'; moments in 8 bits' if few else ''}"
     if config.model.lora is not None:
-        return "bfloat16, the adapter in float32"
+        return f"bfloat16{base}, the adapter in float32{', its moments in 8 bits' if few else ''}"
     kept = "float32 masters" if config.optimizer.master_weights else "updates rounded at random"
-    return f"bfloat16, {kept}; gradients and moments in float32"
+    return f"bfloat16, {kept}; gradients{' in float32, moments in 8 bits' if few else ' and moments in float32'}"

@@ -14,7 +14,7 @@ from winnow.errors import RunFolderError
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy", "safetensors", "vllm")
+PACKAGES = ("winnow-rl", "torch", "transformers", "tokenizers", "peft", "numpy", "safetensors", "vllm", "bitsandbytes")
 
 
 def describe_run(

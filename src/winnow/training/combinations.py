@@ -27,10 +27,12 @@ def check_combinations(members: Members) -> None:
     """Raise ConfigError, naming key and remedy, for the first combination that cannot be meant."""
     for check in (
         _check_precision,
+        _check_bits,
         _check_engine,
         _check_presumed,
         _check_probe,
         _check_keep,
+        _check_chunks,
         _check_values,
         _check_limits,
         _check_reset,
@@ -56,6 +58,22 @@ def _check_precision(members: Members) -> None:
         raise ConfigError(
             "optimizer.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
             "learning rate of 1e-6 next to all); set optimizer.stochastic_rounding = true, or leave it out"
+        )
+
+
+def _check_bits(members: Members) -> None:
+    """8-bit moments are of float32 numbers, and only weights that are not trained can have 4 bits."""
+    config = members.config
+    for key, asked in (
+        ("optimizer.moments = '8bit'", config.optimizer.moments == "8bit"),
+        ("model.quantization = 'nf4'", config.model.quantization is not None),
+    ):
+        if asked and config.model.dtype == "float64":
+            raise ConfigError(f"{key} computes in float32 at most; remove it, or set model.dtype = 'float32'")
+    if config.model.quantization is not None and config.model.lora is None:
+        raise ConfigError(
+            "model.quantization = 'nf4' without model.lora: weights of 4 bits cannot be trained, only an adapter on "
+            "them can; set a model.lora, or remove it"
         )
 
 
@@ -94,11 +112,26 @@ def _check_keep(members: Members) -> None:
     rollouts = members.config.rollout.rollouts_per_prompt
     for member in members.config.select if members.config.allocate.use == "uniform" else ():
         keep = member.options.get("keep_per_prompt")
-        if isinstance(keep, int) and keep > rollouts:
+        of, key = min((rollouts, "rollout.rollouts_per_prompt"), (member.chunk or rollouts, "select.chunk"))
+        if isinstance(keep, int) and keep > of:
             raise ConfigError(
-                f"select.keep_per_prompt = {keep} is above rollout.rollouts_per_prompt = {rollouts}: nothing would "
-                f"ever be dropped; lower it to at most {rollouts}, or sample more"
+                f"select.keep_per_prompt = {keep} is above {key} = {of}: nothing would ever be dropped; lower it to at "
+                f"most {of}, or raise {key}"
             )
+
+
+def _check_chunks(members: Members) -> None:
+    """Where a chunk changes nothing, it would be ignored without a word."""
+    config = members.config
+    selectors = zip(members.selectors, config.select, strict=True)
+    useless = [f"select = {s.name!r}" for s, said in selectors if said.chunk and s.traits.size != "exact"]
+    if config.advantage.chunk and not members.group_baseline:
+        useless.append(f"advantage = {members.advantage.name!r}")
+    if useless:
+        raise ConfigError(
+            f"{useless[0]} does not compare the rollouts of a prompt with each other, so `chunk` would change nothing; "
+            f"remove it"
+        )
 
 
 def _check_values(members: Members) -> None:

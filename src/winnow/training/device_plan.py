@@ -28,7 +28,12 @@ def plan_devices(
     weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
     """
     config, lora = members.config, members.config.model.lora
-    model = meta_model(config.model.path, dtype=config.model.dtype, adaptable=lora is not None)
+    model = meta_model(
+        config.model.path,
+        dtype=config.model.dtype,
+        adaptable=lora is not None,
+        quantization=config.model.quantization,
+    )
     if lora is not None:
         model = cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
     engine = members.engine

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
+from winnow.errors import ConfigError
 from winnow.memory.demand import Demand
 from winnow.registry import register
 
 if TYPE_CHECKING:
     from winnow.memory.plan import MemoryPart
+
+
+def fits(config: Config) -> None:
+    """Refuse a copy in another precision of a base that is packed. Raises ConfigError."""
+    dtype = config.rollout.engine.options.get("dtype", "policy")
+    if dtype != "policy" and config.model.quantization is not None:
+        raise ConfigError(
+            f"rollout.engine.dtype = {dtype!r} under model.quantization = {config.model.quantization!r}: a base of 4 "
+            f"bits has no copy in another precision; leave it out"
+        )
 
 
 def job(demand: Demand) -> str:
@@ -26,7 +38,7 @@ def memory(demand: Demand) -> Iterable[MemoryPart]:
     return parts(demand)
 
 
-@register("engine", memory=memory, job=job, may_change=("key_value_mb",))
+@register("engine", fits=fits, memory=memory, job=job, may_change=("key_value_mb",))
 def native(
     context: EngineContext,
     *,

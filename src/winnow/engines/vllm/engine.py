@@ -16,7 +16,7 @@ from pydantic import Field
 
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.vllm.settings import DTYPES, NO_SLEEP, VllmSettings, kernel_rank
+from winnow.engines.vllm.settings import DTYPES, NO_SLEEP, VllmSettings, beside, kernel_rank
 from winnow.errors import ConfigError
 from winnow.memory.demand import Demand
 from winnow.registry import register
@@ -34,13 +34,11 @@ def fits(config: Config) -> None:
     check(config.model.dtype, process=options.get("process", "inside"), device=options.get("device"))
     if options.get("sleep") and config.device == "cpu":
         raise ConfigError(NO_SLEEP)
-    if options.get("lora") == "adapter":
-        if lora is None:
-            raise ConfigError(
-                "rollout.engine.lora = 'adapter': there is no model.lora to serve; set one, or set "
-                "rollout.engine.lora = 'merged'"
-            )
-        kernel_rank(lora.rank)
+    if lora is not None:
+        how = options.get("lora", "auto")
+        check_merge(config.model.dtype, how)
+        if beside(how, config.model.dtype):
+            kernel_rank(lora.rank)
 
 
 def job(demand: Demand) -> str:
@@ -67,7 +65,7 @@ def vllm(
     *,
     process: Literal["inside", "own"] = "inside",
     device: Cuda | None = None,
-    lora: Literal["merged", "adapter"] = "merged",
+    lora: Literal["auto", "merged", "adapter"] = "auto",
     tensor_parallel: Annotated[int, Field(gt=0)] = 1,
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5,
     key_value_gib: Annotated[float, Field(gt=0)] | None = None,
@@ -80,6 +78,7 @@ def vllm(
     from winnow.engines.process.engine import second_process
     from winnow.engines.vllm.served import FromPolicy, describe
     from winnow.engines.vllm.server import VllmEngine
+    from winnow.models.adapter import has_adapter, plain_model
 
     settings = VllmSettings(
         tensor_parallel=tensor_parallel,
@@ -88,11 +87,15 @@ def vllm(
         compiled=compiled,
         sleep=sleep,
     )
+    dtype, adapted = str(plain_model(context.model).dtype).removeprefix("torch."), has_adapter(context.model)
+    check(dtype, process=process, device=device)
+    if adapted:
+        check_merge(dtype, lora)
+    adapter = adapted and beside(lora, dtype)
     with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # read once, at the start
-        served = describe(context, Path(folder), adapter=lora == "adapter")
-        check(served.dtype, process=process, device=device)
+        served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
-            return FromPolicy(VllmEngine(served, settings), context.model, adapter=lora == "adapter")
+            return FromPolicy(VllmEngine(served, settings), context.model, adapter=adapter)
         elsewhere = second_process(
             "winnow.engines.vllm.server:VllmEngine",
             {"served": served, "settings": settings},
@@ -100,7 +103,7 @@ def vllm(
             start_seconds=start_seconds,
             environment=visible(device, tensor_parallel),
         )
-        return FromPolicy(elsewhere, context.model, adapter=lora == "adapter")
+        return FromPolicy(elsewhere, context.model, adapter=adapter)
 
 
 def check(dtype: str, *, process: str, device: str | None) -> None:
@@ -113,6 +116,16 @@ def check(dtype: str, *, process: str, device: str | None) -> None:
     if dtype not in DTYPES:
         raise ConfigError(
             f"model.dtype = {dtype!r}: vLLM samples in float32 or bfloat16; choose one of them, or the engine 'native'"
+        )
+
+
+def check_merge(dtype: str, lora: str) -> None:
+    """Refuse to merge an adapter where that would round it away. Raises ConfigError."""
+    if lora == "merged" and dtype == "bfloat16":
+        raise ConfigError(
+            "rollout.engine.lora = 'merged' under model.dtype = 'bfloat16' would round the adapter away, most of it as "
+            "long as it is small, and vLLM would sample another policy than the one that is trained; leave it out, and "
+            "the adapter is applied beside the base, or set model.dtype = 'float32'"
         )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB
+from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, beside
 from winnow.memory.demand import Demand
+from winnow.memory.footprint import parameter_bytes
 from winnow.memory.plan import MemoryPart, Phase
 from winnow.memory.usage import capacity
 from winnow.models.meta import weight_bytes
@@ -17,10 +18,11 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     """vLLM takes a share of each of its devices, for weights, keys and values together, unless `key_value_gib` sets the
     latter. Weights reach a process of its own through shared memory of their size.
     """
-    options, weights = demand.options, weight_bytes(demand.model)
+    options, packed = demand.options, demand.config.model.quantization is not None
+    weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # it computes with plain ones
     for device in _devices(_first_device(demand), options["tensor_parallel"]):
         yield from _on_device(demand, device, weights)
-    if demand.config.model.lora is not None and options["lora"] == "merged":
+    if demand.config.model.lora is not None and not beside(options["lora"], demand.config.model.dtype):
         yield MemoryPart("merged weights", weights, "generate", demand.device)
     if options["process"] == "own":
         yield MemoryPart("hand-over", weights, "always", "cpu")

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from winnow.engines.base import Engine, EngineContext, OnRollout
 from winnow.engines.weight_versions import check_names
-from winnow.errors import ConfigError
 from winnow.models.adapter import (
     adapter_config,
     adapter_weights,
-    has_adapter,
     merged_weights,
     plain_model,
     plain_names,
+    unpacks,
 )
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -94,16 +93,15 @@ class FromPolicy:
         if not self._adapter:
             return served_weights(self._model, {})
         base = {name: parameter.detach() for name, parameter in _plain_parameters(self._model)}
-        return {**base, **adapter_weights(self._model)}
+        unpacked = {name: unpack() for name, unpack in unpacks(self._model).items()}
+        return {**base, **unpacked, **adapter_weights(self._model)}
 
 
 def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> Served:
     """Write the policy's settings into a folder, and say what else a server must know.
 
-    With `adapter`, the policy's adapter is served beside the plain model. Raises ConfigError where it has none.
+    With `adapter`, the policy's adapter is served beside the plain model.
     """
-    if adapter and not has_adapter(context.model):
-        raise ConfigError("rollout.engine.lora = 'adapter', but no model.lora is trained; set one, or leave this out")
     model = plain_model(context.model)
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]

@@ -23,11 +23,18 @@ class VllmSettings:
     sleep: bool = False
 
 
+def beside(lora: str, dtype: str) -> bool:
+    """Whether an adapter is applied beside the base, instead of merged into it. By "auto" it is where merging would
+    round: in bfloat16, of 8 significant bits, most of what a small adapter changes is lost.
+    """
+    return lora == "adapter" or (lora == "auto" and dtype == "bfloat16")
+
+
 def kernel_rank(rank: int) -> int:
     """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
     if rank > LORA_RANKS[-1]:
         raise ConfigError(
-            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; set "
-            f"rollout.engine.lora = 'merged', or lower the rank"
+            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; lower the rank, choose the "
+            f"engine 'native', or, on a base of float32, set rollout.engine.lora = 'merged'"
         )
     return next(known for known in LORA_RANKS if known >= rank)

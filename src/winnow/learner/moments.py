@@ -1,0 +1,61 @@
+"""AdamW's moments in two precisions: float32 by torch, or 8 bits by bitsandbytes (Dettmers et al. 2022, arXiv
+2110.02861), in blocks of 256 numbers with a scale each; there tensors of fewer than 4,096 numbers keep float32 moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK, bitsandbytes
+
+Moments = Literal["float32", "8bit"]
+
+FLOAT32_KEYS = ("step", "exp_avg", "exp_avg_sq")  # of torch's state of a parameter
+EIGHT_BIT_KEYS = ("step", "state1", "state2", "absmax1", "absmax2")  # of bitsandbytes', scales where there are blocks
+
+
+def adamw(moments: Moments, **options: Any) -> Callable[..., torch.optim.Optimizer]:
+    """What makes an AdamW of a list of parameters; `options` are torch's."""
+    if moments == "8bit":
+        return partial(bitsandbytes().optim.AdamW8bit, **options, min_8bit_size=LEAST_8BIT)
+    return partial(torch.optim.AdamW, **options, fused=True)
+
+
+def to_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """An optimizer's state of one parameter, for safetensors: bitsandbytes counts updates in an integer, and the tables
+    of what its codes mean are the same for all parameters.
+    """
+    tensors = {key: value for key, value in state.items() if isinstance(value, Tensor) and not key.startswith("qmap")}
+    if isinstance(step := state.get("step"), int):
+        tensors["step"] = torch.tensor(step, dtype=torch.float32)
+    return tensors
+
+
+def from_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Any]:
+    """The state that `to_tensors` was given."""
+    state: dict[str, Any] = {key: value.to(device) for key, value in tensors.items()}
+    if "state1" in state:
+        state["step"] = int(state["step"].item())
+    if "absmax1" in state:
+        state |= {"qmap1": _codes(device, signed=True), "qmap2": _codes(device, signed=False)}
+    return state
+
+
+def saved_shape(moments: Moments, key: str, shape: torch.Size) -> torch.Size | None:
+    """Of the tensor `key` of a parameter of a shape; None where such moments have no such tensor."""
+    if key not in (EIGHT_BIT_KEYS if moments == "8bit" else FLOAT32_KEYS):
+        return None
+    if key == "step":
+        return torch.Size([])
+    return torch.Size([-(-shape.numel() // MOMENT_BLOCK)]) if key.startswith("absmax") else shape
+
+
+@cache
+def _codes(device: torch.device, *, signed: bool) -> Tensor:
+    codes: Tensor = bitsandbytes().functional.create_dynamic_map(signed=signed)
+    return codes.to(device)

@@ -1,0 +1,70 @@
+"""Runs on a base of 4 bits and with moments of 8 bits: what they leave behind, and how they go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import winnow
+
+pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])")
+
+QLORA = {"lora": {"rank": 32}, "quantization": "nf4"}
+
+
+def settings(output: Path, *, steps: int = 3, dtype: str = "float32", engine: str = "native", **model: object) -> dict:
+    return {
+        "output": str(output),
+        "steps": steps,
+        "device": "cpu",
+        "threads": 1,
+        "model": {"path": "bundled", "dtype": dtype, **QLORA, **model},
+        "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 8, "engine": engine},
+        "evaluate": {"problems": 2, "rollouts_per_prompt": 1},
+        "select": "all",
+        "terms": [{"use": "kl", "coefficient": 0.01}],
+        "checkpoint": {"every": 0},
+        "optimizer": {"learning_rate": 1e-2, "moments": "8bit"},
+        "verify": {"workers": 0},
+        "reward": half_of_the_tokens,
+    }
+
+
+def half_of_the_tokens(prompt, rollout):
+    """Differs between rollouts, so that every group teaches."""
+    return float((rollout.tokens % 2 == 0).mean() + 0.01 * len(rollout.tokens))
+
+
+def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    saved = folder / "checkpoints" / f"step-{step:06}"
+    files = ("model.safetensors", "trainer.safetensors", "adapter/adapter_model.safetensors")
+    return {f"{file}: {name}": value for file in files for name, value in load_file(saved / file).items()}
+
+
+@pytest.mark.parametrize(("dtype", "engine"), [("float32", "native"), ("bfloat16", "hf")])
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path, dtype, engine):
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    result = winnow.train(**settings(straight, dtype=dtype, engine=engine))
+    winnow.train(**settings(resumed, steps=1, dtype=dtype, engine=engine))
+    winnow.train(**settings(resumed, dtype=dtype, engine=engine), resume=True)
+    one, other = tensors(straight, 3), tensors(resumed, 3)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+    assert {one[name].dtype for name in one if name.endswith("/state1")} == {torch.uint8, torch.float32}
+    rows = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
+    alarms = [row["policy/parity_alarm"] for row in rows if "policy/parity_alarm" in row]
+    assert alarms == [0, 0, 0], "engine and policy are one distribution"
+    model, said = AutoModelForCausalLM.from_pretrained(result.model, dtype="auto", output_loading_info=True)
+    assert (str(model.dtype), said["missing_keys"], said["unexpected_keys"]) == (f"torch.{dtype}", set(), set())
+    assert "quantization_config" not in json.loads((Path(result.model) / "config.json").read_text())
+    measured = winnow.evaluate(result.model, problems=2, rollouts_per_prompt=1, trust_run=True, **EVALUATED)
+    assert len(measured.sampled) == 2
+
+
+EVALUATED = {"task": {"use": "arithmetic"}, "reward": "r1_zero", "device": "cpu", "threads": 1}
