@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from winnow.config import Config
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.passes import pass_parts
