@@ -14,7 +14,7 @@ With gradient checkpointing winnow reads prompts side by side, which is what its
 is read once for its rollouts: faster, and below the plan by what that saves.
 
 "grown" is the most memory that a process had held (VmHWM) less what it held before the model was loaded (VmRSS), with
-memory that is freed given back at once: what the C library would keep is not planned. --keep-freed leaves that as it is.
+memory that is freed given back at once: what the C library would keep is not planned. --keep-freed leaves it to that.
 """
 
 from __future__ import annotations
