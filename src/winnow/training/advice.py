@@ -72,9 +72,11 @@ def _about_selection(members: Members, b: Budget) -> Iterator[str]:
             f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or say select = 'all'"
         )
     over_kept = members.advantage.options.get("statistics", "kept") == "kept"
-    if b.kept == 1 and members.group_baseline and over_kept:
+    chunk = min(members.config.advantage.chunk or count, count)
+    if b.kept * chunk <= count and members.group_baseline and over_kept:  # evenly spread: at most one of each chunk
+        unit = "prompt" if chunk == count else "chunk"
         yield (
-            f"one rollout is kept per prompt, and {members.advantage.name!r} compares rollouts of one prompt: every "
+            f"one rollout is kept per {unit}, and {members.advantage.name!r} compares rollouts of one {unit}: every "
             f"advantage is 0 and nothing is learned; keep at least 2"
         )
 
