@@ -156,7 +156,7 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
     }
     own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
     own["model"] = {"path": str(home / "policy"), **own.get("model", {})}
-    if "rollout" in own:  # the second process loads a policy of its own
+    if "engine" in own.get("rollout", {}):  # the second process loads a policy of its own
         own["rollout"] = {"engine": {**own["rollout"]["engine"], "folder": str(home / "policy")}}
     return {**base, **{k: {**base[k], **v} if k in base and isinstance(v, dict) else v for k, v in own.items()}}
 

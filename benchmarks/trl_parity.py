@@ -89,8 +89,8 @@ def _off_policy(ours: Ours, batch: Batch) -> Batch:
         around = rng.normal(-0.1 * np.sign(row.advantage), 0.15, len(row.old_logprobs))
         return (row.old_logprobs + around).astype(np.float32).astype(np.float64)
 
-    rows = tuple(dataclasses.replace(row, old_logprobs=shifted(row)) for row in annotated.sequences)
-    return dataclasses.replace(batch, rows=rows)
+    sequences = tuple(dataclasses.replace(row, old_logprobs=shifted(row)) for row in annotated.sequences)
+    return dataclasses.replace(batch, sequences=sequences)
 
 
 def _ours(ours: Ours, batch: Batch) -> tuple[float, Gradients]:

@@ -1,4 +1,4 @@
-"""TRL's side: its GRPOTrainer on the bundled policy, with a clock around each phase and a baton after each step.
+"""TRL's side: its GRPOTrainer on the same policy, with a clock around each phase and a baton after each step.
 
 TRL's own training loop runs, untouched. At the end of every optimizer step its loop calls `Baton`, which stops the
 clock, lets somebody else use the machine, and starts the clock again. So TRL's seconds hold all that its loop does
@@ -49,7 +49,7 @@ class Peer:
         """`micro_batch` counts completions and divides a step's. `score` is winnow's reward; without it, `token_hash`
         is computed directly. With `replay`, these are every step's completions and nothing is sampled.
         """
-        loaded = load("bundled")
+        loaded = load(setting.model, dtype=setting.dtype)
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.trainer: Any = trl.GRPOTrainer(
             model=loaded.model,

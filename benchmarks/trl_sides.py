@@ -25,9 +25,10 @@ NOTES = (
     "TRL's step holds the Hugging Face Trainer's loop; winnow's holds its logbook: a row per rollout, written to disk.",
     "winnow's engine returns the log-probs of what it sampled, TRL's generate() does not; winnow's are computed within "
     "its generation phase.",
-    "Both sides: the same weights, prompts, order of prompts, threads, float32, AdamW (fused), clipping at 1, constant "
-    "rate, one optimizer update per generation, no reference model. Rewards are judged in the trainer's process on "
-    "both sides (verify.workers = 0), so that the trainers are measured and not the verifier.",
+    "Both sides: the same weights, prompts, order of prompts, threads, precision, AdamW (fused), clipping at 1, "
+    "constant rate, one optimizer update per generation, no reference model. Rewards are judged in the trainer's "
+    "process on both sides (verify.workers = 0), so that the trainers are measured and not the verifier.",
+    "In bfloat16 TRL trains bfloat16 weights and moments, its fastest way; winnow trains float32 masters.",
     "Timed steps use a hash of the completion's tokens as reward: no group is flat, so winnow drops no row.",
     "Fixed lengths: TRL forbids the end of sequence by min_new_tokens; winnow's engine is given no stop token.",
     "TRL's micro-batch is the fastest of those tried, per point; winnow's is 4,096 tokens throughout.",
@@ -40,6 +41,8 @@ NOTES = (
 class Setting:
     """One shape of a step. A reward of None is `token_hash`."""
 
+    model: str = "bundled"
+    dtype: str = "float32"  # of TRL's weights, and of what winnow computes in; in bfloat16 winnow has float32 masters
     prompts: int
     rollouts: int  # n, per prompt
     keep: int | None = None  # m of PODS, winnow's side only; None trains on all n

@@ -2,6 +2,8 @@
 
     python benchmarks/trl_step.py                          every point, 5 pairs each: a quarter of an hour
     python benchmarks/trl_step.py --points step pods       some of them
+    python benchmarks/trl_step.py --shape 40m --lengths fixed --points generation update step pods \
+        --prompts 4 --rollouts 8 --keep 2 --dtype bfloat16
     python benchmarks/trl_step.py --quick                  a smoke test; its figures mean nothing and are not written
 
 Needs `trl` (1.16.0, or 1.10.0 with `requests`) beside winnow; the file is not called trl.py, as that would hide the
@@ -38,9 +40,13 @@ from trl_peer import Peer, fastest_micro_batch, update_of
 from trl_sides import NOTES, Measured, Setting, completions
 from trl_winnow import Ours
 
+from winnow.models.architecture import architecture
+from winnow.models.load import load
+from winnow.models.save import write_model_folder
 from winnow.records import Group, Prompt
 from winnow.rewards.compose import make_reward
 
+LENGTHS = ("natural", "fixed")
 POINTS = ("generation", "update", "step", "pods", "reward")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  # read when the libraries are imported
 WARM_UP = 2
@@ -60,7 +66,8 @@ def main() -> None:
         print("a smoke test: nothing was written")
         return
     packages = (*frame.PACKAGES, "trl", "accelerate", "datasets")
-    frame.finish("trl_" + version("trl").replace(".", "_"), report, options, packages=packages)
+    suffix = "" if options.shape == "bundled" else f"_{options.shape}_{options.dtype}"
+    frame.finish("trl_" + version("trl").replace(".", "_") + suffix, report, options, packages=packages)
 
 
 def _options() -> argparse.Namespace:
@@ -72,6 +79,9 @@ def _options() -> argparse.Namespace:
         fixed_tokens=64,
         keep=(16, "m of PODS; its n is the largest of --rollouts"),
     )
+    parser.add_argument("--shape", choices=("bundled", "40m"), default="bundled", help="40m: random weights")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS, metavar="KIND", help="natural, fixed")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
     parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
     parser.add_argument("--seconds", type=float, default=90.0, help="of training per side, for the reward")
@@ -85,11 +95,14 @@ def _options() -> argparse.Namespace:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Report:
-    lengths = base_lengths(folder)
-    natural = Setting(prompts=options.prompts, rollouts=0, max_new_tokens=lengths["p99"])
-    shapes = (natural, natural.but(fixed=True, max_new_tokens=options.fixed_tokens))
+    model = "bundled" if options.shape == "bundled" else random_weights(folder)
+    lengths = base_lengths(folder) if "natural" in options.lengths else {"p99": 0}
+    natural = Setting(model=model, prompts=options.prompts, rollouts=0, max_new_tokens=lengths["p99"])
+    fixed = natural.but(fixed=True, max_new_tokens=options.fixed_tokens)
+    shapes = [shape for name, shape in zip(LENGTHS, (natural, fixed), strict=True) if name in options.lengths]
     settings = [shape.but(rollouts=n) for shape, n in itertools.product(shapes, options.rollouts)]
-    parity = trl_parity.prove(settings[0], folder, micro_batch=settings[0].total // 2)
+    parity = trl_parity.prove(settings[0], folder, micro_batch=settings[0].total // 2)  # in float32
+    settings = [setting.but(dtype=options.dtype) for setting in settings]
     print(json.dumps({"natural lengths": lengths, "parity": parity}, indent=1), flush=True)
     points = []
     for setting in settings:
@@ -102,6 +115,14 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
         report["reward"] = reward_race(options.seconds, folder)
         print(json.dumps(report["reward"]["seconds_to_level"]), flush=True)
     return report
+
+
+def random_weights(folder: Path) -> str:
+    """A model folder of some 40 million parameters, drawn at random, with the bundled tokenizer."""
+    bundled = load("bundled")
+    model = architecture("qwen2", bundled.tokenizer, hidden=512, layers=10, heads=8, kv_heads=4, intermediate=2048)
+    write_model_folder(model, bundled.files, folder / "40m")
+    return str(folder / "40m")
 
 
 def base_lengths(folder: Path) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def _config(setting: Setting, replay: Sequence[Group] | None) -> dict[str, Any]:
     keep = {"use": "max_variance", "keep_per_prompt": setting.keep} if setting.keep else {"use": "all"}
     return {
         "device": "cpu",
+        "model": {"path": setting.model, "dtype": setting.dtype},
         "task": {"use": "arithmetic", "levels": [2, 3, 4], "size": setting.problems},
         "rollout": rollout,
         "reward": {"use": setting.reward or hash_reward},

@@ -1,11 +1,13 @@
-"""Folders as the hub has them: Qwen2.5 (base and Instruct) and Llama 3.2 (Instruct) with the special tokens and the
-settings that were published, at a tiny width and with random weights. Their tokenizers split text by the published
-rules and learn their merges here, so that ">" and a line break become one token, as they do in the real ones.
+"""Folders as the hub has them: Qwen2.5 (base, Instruct and Math), Qwen3 and Llama 3.2 (base and Instruct) with the
+special tokens and the settings that were published, at a tiny width and with random weights. Their tokenizers split
+text by the published rules and learn their merges here, so that ">" and a line break become one token, as they do in
+the real ones. Chat templates are written anew, with the same layout of tokens.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoConfig, AutoModelForCausalLM
 
 TEMPLATES = Path(__file__).parent / "fixtures" / "chat_templates"
-NAMES = ("qwen2.5", "qwen2.5-instruct", "llama-3.2-instruct")
+NAMES = ("qwen2.5", "qwen2.5-instruct", "qwen2.5-math", "qwen3", "llama-3.2", "llama-3.2-instruct")
 
 _TEXT = [
     "<think>\nNatalia sold 48 / 2 = 24 clips in May.\n</think>\n<answer>\n72\n</answer>\n",
@@ -35,28 +37,65 @@ _LLAMA_SPECIAL = ("begin_of_text", "end_of_text", "reserved_special_token_0", "r
                   "eot_id", "python_tag", *(f"reserved_special_token_{i}" for i in range(3, 248)))  # fmt: skip
 
 
+# What differs from one to the next. Qwen2.5-Math as at 7B, whose head is its own (at 1.5B it is the embedding).
+_QWEN: dict[str, dict[str, Any]] = {
+    "qwen2.5": {"template": "qwen2_5", "chat": False},
+    "qwen2.5-instruct": {
+        "template": "qwen2_5",
+        "chat": True,
+        "sampled": {"repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    },
+    "qwen2.5-math": {
+        "template": "qwen2_5_math",
+        "chat": False,
+        "max_position_embeddings": 4096,
+        "rope_theta": 10000,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+    },
+    "qwen3": {
+        "template": "qwen3",
+        "chat": True,
+        "added": (*_QWEN_ADDED, "<tool_response>", "</tool_response>", "<think>", "</think>"),
+        "sampled": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "head_dim": 32,  # four of them are wider than the hidden size
+        "max_position_embeddings": 40960,
+        "model_type": "qwen3",
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+    },
+}
+
+
 def make(name: str, folder: Path) -> Path:
     """Write the model called `name` (one of `NAMES`) into a folder that exists; the folder."""
-    write = _llama if name.startswith("llama") else _qwen
-    write(folder, instruct=name.endswith("instruct"))
+    if name.startswith("llama"):
+        _llama(folder, instruct=name.endswith("instruct"))
+    else:
+        _qwen(folder, **_QWEN[name])
     return folder
 
 
-def _qwen(folder: Path, *, instruct: bool) -> None:
+def _qwen(folder: Path, *, template: str, chat: bool, added: Sequence[str] = _QWEN_ADDED, **differs: Any) -> None:
+    """`chat`: it was taught to end its turns; `differs`: from the settings of Qwen2.5."""
     tokenizer = _trained(rf"{_WORDS}|\p{{N}}|{_REST}", normalizers.NFC(), ignore_merges=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     special = [f"<|{token}|>" for token in _QWEN_SPECIAL]
     _add(tokenizer, special, special=True)
-    _add(tokenizer, _QWEN_ADDED, special=False)
+    _add(tokenizer, added, special=False)
     end, turn = tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")
     settings = {
         "add_bos_token": False,
         "add_prefix_space": False,
+        "added_tokens_decoder": _added(tokenizer),
         "additional_special_tokens": special[1:],
         "bos_token": None,
-        "chat_template": (TEMPLATES / "qwen2_5.jinja").read_text(encoding="utf-8"),
+        "chat_template": (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8"),
         "clean_up_tokenization_spaces": False,
-        "eos_token": "<|im_end|>" if instruct else "<|endoftext|>",
+        "eos_token": "<|im_end|>" if chat else "<|endoftext|>",
         "errors": "replace",
         "model_max_length": 131072,
         "pad_token": "<|endoftext|>",
@@ -64,25 +103,26 @@ def _qwen(folder: Path, *, instruct: bool) -> None:
         "tokenizer_class": "Qwen2Tokenizer",
         "unk_token": None,
     }
-    chat = {"do_sample": True, "eos_token_id": [turn, end], "pad_token_id": end, "repetition_penalty": 1.1}
+    sampled = differs.pop("sampled", {})
+    ends = {"do_sample": True, "eos_token_id": [turn, end], "pad_token_id": end, **sampled}
     generation = {
         "bos_token_id": end,
-        **(chat | {"temperature": 0.7, "top_p": 0.8, "top_k": 20} if instruct else {}),
-        **({} if instruct else {"do_sample": False, "eos_token_id": end, "max_new_tokens": 2048}),
+        **(ends if chat else {"do_sample": False, "eos_token_id": end, "max_new_tokens": 2048}),
+        "transformers_version": "4.37.0",
     }
     config = {
         "architectures": ["Qwen2ForCausalLM"],
         "attention_dropout": 0.0,
         "bos_token_id": end,
-        "eos_token_id": turn if instruct else end,
+        "eos_token_id": turn if chat else end,
         "hidden_act": "silu",
         "initializer_range": 0.02,
-        "max_position_embeddings": 32768 if instruct else 131072,
+        "max_position_embeddings": 32768 if chat else 131072,
         "max_window_layers": 2,
         "model_type": "qwen2",
         "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0,
-        "sliding_window": 32768 if instruct else 131072,
+        "sliding_window": 32768 if chat else 131072,
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
         "use_cache": True,
@@ -90,7 +130,8 @@ def _qwen(folder: Path, *, instruct: bool) -> None:
         "use_sliding_window": False,
         "vocab_size": 1024,  # wider than the tokenizer, as 151,936 is than 151,665
     }
-    _write(folder, tokenizer, settings, generation, config)
+    _write(folder, tokenizer, settings, generation, config | differs)
+    tokenizer.model.save(str(folder))  # vocab.json and merges.txt
 
 
 def _llama(folder: Path, *, instruct: bool) -> None:
@@ -107,9 +148,11 @@ def _llama(folder: Path, *, instruct: bool) -> None:
             ),
         ]
     )
+    template = {"chat_template": (TEMPLATES / "llama3_2.jinja").read_text(encoding="utf-8")}
     settings = {
+        "added_tokens_decoder": _added(tokenizer),
         "bos_token": bos[0],
-        "chat_template": (TEMPLATES / "llama3_2.jinja").read_text(encoding="utf-8"),
+        **(template if instruct else {}),
         "clean_up_tokenization_spaces": True,
         "eos_token": "<|eot_id|>" if instruct else "<|end_of_text|>",
         "model_input_names": ["input_ids", "attention_mask"],
@@ -118,6 +161,7 @@ def _llama(folder: Path, *, instruct: bool) -> None:
     }
     ends = [ids["end_of_text"], ids["eom_id"], ids["eot_id"]] if instruct else ids["end_of_text"]
     generation = {"bos_token_id": bos[1], "do_sample": True, "eos_token_id": ends, "temperature": 0.6, "top_p": 0.9}
+    generation["transformers_version"] = "4.45.0.dev0"
     config = {
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
@@ -146,6 +190,9 @@ def _llama(folder: Path, *, instruct: bool) -> None:
         "vocab_size": tokenizer.get_vocab_size(),
     }
     _write(folder, tokenizer, settings, generation, config)
+    whole = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    named = {name: {"content": settings[name], **whole} for name in ("bos_token", "eos_token")}
+    _json(folder / "special_tokens_map.json", named)
 
 
 def _trained(split: str, normalizer: Any, *, ignore_merges: bool) -> Tokenizer:
@@ -170,6 +217,12 @@ def _trained(split: str, normalizer: Any, *, ignore_merges: bool) -> Tokenizer:
 def _add(tokenizer: Tokenizer, tokens: Any, *, special: bool) -> None:
     add = tokenizer.add_special_tokens if special else tokenizer.add_tokens
     add([AddedToken(token, normalized=False, special=special) for token in tokens])
+
+
+def _added(tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
+    fields = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+    known = sorted(tokenizer.get_added_tokens_decoder().items())
+    return {str(i): {field: getattr(token, field) for field in fields} for i, token in known}
 
 
 def _write(folder: Path, tokenizer: Tokenizer, settings: dict, generation: dict, config: dict) -> None:

@@ -62,6 +62,16 @@ class LoraSection(Section):
     targets: tuple[str, ...] | Literal["all-linear"] = "all-linear"
     """Names of the linear layers that get an adapter, or "all-linear"."""
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _no_dropout(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "dropout" in data:
+            raise ValueError(
+                "`dropout` is not supported: an update would compute log-probs with other adapters than the rollouts "
+                "were sampled with, and the ratio would not start at 1; remove the key, there is no dropout without it"
+            )
+        return data
+
 
 class ModelSection(Section):
     path: str = "bundled"
@@ -85,8 +95,20 @@ class PromptSection(Section):
     """How a problem becomes a prompt: "chat", "r1_zero", "question_only", or a text file with one {question}."""
     system: str | None = None
     """The system message of a chat template."""
+    suffix: str | None = None
+    """Text right after the question, in the user's turn of a chat template: begin it with a space or a line break."""
+    template_options: dict[str, bool | int | float | str] = {}
+    """Variables of the model's own chat template, such as enable_thinking = false of Qwen3."""
     max_prompt_tokens: Positive = 512
     """Problems with a longer prompt are left out, and counted."""
+
+    @pydantic.field_validator("template_options")
+    @classmethod
+    def _are_what_they_seem(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name, value in options.items():
+            if isinstance(value, str) and value.lower() in ("true", "false"):
+                raise ValueError(f"{name} is the text {value!r}, which a template takes for true; write true or false")
+        return options
 
 
 class RolloutSection(Section):
@@ -146,6 +168,16 @@ class RewardSection(Section):
         if self.use is not None and "shaping" in self.model_fields_set and self.shaping != "always":
             raise ValueError("`shaping` is for a reward of several `parts`; with `use` there is nothing to shape")
         return self
+
+
+class SelectSection(Member):
+    chunk: Positive | None = None
+    """Select from so many rollouts of a prompt at a time, in the order of their index; absent: from all of them."""
+
+
+class AdvantageSection(Member):
+    chunk: Positive | None = None
+    """Compare so many rollouts of a prompt with each other, in the order of their index; absent: all of them."""
 
 
 class TermSection(Member):
@@ -215,6 +247,8 @@ class OptimizerSection(Section):
 class EvaluateSection(Section):
     every: NonNegative = 0
     """Steps between evaluations; 0: only before the first and after the last."""
+    every_minutes: float = Field(0.0, ge=0)
+    """Minutes of training between evaluations, which `every` may add to; 0: off."""
     problems: Positive = 256
     """How many held-out problems, at most."""
     rollouts_per_prompt: Positive = 8
@@ -236,8 +270,12 @@ class EvaluateSection(Section):
 class CheckpointSection(Section):
     every: NonNegative = 50
     """Steps between checkpoints; 0: only after the last, and where something ends the run."""
+    every_minutes: float = Field(0.0, ge=0)
+    """Minutes of training between checkpoints, on top of those by `every`; 0: off."""
     keep_last: Positive = 2
     """So many newest checkpoints are kept."""
+    background: bool = True
+    """Write beside the next step, up to its first update; false: training stands still meanwhile."""
     on_signal: Literal["step", "now"] = "step"
     """What a signal that ends the run does: finish the step under way, or leave it unless it is being learned from."""
 
@@ -257,7 +295,9 @@ class Config(Section):
     seed: int = 0
     """Of every random number of the run."""
     steps: Positive = 100
-    """Training steps of the run."""
+    """Training steps of the run, and the length of the learning rate's schedule."""
+    max_hours: float = Field(0.0, ge=0)
+    """The run ends before its last step after so many hours of training, evaluations left out; 0: off."""
     output: str = "runs/winnow"
     """The run folder."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -273,9 +313,9 @@ class Config(Section):
     """What an answer earns."""
     allocate: Member = Member(use="uniform")
     """How many rollouts each prompt gets."""
-    select: tuple[Member, ...] = (Member.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
+    select: tuple[SelectSection, ...] = (SelectSection.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
     """Which rollouts are trained on; a list is applied in its order."""
-    advantage: Member = Member(use="grpo")
+    advantage: AdvantageSection = AdvantageSection(use="grpo")
     """The credit of each rollout."""
     weighting: Member = Member(use="token")
     """The weight of each sequence in the loss."""

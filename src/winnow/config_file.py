@@ -132,7 +132,9 @@ def _set_of(key: str, sets: Sequence[str]) -> str | None:
 
 def _is_union_arm(part: Any) -> bool:
     """pydantic puts the tried arm of a union into the location ("str", "function-...", "literal[...]")."""
-    return isinstance(part, str) and bool(re.fullmatch(r"str|callable|int|float|(literal|tuple|function)\W.*", part))
+    return isinstance(part, str) and bool(
+        re.fullmatch(r"str|bool|callable|int|float|(literal|tuple|function)\W.*", part)
+    )
 
 
 def _fields_at(path: Sequence[str]) -> list[str]:

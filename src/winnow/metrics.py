@@ -71,9 +71,12 @@ METRICS: dict[str, str] = {
     "seconds/verify": "waiting for verdicts after sampling ended",
     "seconds/select": "history (with the gradient norms that gvm_online asks for), selection, advantages and schedule",
     "seconds/logprobs": "old and reference log-probs",
+    "seconds/save": "waiting, before the first update, for the checkpoint that is written beside the step",
     "seconds/update": "forward, backward and optimizer",
     "seconds/sync": "handing the new weights to the engine",
     "seconds/step": "all of these",
+    "time/training_hours": "hours of training up to the end of the step, evaluations and checkpoints left out; where a "
+    "key of the configuration asks for the clock",
     "memory/{phase}/cpu/resident": "MiB that this process held at the end of a phase, verify workers not counted",
     "memory/{phase}/cpu/peak_resident": "most MiB that this process had held by the end of a phase, since it began",
     "memory/{phase}/{device}/allocated": "MiB of a CUDA device (cuda0 ...) in this process's tensors at the end of a "
@@ -91,6 +94,7 @@ METRICS: dict[str, str] = {
     "eval/timed_out": "evaluation rollouts, greedy ones included, in whose outcome a limit of the wall clock had a "
     "say, as in outcome/timed_out",
     "eval/seconds": "seconds the evaluation took",
+    "eval/training_hours": "time/training_hours before the evaluation",
 }
 
 RATIOS = ("ratio", "clip_fraction")  # a loss's diagnostics of these names have metrics of their own, under policy/

@@ -24,6 +24,8 @@ from winnow.algos.objective import Objective, Term
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
+from winnow.models.model_folder import BUNDLED
+from winnow.models.published_files import published_files
 from winnow.records import (
     FloatArray,
     Group,
@@ -47,7 +49,8 @@ def tiny(arch: str = "qwen2", *, seed: int = 0, dtype: str = "float32", layers: 
     """A random policy of some 30 thousand parameters ("qwen2" or "llama") with the bundled policy's tokenizer."""
     tokenizer = load_tokenizer("bundled")
     model = architecture(arch, tokenizer, hidden=hidden, layers=layers, intermediate=2 * hidden, seed=seed)
-    return Loaded(model=model.to(DTYPES[dtype]), tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer))
+    model, files = model.to(DTYPES[dtype]), published_files(BUNDLED)
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=stop_tokens(tokenizer), files=files)
 
 
 def group_of(

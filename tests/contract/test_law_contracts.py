@@ -7,10 +7,12 @@ import functools
 import numpy as np
 import pytest
 
+from winnow.algos.chunks import credit_in_chunks, kept_in_chunks, select_in_chunks
 from winnow.families import FAMILIES
 from winnow.records import Problem
 from winnow.registry import members, resolve
 from winnow.testing import (
+    RNG,
     check_advantage,
     check_allocator,
     check_engine,
@@ -20,6 +22,7 @@ from winnow.testing import (
     check_task,
     check_term,
     check_weighting,
+    group_of,
 )
 
 LAWS = ("allocator", "selector", "advantage", "weighting", "loss", "term")
@@ -29,6 +32,23 @@ ENTRIES = [entry for family in LAWS for entry in members(family).values()]
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.family.name}-{entry.name}")
 def test_a_member_keeps_the_contract_of_its_family(entry):
     check_member(entry)
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.family.name == "selector"], ids=lambda entry: entry.name)
+def test_a_selector_keeps_its_contract_in_chunks(entry):
+    """What it keeps of a chunk is what it keeps of a group: exactly so many, whatever the order."""
+    sized = "keep_per_prompt" in entry.options
+    select = select_in_chunks(functools.partial(entry.function, keep_per_prompt=2) if sized else entry.function, 3)
+    check_selector(select)
+    if sized and entry.traits.size == "exact":
+        for n in (1, 3, 8):
+            assert select(group_of([0.5] * n), RNG).sum() == kept_in_chunks(2, n, 3)
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.family.name == "advantage"], ids=lambda entry: entry.name)
+def test_an_advantage_keeps_its_contract_in_chunks(entry):
+    baseline = entry.traits.baseline
+    check_advantage(credit_in_chunks(entry.function, 2), baseline=None if baseline == "batch" else baseline)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)

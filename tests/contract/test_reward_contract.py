@@ -39,6 +39,7 @@ def test_every_registered_reward_keeps_the_contract(entry: Entry, gold: Any) -> 
 def test_the_rewards_of_the_design_are_registered() -> None:
     assert {entry.name for entry in OWN} >= {
         "boxed", "format", "gsm8k", "length", "numeric", "question_only", "r1_zero", "reasoning_gym", "tag_count",
+        "tagged",
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from winnow.commands.run_settings import toml
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError
@@ -92,6 +93,14 @@ def test_training_on_a_cut_distribution_is_refused_with_the_reason(cut):
         validate({"rollout": cut})
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.05])
+def test_dropout_in_an_adapter_is_refused_with_the_reason(tmp_path, rate):
+    file = tmp_path / "run.toml"
+    file.write_text(f"steps = 3\n[model.lora]\nrank = 4\ndropout = {rate}\n")
+    with pytest.raises(ConfigError, match=r"line 2: model\.lora: `dropout` .* ratio would not start at 1"):
+        load(file)
+
+
 def test_a_reward_is_one_function_or_parts():
     with pytest.raises(ConfigError, match="either `use` or `parts`"):
         validate({"reward": {"use": "boxed", "parts": [{"use": "format"}]}})
@@ -174,3 +183,21 @@ def test_leaves_are_named_by_their_tables_and_by_their_places_in_lists():
     found = dict(leaves(data))
     assert found == {("a", "b"): 1, ("list", 0, "use"): "x", ("list", 1, 0): 2, ("list", 1, 1): []}
     assert [key_of(path) for path in found] == ["a.b", "list", "list", "list"]
+
+
+def test_options_of_a_chat_template_are_set_one_by_one_and_printed_so(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[prompt]\ntemplate_options = { enable_thinking = true, date_string = "1 Jan" }\n')
+    config = load(path, ["prompt.template_options.enable_thinking=false", "prompt.template_options.budget=3"])
+    assert config.prompt.template_options == {"enable_thinking": False, "date_string": "1 Jan", "budget": 3}
+    path.write_text(toml(config))
+    assert load(path) == config
+
+
+@pytest.mark.parametrize("word", ["False", '"true"'])
+def test_a_word_for_true_or_false_is_no_text_for_a_template(tmp_path, word):
+    """Any text is true for a template, "False" too."""
+    path = tmp_path / "run.toml"
+    path.write_text("seed = 0\n")
+    with pytest.raises(ConfigError, match=r"enable_thinking is the text '\w+', which a template takes for true; write"):
+        load(path, [f"prompt.template_options.enable_thinking={word}"])

@@ -24,10 +24,15 @@ def test_rank_0_alone_writes(rank: int, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(ranks, "rank", lambda: rank)
     book = Logbook(tmp_path, seed=0)
     book.write_between(0, {"eval/reward_mean": 0.5})
+
+    def write_model(path):
+        (path / "weights").write_text("w")
+        return {}
+
     saved = checkpoint.save(
         tmp_path,
         1,
-        write_model=lambda path: (path / "weights").write_text("w"),
+        write_model=write_model,
         tensors={"moment": torch.ones(1)},
         state={},
         keep_last=1,

@@ -95,7 +95,7 @@ def chain(selectors: Sequence[Selector]) -> Selector:
         left = np.arange(len(group.rollouts))
         for selector in selectors:
             if len(left):
-                left = left[_checked(selector(group.take(left), rng), len(left))]
+                left = left[checked_mask(selector(group.take(left), rng), len(left))]
         return _mask(len(group.rollouts), left)
 
     return select
@@ -108,7 +108,8 @@ def kept_size(keep_per_prompt: Keep, n: int) -> int:
     return min(n, keep_per_prompt)
 
 
-def _checked(answer: object, n: int) -> BoolArray:
+def checked_mask(answer: object, n: int) -> BoolArray:
+    """What a selector answered. Raises ConfigError where it is not [N] bool."""
     mask = as_array(answer)
     if mask.shape != (n,) or mask.dtype != np.bool_:
         raise ConfigError(

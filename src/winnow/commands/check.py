@@ -28,7 +28,7 @@ def checked(config: Path, sets: Sequence[str], memory: str | None) -> Iterator[s
     first, plan = tried.first, tried.plan
     yield from (toml(settings), "")
     if first is not None:
-        yield from map(safe, first_prompt_lines(first, settings.rollout.stop))
+        yield from map(safe, first_prompt_lines(first))
     yield from describe(settings, counts)
     if plan is not None:
         yield from map(safe, plan.lines(tried.room))

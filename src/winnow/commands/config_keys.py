@@ -66,6 +66,8 @@ def _type(annotation: Any, bounds: Iterable[Any] = ()) -> str:
     if origin is tuple:
         several = arguments[-1] is Ellipsis
         return f"list of {_type(arguments[0])}" if several else f"[{', '.join(map(_type, arguments))}]"
+    if origin is dict:
+        return f"table of {_type(arguments[1])}"
     if arguments:  # a union; None is a key that is absent, a function comes from Python only
         return " or ".join(_type(a, bounds) for a in arguments if a is not type(None) and not _is_function(a))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from winnow.config import Config
 from winnow.report.text import compact, percent, quoted
@@ -13,11 +13,11 @@ from winnow.training.first_prompt import FirstPrompt
 SHOWN = 3000  # characters of the first prompt
 
 
-def first_prompt_lines(first: FirstPrompt, stop: Sequence[str]) -> Iterator[str]:
+def first_prompt_lines(first: FirstPrompt) -> Iterator[str]:
     """The prompt as the policy reads it, behind a bar, and where its rollouts end."""
     yield f"{'prompt':<13}{first.prompt.id}, {len(first.prompt.tokens)} tokens, as the policy reads it:"
     yield quoted(first.prompt.text, limit=SHOWN, indent=" " * 13)
-    strings = f", or as soon as the text ends in {' or '.join(map(repr, stop))}" if stop else ""
+    strings = f", or as soon as the text ends in {' or '.join(map(repr, first.strings))}" if first.strings else ""
     yield f"{'stop':<13}at {' or '.join(first.stops)}{strings}"
 
 
@@ -30,13 +30,27 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
     yield from _about_probe(config, b)
     yield _about_rollouts(config, b, uniform)
     bound = "at most" if uniform else "on average"
-    yield f"kept         {b.kept} per prompt = {b.prompts * b.kept} rows per step, {bound}"
+    yield f"kept         {b.kept} per prompt{_chunks(config)} = {b.prompts * b.kept} rows per step, {bound}"
     yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
     yield (
         f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
         f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
     )
-    yield f"evaluation   {b.evaluation} rollouts x {b.evaluations} times; training samples {b.rollouts * config.steps}"
+    yield _about_evaluation(config, b)
+
+
+def _chunks(config: Config) -> str:
+    """ ", 32 of each 128" of a selector that has a chunk."""
+    chunks = [(s.options.get("keep_per_prompt", "its own"), s.chunk) for s in config.select if s.chunk]
+    return "".join(f", {keep} of each {chunk}" for keep, chunk in chunks)
+
+
+def _about_evaluation(config: Config, b: Budget) -> str:
+    hours = config.max_hours
+    times = f"{'at most ' if config.evaluate.every_minutes else ''}{b.evaluations} times"
+    ends = f", and ends after {hours:g} hours of it" if hours else ""
+    training = f"{'at most ' if hours else ''}{b.rollouts * config.steps}"
+    return f"evaluation   {b.evaluation} rollouts x {times}; training samples {training}{ends}"
 
 
 def _about_probe(config: Config, b: Budget) -> Iterator[str]:

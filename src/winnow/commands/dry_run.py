@@ -76,7 +76,7 @@ def _check_prompts(members: Members) -> tuple[FirstPrompt, int]:
     config = members.config
     training, held_out, tokenizer = run_prompts(members)
     PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
-    first = FirstPrompt.of(training.prompts[0], tokenizer, config.model.path)
+    first = FirstPrompt.of(training.prompts[0], tokenizer, config)
     return first, longest([*training.prompts, *held_out.prompts])
 
 

@@ -67,7 +67,7 @@ class Measured(Evaluation):
             "dropped": self.dropped,
             "rollouts_per_prompt": config.evaluate.rollouts_per_prompt,
             "greedy": config.evaluate.greedy,
-            "template": config.prompt.template,
+            **config.prompt.model_dump(exclude={"max_prompt_tokens"}),
             "reward": _reward(config),
             "temperature": sampling.temperature,
             **{name: getattr(sampling, name) for name in SAMPLING},
@@ -134,7 +134,7 @@ def evaluate_model(config: Config, base: Path) -> Measured:
         greedy=found.greedy,
         config=config.model_copy(update={"evaluate": asked}),
         dropped=held_out.dropped,
-        warnings=tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], loaded.tokenizer, config.model.path))),
+        warnings=tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], loaded.tokenizer, config))),
     )
 
 

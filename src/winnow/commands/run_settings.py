@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from winnow.config import Config, Member, dump
+from winnow.config import Config, SelectSection, dump
 from winnow.config_file import merge, override, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
 from winnow.report.text import safe
@@ -22,7 +22,7 @@ EVERY = 10**9  # problems: more than any task has
 _UNTRAINED = MappingProxyType(
     {
         **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
-        "select": (Member(use="all"),),
+        "select": (SelectSection(use="all"),),
         "terms": (),
     }
 )

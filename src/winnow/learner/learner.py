@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from winnow.learner.optimizer import Optimizer, UpdateResult
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import FrozenAdapter, FrozenCopy, Reference
+from winnow.models.device import beside
 from winnow.models.load import Loaded, load, padding
 from winnow.models.save import write_model_folder
 from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput
@@ -90,7 +92,9 @@ class Learner:
             self._reference.reset()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and reference by name, for safetensors. The tensors are the live ones: write them now."""
+        """Moments and reference by name, for safetensors. The tensors are the live ones: write them before the next
+        `step` or `reset`.
+        """
         reference = {} if self._reference is None else self._reference.state()
         return {**self._optimizer.state(), **{f"{REFERENCE}{name}": value for name, value in reference.items()}}
 
@@ -106,9 +110,15 @@ class Learner:
         if self._reference is not None:
             self._reference.load_state({name.removeprefix(REFERENCE): value for name, value in reference.items()})
 
-    def write_model(self, path: Path, tokenizer: Any) -> None:
-        """Write the policy as a folder that any Hugging Face program loads; see models/save.py."""
-        write_model_folder(self._policy.model, tokenizer, path)
+    def write_model(self, path: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+        """Write the policy as a folder that any Hugging Face program loads, and return the digests of its large files;
+        see models/save.py.
+        """
+        return write_model_folder(self._policy.model, files, path)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """A context in which another thread may read the tensors as they are now; see models/device.py."""
+        return beside(self._policy.device)
 
 
 def make_learner(config: Config, loaded: Loaded, *, needs: Collection[str], resumed: bool) -> Learner:

@@ -6,6 +6,7 @@ of parameters. Elsewhere weights go by the names that the plain model has, or by
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections import Counter
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 from winnow import seeds
 from winnow.errors import ConfigError, RunFolderError
-from winnow.models.bnb import dtype_of, exact, has_4_bits, is_scale
+from winnow.models.bnb import dtype_of, exact, has_4_bits, is_scale, meant
+from winnow.models.tensor_file import write_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TRAINED = "default"  # peft's name of a model's first adapter
@@ -91,9 +93,13 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         )
 
 
-def save_adapter(model: Any, folder: Path) -> None:
-    """Write the adapters alone, as peft does."""
-    model.save_pretrained(folder, save_embedding_layers=False)
+def save_adapter(model: Any, folder: Path) -> str:
+    """Write the adapter that is trained, alone, in peft's two files. Returns the SHA-256 of that of its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = copy.copy(model.peft_config[TRAINED])
+    config.inference_mode = True  # as peft saves it: who loads the folder says what to train
+    config.save_pretrained(folder)
+    return write_tensors(folder / ADAPTER_WEIGHTS, adapter_weights(model), metadata={"format": "pt"})
 
 
 def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -116,6 +122,12 @@ def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
 def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The weights of `merges`, one after another."""
     return ((name, merge()) for name, merge in merges(model).items())
+
+
+def drawn(model: nn.Module) -> dict[str, Tensor]:
+    """The shape of each matrix of 4 bits as the plain one that it means, on the meta device."""
+    plain = plain_names(plain_model(model).named_parameters())
+    return {name: meant(weight) for name, weight in plain if has_4_bits(weight)}
 
 
 def unpacks(model: nn.Module) -> dict[str, Callable[[], Tensor]]:

@@ -85,6 +85,12 @@ def exact(weight: Tensor) -> Tensor:
     return numbers
 
 
+def meant(weight: Tensor) -> Tensor:
+    """What a matrix of 4 bits means, as a shape and a precision on the meta device."""
+    shape: torch.Size = weight.quant_state.shape  # type: ignore[attr-defined]
+    return torch.empty(shape, dtype=dtype_of(weight), device="meta")
+
+
 def dtype_of(weight: Tensor) -> torch.dtype:
     """That of a matrix, or, of 4 bits, the one that it was rounded from and computes in."""
     dtype: torch.dtype = weight.quant_state.dtype if has_4_bits(weight) else weight.dtype  # type: ignore[attr-defined]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from contextlib import AbstractContextManager
+
 import torch
 
 from winnow.errors import ConfigError
@@ -29,3 +33,19 @@ def planned_device(name: str) -> torch.device:
     for "mps".
     """
     return torch.device("cuda") if name == "cuda" else resolve_device(name)
+
+
+def beside(device: torch.device) -> AbstractContextManager[object]:
+    """A context for another thread: its work on a device follows what this thread has asked of the device until now,
+    and neither waits for what this thread asks later nor holds it up.
+    """
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    stream = _second_stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+@functools.cache  # memory that a stream has used is kept for that stream: one for all saves
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

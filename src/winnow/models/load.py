@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.models.bnb import load_in_nf4, settle
 from winnow.models.model_folder import settings_folder, weights_folder
+from winnow.models.published_files import published_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel  # which imports all that computes: seconds that reading settings can save
@@ -35,6 +36,7 @@ class Loaded:
     model: PreTrainedModel  # eval mode, no dropout in either mode, on its device
     tokenizer: Any
     stop_tokens: tuple[int, ...]  # ids that end a rollout, ascending
+    files: Mapping[str, bytes]  # of tokenizer and generation settings, as published: what a checkpoint takes along
     masters: Mapping[str, Tensor] = field(default_factory=dict)  # float32, what 16-bit parameters were rounded from
 
 
@@ -89,7 +91,8 @@ def load(
         model = _weights(path, config, DTYPES[dtype], **load_in_nf4(DTYPES[dtype], device)).eval()
         settle(model)
     exact = _rounded(model, DTYPES[dtype]) if masters else {}
-    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), masters=exact)
+    files = published_files(settings_folder(path))
+    return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), files=files, masters=exact)
 
 
 def load_tokenizer(path: str) -> Any:

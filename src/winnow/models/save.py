@@ -1,25 +1,85 @@
-"""How a model becomes a folder that any Hugging Face program loads."""
+"""How a model becomes a folder that any Hugging Face program loads. Weights are written one by one."""
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from winnow.models.adapter import has_adapter, merged_weights, plain_model, plain_names, save_adapter
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+from winnow.models.adapter import ADAPTER_WEIGHTS, drawn, has_adapter, merges, plain_model, plain_names, save_adapter
+from winnow.models.published_files import GENERATION, write_published_files
+from winnow.models.tensor_file import write_tensors
 
 ADAPTER = "adapter"  # the folder with the adapter of a model that is saved with its adapter added in
+WEIGHTS = "model.safetensors"
+FORMAT = {"format": "pt"}  # without which transformers refuses a file of weights
 
 
-def write_model_folder(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write a Hugging Face model and its tokenizer as a folder that loads on its own. Parameters keep their precision.
+def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> dict[str, str]:
+    """Write a Hugging Face model and its published files (published_files.py) as a folder that loads on its own.
+    Parameters keep their precision.
 
     A model with an adapter is left as it is; what is written is the merged model, and in `adapter/` the adapter alone.
+    Which adapter is on does not matter: another thread may switch it meanwhile. Returns the SHA-256 of the files that
+    were hashed while they were written, by their paths in the folder.
     """
-    plain, state = plain_model(model), None
+    path.mkdir(parents=True, exist_ok=True)
+    plain, changed, digests = plain_model(model), dict[str, Callable[[], Tensor]](), dict[str, str]()
     if has_adapter(model):
-        state = dict(plain_names(plain.state_dict().items()))
-        for name, weight in merged_weights(model):
-            state[name] = weight.cpu()  # one by one: a save needs no second model on the device
-        save_adapter(model, path / ADAPTER)
-    plain.save_pretrained(path, state_dict=state)
-    tokenizer.save_pretrained(path)
+        changed = merges(model)
+        digests[f"{ADAPTER}/{ADAPTER_WEIGHTS}"] = save_adapter(model, path / ADAPTER)
+    digests[WEIGHTS] = _write_weights(plain, changed, path / WEIGHTS)
+    _write_settings(plain, path, generation=GENERATION not in files)
+    write_published_files(files, path)
+    return digests
+
+
+def _write_weights(plain: Any, changed: Mapping[str, Callable[[], Tensor]], path: Path) -> str:
+    """A transformers model's weights, some of them `changed`, by their published names; tied ones once."""
+    state = dict(plain_names(plain.state_dict().items())) | drawn(plain)
+    state = remove_tied_weights_from_state_dict(state, plain)
+    state = {name: tensor for name, tensor in state.items() if name not in (plain._keys_to_ignore_on_save or ())}
+
+    def weight(name: str) -> Tensor:
+        return changed[name]() if name in changed else state[name]
+
+    return write_tensors(path, *_published(plain, state, weight), metadata=FORMAT)
+
+
+def _published(
+    plain: Any, state: Mapping[str, Tensor], weight: Callable[[str], Tensor]
+) -> tuple[dict[str, Tensor], Callable[[str], Tensor]]:
+    """The layout of a model's file, and what makes each of its tensors from the module's own.
+
+    The modules of some architectures hold their weights otherwise than they are published (the experts of a mixture in
+    one tensor); transformers knows the way back. Each of the module's tensors is taken apart alone. Where a published
+    tensor is made of several of them, all are converted at once, beside the model.
+    """
+    shapes = {name: tensor.to("meta") for name, tensor in state.items()}
+    layout = revert_weight_conversion(plain, dict(shapes))
+    parts = {name: revert_weight_conversion(plain, {name: shape}) for name, shape in shapes.items()}
+    origin = {published: name for name, made in parts.items() for published in made}
+    if origin.keys() != layout.keys() or sum(map(len, parts.values())) != len(layout):
+        converted = revert_weight_conversion(plain, {name: weight(name) for name in state})
+        return layout, converted.__getitem__
+
+    @functools.lru_cache(maxsize=2)  # a file's order takes turns between the two tensors of a layer's experts
+    def taken_apart(name: str) -> dict[str, Tensor]:
+        return dict(revert_weight_conversion(plain, {name: weight(name)}))
+
+    return layout, lambda published: taken_apart(origin[published])[published]
+
+
+def _write_settings(plain: Any, path: Path, *, generation: bool) -> None:
+    """config.json, and where it was not published generation_config.json, as `save_pretrained` writes them."""
+    config = copy.deepcopy(plain.config)
+    config.dtype, config.architectures = str(plain.dtype).removeprefix("torch."), [type(plain).__name__]
+    config.save_pretrained(path)
+    if generation and plain.can_generate():
+        plain.generation_config.save_pretrained(path)

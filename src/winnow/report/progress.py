@@ -41,6 +41,7 @@ class Standing:
     done: int = 0  # steps, those before a resume included
     metrics: dict[str, float] = field(default_factory=dict)  # of the last step
     evaluation: dict[str, float] = field(default_factory=dict)  # the last one
+    max_hours: float = 0.0
     seconds_left: float | None = None  # at the pace since the first step, evaluations between steps included
     _since: float = 0.0  # when the first step of this process began
 
@@ -48,6 +49,7 @@ class Standing:
         match event:
             case Started():
                 self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
+                self.max_hours = event.max_hours
             case StepReport():
                 now = self.clock()
                 if self.done == self.first:
@@ -55,6 +57,9 @@ class Standing:
                 self.done, self.metrics = event.step + 1, event.metrics
                 pace = (now - self._since) / (self.done - self.first)
                 self.seconds_left = pace * (self.last - self.done)
+                if self.max_hours:
+                    training_left = 3600 * (self.max_hours - event.metrics["time/training_hours"])
+                    self.seconds_left = min(self.seconds_left, max(0.0, training_left))
             case Evaluated():
                 self.evaluation = event.metrics
 

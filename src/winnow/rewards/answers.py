@@ -100,6 +100,22 @@ def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0
     return verdict(answer, prompt.answer, lambda mine, gold: _equal_numbers(mine, gold, tolerance))
 
 
+@register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=check_grader, warm=warm_grader)
+def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome:
+    r"""1 when the text in the last answer tag is right, a `\boxed` in it unwrapped; without a tag, the last number.
+
+    What PODS (Xu et al., 2025, arXiv 2504.13818) pays for an answer whose format a reward of its own looks at. Its code
+    also takes the last number where the tag is wrong.
+    """
+    text = _conclusion(prompt, rollout)
+    answer = answer_tag(text)
+    if answer is None:
+        answer = last_number(text)
+    elif has_box(answer):
+        answer = last_boxed(answer)
+    return verdict(answer, prompt.answer, GRADERS[grader])
+
+
 def _conclusion(prompt: Prompt, rollout: Rollout) -> str:
     """The text after the reasoning; empty when the prompt opened it and the completion never closed it."""
     unfinished = thinking_open(prompt) and "</think>" not in rollout.text

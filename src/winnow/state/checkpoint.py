@@ -14,6 +14,11 @@ bit-exactly from the model folder itself. A LoRA run resumes from its base model
 merged model, for use, from which base and adapter cannot be separated any more. Either way trainer.safetensors holds no
 parameter twice.
 
+Tensors are written one by one and hashed as they are written: nothing but the one under way is copied to the host, and
+the digests in the manifest are of the bytes that were given to the disk. After the rename, sizes alone are compared.
+Hashing the files again there would read what the system still holds in memory, and so show no fault of the disk; what a
+disk loses later a resume finds, which hashes every file once.
+
 A save writes into a folder with a temporary name, syncs every file, renames the folder, and only then removes older
 checkpoints (checkpoint_cleanup.py). A kill at any moment leaves the newest whole checkpoint in place and at worst a
 leftover that the next save removes. Where an old checkpoint cannot be removed, a notice says so: a save fails only
@@ -34,11 +39,12 @@ from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from winnow import ranks
 from winnow.errors import RunFolderError
+from winnow.models.tensor_file import write_tensors
 from winnow.state.checkpoint_cleanup import LEFTOVER, REMOVABLE, clear_leftovers, delete, prune, unused
 from winnow.state.checkpoint_manifest import damages, marks_in, write_manifest
 from winnow.state.checkpoint_names import FOLDER, find, path_of
@@ -81,17 +87,20 @@ def save(
     folder: Path,
     step: int,
     *,
-    write_model: Callable[[Path], None],
+    write_model: Callable[[Path], Mapping[str, str]],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep_last: int,
     logs: Mapping[str, Mark] = MappingProxyType({}),
+    known: Checkpoint | None = None,
 ) -> Checkpoint:
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
-    `write_model` fills a folder (see models/save.py); `tensors` may live anywhere and share no memory; `state` is
-    strict JSON; `logs` say where the run's logs end, which are on the disk up to there. A whole checkpoint of this very
-    step is left as it is, where the logs still hold what it relies on: it is what the run resumed from.
+    `write_model` fills a folder and returns the SHA-256 of files that it hashed as it wrote them (see models/save.py);
+    `tensors` may live anywhere, and stay as they are until this returns; `state` is strict JSON; `logs` say where the
+    run's logs end, which are on the disk up to there. A whole checkpoint of this very step is left as it is, where the
+    logs still hold what it relies on: it is what the run resumed from, or has just saved. The files of one that is
+    `known`, from `newest` or from an earlier save of this process, are not hashed again to know that.
 
     Raises RunFolderError where there is too little room or a write fails. Older checkpoints are then untouched and the
     new files are removed, so a run may continue and try again later. ValueError for a state that is not JSON.
@@ -106,7 +115,7 @@ def save(
         home.mkdir(parents=True, exist_ok=True)
         sync(folder)
         notices += clear_leftovers(folder)
-        if not _is_saved(final, folder):
+        if not _is_saved(final, folder, hashed=known is None or known.path != final):
             _check_room(folder)
             draft = unused(home / f"{LEFTOVER}{final.name}")
             try:
@@ -114,7 +123,7 @@ def save(
                 notices += _publish(draft, final)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise RunFolderError(f"cannot save checkpoint {final}: {error}; older checkpoints are untouched") from error
     return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last)), logs)
 
@@ -142,6 +151,8 @@ def newest(folder: Path) -> Checkpoint | None:
 def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors (on the CPU) and the state that `save` was given. The model is loaded from `checkpoint.path`.
 
+    The file is mapped: a tensor takes memory when it is read.
+
     Raises RunFolderError when they cannot be read any more.
     """
     try:
@@ -157,7 +168,7 @@ def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _write(
     draft: Path,
     step: int,
-    write_model: Callable[[Path], None],
+    write_model: Callable[[Path], Mapping[str, str]],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     logs: Mapping[str, Mark],
@@ -165,22 +176,22 @@ def _write(
     """Fill a draft folder and make it durable, its manifest last."""
     draft.mkdir()
     try:
-        write_model(draft)
+        digests = dict(write_model(draft))
     except Exception as error:  # a full disk is reported as an exception of any type, depending on the model's library
         raise OSError(f"writing the model raised {type(error).__name__}: {error}") from error
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, draft / TENSORS)
+    digests[TENSORS] = write_tensors(draft / TENSORS, tensors)
     write_json(draft / STATE, {"step": step, "state": dict(state)}, indent=None)
     files = sorted(path for path in draft.rglob("*") if path.is_file())
     for path in files:
         sync(path)
-    write_manifest(draft, step, files, logs)
+    write_manifest(draft, step, files, logs, digests)
     for path in (draft, *draft.rglob("*/")):
         sync(path)
 
 
 def _publish(draft: Path, final: Path) -> list[str]:
-    """Give the draft its final name and verify it there. Whatever had that name is renamed, and removed where it may
-    be an earlier checkpoint. Returns notices.
+    """Give the draft its final name and compare sizes there. Whatever had that name is renamed, and removed where it
+    may be an earlier checkpoint. Returns notices.
     """
     found = kind(final)
     aside_name = f"{LEFTOVER}old-{final.name}" if found in REMOVABLE else f"{final.name}-moved-aside"
@@ -194,16 +205,16 @@ def _publish(draft: Path, final: Path) -> list[str]:
             aside.replace(final)
         raise
     sync(final.parent)
-    if damage := list(damages(final)):
+    if damage := list(damages(final, hashed=False)):
         raise OSError(f"read back otherwise than written: {'; '.join(damage)}")
     if not found or found in REMOVABLE:
         return list(delete(aside)) if found else []
     return [f"{final} was {found}, where a checkpoint belongs; it is now called {aside.name}"]
 
 
-def _is_saved(final: Path, folder: Path) -> bool:
+def _is_saved(final: Path, folder: Path, *, hashed: bool) -> bool:
     """Whether there is a whole checkpoint whose rows the logs still hold."""
-    if kind(final) != "a folder" or any(damages(final)):
+    if kind(final) != "a folder" or any(damages(final, hashed=hashed)):
         return False
     return all(lost(folder / name, mark) is None for name, mark in marks_in(final).items())
 

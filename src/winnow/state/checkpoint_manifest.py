@@ -15,10 +15,16 @@ from winnow.state.log_marks import Mark
 MANIFEST = "manifest.json"
 
 
-def write_manifest(folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark]) -> None:
-    """Describe `files` of a checkpoint's folder as they are on the disk. Raises OSError."""
+def write_manifest(
+    folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark], digests: Mapping[str, str]
+) -> None:
+    """Describe `files` of a checkpoint's folder. One whose digest is not among `digests`, which are by path in the
+    folder, is read and hashed. Raises OSError.
+    """
+    names = {path.relative_to(folder).as_posix(): path for path in files}
     sizes_and_digests = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        name: {"bytes": path.stat().st_size, "sha256": digests.get(name) or _sha256(path)}
+        for name, path in names.items()
     }
     marks = {name: dataclasses.asdict(mark) for name, mark in logs.items()}
     write_json(folder / MANIFEST, {"step": step, "logs": marks, "files": sizes_and_digests})
@@ -29,8 +35,10 @@ def marks_in(path: Path) -> dict[str, Mark]:
     return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
 
 
-def damages(path: Path) -> Iterator[str]:
-    """What is wrong with a checkpoint, in words; nothing when every file is as it was written."""
+def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
+    """What is wrong with a checkpoint, in words; nothing when every file is as it was written: in its size, and where
+    it is `hashed`, in its SHA-256.
+    """
     try:
         check_kind(path, "a folder", follow=True)
         check_kind(path / MANIFEST, "a file", follow=True)
@@ -41,7 +49,7 @@ def damages(path: Path) -> Iterator[str]:
                 yield f"{name} is missing"
             elif file.stat().st_size != expected["bytes"]:
                 yield f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            elif _sha256(file) != expected["sha256"]:
+            elif hashed and _sha256(file) != expected["sha256"]:
                 yield f"{name} has changed"
     except FileNotFoundError:
         yield f"{MANIFEST} is missing"

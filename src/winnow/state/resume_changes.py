@@ -16,6 +16,7 @@ from winnow.errors import ConfigError, RunFolderError, did_you_mean
 # Options of the engine are not among them: each engine declares its own.
 MAY_CHANGE = (
     "steps",
+    "max_hours",
     "output",
     "device",
     "threads",
@@ -82,7 +83,7 @@ def compare(
 
 def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
     """Whether an evaluation made before these changes, some of them allowed by name, is the one that is made now."""
-    keys = [change.key for change in changes if change.key != "evaluate.every"]
+    keys = [change.key for change in changes if change.key not in ("evaluate.every", "evaluate.every_minutes")]
     return not any(_within(key, ("evaluate", *allow)) for key in keys)
 
 

@@ -8,15 +8,18 @@ transformers anew would take seconds; it uses neither torch nor a device.
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
+import itertools
 import json
 import os
 import resource
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,30 +32,61 @@ CPU_SECONDS = 30  # of one prompt; real templates take less than a thousandth
 MEMORY = 2**30  # bytes, on top of what the trainer has
 
 
-def chat_texts(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None) -> list[str]:
-    """The text of every question, after the message `system` where there is one.
+def chat_texts(
+    questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
+) -> list[str]:
+    """The text of every question, after the message `system` where there is one; `options` are the template's.
 
     Raises DataError for a tokenizer without a chat template, and for a template that fails, does not end
-    (`CPU_SECONDS` per prompt) or takes too much memory (`MEMORY`).
+    (`CPU_SECONDS` per prompt), takes too much memory (`MEMORY`) or leaves `system` out; ConfigError for an option that
+    it does not have.
     """
     if not tokenizer.chat_template:
         raise DataError(
             "prompt.template is 'chat', but the model's tokenizer has no chat template; "
             "set it to r1_zero, question_only or a file"
         )
+    _check_options(tokenizer, options)
+    texts = _rendered(questions, tokenizer, system, options)  # nothing is compiled before the first is taken
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        _child(reading, writing, questions, tokenizer, system)
+        _child(reading, writing, texts)
     os.close(writing)
     try:
         with open(reading, "rb") as pipe:
             said = [json.loads(line) for line in pipe if line.endswith(b"\n")]
     finally:
         status = _end(child)
-    if len(said) == len(questions) and all(isinstance(text, str) for text in said):
-        return said
-    raise _failure(said, status, system)
+    if len(said) != len(questions) or not all(isinstance(text, str) for text in said):
+        raise _failure(said, status, system)
+    if system is not None and not all(system.strip() in text for text in said):
+        raise DataError("the tokenizer's chat template has no place for a system message; leave out prompt.system")
+    return said
+
+
+def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
+    """ConfigError for a variable that the template does not name, or that is set for it here."""
+    names = _names(tokenizer) if options else set()
+    names -= {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
+    for option in options:
+        if option not in names:
+            raise ConfigError(
+                f"prompt.template_options: the tokenizer's chat template has no variable {option!r} to set"
+                f"{did_you_mean(option, difflib.get_close_matches(option, names, n=1))}"
+            )
+
+
+def _names(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The names in a template's code that can be variables. Nothing is compiled, which can take for ever."""
+    from jinja2 import Environment, TemplateSyntaxError
+
+    try:
+        lexed = list(Environment().lex(tokenizer.get_chat_template()))
+    except (ValueError, TemplateSyntaxError) as error:  # several templates, none of them the default; or no template
+        raise DataError(f"the tokenizer's chat template cannot be read: {error}; mend it") from error
+    tokens = itertools.pairwise((kind, text) for _, kind, text in lexed if kind != "whitespace")
+    return {text for (_, before), (kind, text) in tokens if kind == "name" and before not in (".", "|")}
 
 
 def _end(child: int) -> int:
@@ -78,16 +112,14 @@ def _failure(said: Sequence[Any], status: int, system: str | None) -> DataError:
     return DataError(f"the process that renders the tokenizer's chat template ended by itself ({status=}){instead}")
 
 
-def _child(
-    reading: int, writing: int, questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None
-) -> None:
-    """Write a line of JSON per question: its text, or {"error": ...} and no more. Never returns."""
+def _child(reading: int, writing: int, texts: Iterator[str]) -> None:
+    """Write a line of JSON per text, or {"error": ...} and no more. Never returns."""
     try:
         os.close(reading)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
         with open(writing, "wb") as pipe:
-            _answer(pipe, _rendered(questions, tokenizer, system))
+            _answer(pipe, texts)
     finally:
         os._exit(0)
 
@@ -109,7 +141,9 @@ def _answer(pipe: BinaryIO, texts: Iterator[str]) -> None:
         pipe.write(json.dumps({"error": f"{error or type(error).__name__}"[:1000]}).encode() + b"\n")
 
 
-def _rendered(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None) -> Iterator[str]:
+def _rendered(
+    questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
+) -> Iterator[str]:
     own = tokenizer.get_chat_template()
     fixed = _CLOCK + own if "strftime_now" in own else own
     before = [] if system is None else [{"role": "system", "content": system}]
@@ -117,7 +151,9 @@ def _rendered(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, syst
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + CPU_SECONDS)
         messages = [*before, {"role": "user", "content": question}]
-        text = tokenizer.apply_chat_template(messages, chat_template=fixed, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(
+            messages, chat_template=fixed, tokenize=False, add_generation_prompt=True, **options
+        )
         yield str(text)
 
 

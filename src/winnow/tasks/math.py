@@ -19,7 +19,7 @@ def math(split: str, *, path: str = "nlile/hendrycks-MATH-benchmark") -> list[Pr
 
     `path` is a hub id, a folder with `math_train.jsonl` and `math_test.jsonl`, or one such file. The default has 12,000
     train problems and, as test, the 500 of MATH-500. The answer is the last \boxed{...} of the solution, braces
-    balanced; where a solution boxes nothing, the field `answer`. All fields but the problem go into `meta`. Validation
+    balanced; where none boxes anything, the field `answer`. All fields but the problem go into `meta`. Validation
     is a tenth of train, held out by a hash of the problem.
 
     Raises DataError for a record without a problem or a gold, and where `path` leads nowhere.
@@ -48,7 +48,7 @@ def math500(split: str, *, path: str = "HuggingFaceH4/MATH-500") -> list[Problem
 
 
 def _boxed(record: Record) -> str:
-    gold = last_boxed(record.text("solution"))
+    gold = last_boxed(record.text("solution")) if "solution" in record.fields else None
     if gold is not None and gold.strip():
         return gold
     if "answer" not in record.fields:

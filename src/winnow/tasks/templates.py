@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,24 +44,29 @@ def render(
     *,
     template: str,
     system: str | None = None,
+    suffix: str | None = None,
+    template_options: Mapping[str, Any] = MappingProxyType({}),
     max_prompt_tokens: int,
     base: Path | None = None,
 ) -> Rendered:
     """Problems as prompts; those longer than `max_prompt_tokens` are dropped and counted.
 
-    `template` is `chat` (the tokenizer's own, after the message `system` if there is one), `r1_zero`, `question_only`,
-    or a UTF-8 text file, relative to `base`, with one `{question}`; the line break that ends the file does not count.
-    `chat` writes its special tokens itself, and a fixed date; the others start with BOS where the tokenizer adds one.
+    `template` is `chat` (the tokenizer's own, with the variables `template_options`: the message `system` if there is
+    one, then the question and `suffix` as the user's), `r1_zero`, `question_only`, or a UTF-8 text file, relative to
+    `base`, with one `{question}`; the line break that ends the file does not count. `chat` writes its special tokens
+    itself, and a fixed date; the others start with BOS where the tokenizer adds one.
 
-    Raises ConfigError for a template that cannot be used, DataError for a chat template that is not there or does not
-    end, for a question that holds a special token, and where every prompt is too long.
+    Raises ConfigError for a template that cannot be used, and for what it would ignore; DataError for a chat template
+    that is not there or does not end, for a question that holds a special token, and where every prompt is too long.
     """
     _refuse_special_tokens(problems, tokenizer)
     questions = [problem.question for problem in problems]
     if template == "chat":
-        texts = chat_texts(questions, tokenizer, system)
+        asked = [f"{question}{suffix or ''}" for question in questions]
+        texts = chat_texts(asked, tokenizer, system, template_options)
     else:
-        texts = list(map(_plain(template, tokenizer, system, base), questions))
+        _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
+        texts = list(map(_plain(template, tokenizer, base), questions))
     tokens = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
     fitting = [
         _prompt(problem, text, ids)
@@ -98,9 +103,14 @@ def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:
     )
 
 
-def _plain(template: str, tokenizer: PreTrainedTokenizerBase, system: str | None, base: Path | None) -> Write:
-    if system is not None:
-        raise ConfigError(f"prompt.system needs prompt.template = 'chat'; {template!r} has no place for it")
+def _refuse_ignored(template: str, **given: object) -> None:
+    """What a chat template alone has a place for."""
+    for key, value in given.items():
+        if value is not None:
+            raise ConfigError(f"prompt.{key} needs prompt.template = 'chat'; {template!r} has no place for it")
+
+
+def _plain(template: str, tokenizer: PreTrainedTokenizerBase, base: Path | None) -> Write:
     before, _, after = _text(template, base).partition("{question}")
     bos = tokenizer.bos_token if _adds_bos(tokenizer) else ""
     return lambda question: f"{bos}{before}{question}{after}"

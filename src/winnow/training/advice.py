@@ -46,7 +46,7 @@ def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
             yield (
                 f"reward = {reward.name!r} reads an answer by {wanted}, and the prompt asks for it nowhere: a "
                 f"policy that was not taught to write so gets no reward, and learns nothing; ask for it in "
-                f"prompt.system or in a template of your own{template}, or choose another reward"
+                f"prompt.system, in prompt.suffix or in a template of your own{template}, or choose another reward"
             )
 
 

@@ -1,5 +1,7 @@
 """What a run is between two steps, and how it is saved: on time, when a signal comes, and when an error ends it.
 
+One that is due is written beside the next step (saving.py); one after which the run ends is waited for.
+
 The tensors of a checkpoint (parameters, moments, reference) change in an optimizer update and nowhere else, so until
 the first update of a step they are those of the boundary before it. The rest, which a step changes earlier, is small:
 it is remembered at each boundary.
@@ -7,7 +9,8 @@ it is remembered at each boundary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -27,6 +30,7 @@ class Boundary:
     learner: Mapping[str, Any]
     history: History
     verifiers: Mapping[str, Any]
+    clock: Mapping[str, Any]
 
     @classmethod
     def of(cls, run: Run, step: int) -> Self:
@@ -36,6 +40,7 @@ class Boundary:
             learner=run.learner.counts(),
             history=run.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
+            clock=run.clock.state_dict(),
         )
 
 
@@ -61,16 +66,49 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
 
     Raises as `checkpoint.save`.
     """
+    run.saved = _prepared(run, at, keep)()
+    return run.saved
+
+
+def begin_save(run: Run, at: Boundary, done: Callable[[Callable[[], checkpoint.Checkpoint]], None]) -> None:
+    """Begin to write the checkpoint of a boundary beside training. `done` is called when `run.saving.wait` finds that
+    it has ended, with what returns the checkpoint or raises as `checkpoint.save`.
+
+    Raises RunFolderError where the logs cannot be synced.
+    """
+
+    def tell(outcome: Future[checkpoint.Checkpoint]) -> None:
+        if outcome.exception() is None:
+            run.saved = outcome.result()
+        done(outcome.result)
+
+    run.saving.begin(_prepared(run, at), tell)
+    if not run.config.checkpoint.background:
+        run.saving.wait()
+
+
+def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
+    """The save of a boundary, for any thread. All that training goes on to change, tensors apart, is read here."""
+    run.saving.wait()
     logs = run.logbook.sync(at.step)  # before a checkpoint that presumes their rows
-    return checkpoint.save(
-        run.folder,
-        at.step,
-        write_model=lambda path: run.learner.write_model(path, run.tokenizer),
-        tensors=run.learner.state(),
-        state={"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers},
-        keep_last=run.config.checkpoint.keep_last + keep,
-        logs=logs,
-    )
+    clock = {"clock": at.clock} if at.clock else {}
+    state = {"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
+    tensors, known, beside = run.learner.state(), run.saved, run.learner.beside()
+
+    def write() -> checkpoint.Checkpoint:
+        with beside:
+            return checkpoint.save(
+                run.folder,
+                at.step,
+                write_model=lambda path: run.learner.write_model(path, run.files),
+                tensors=tensors,
+                state=state,
+                keep_last=run.config.checkpoint.keep_last + keep,
+                logs=logs,
+                known=known,
+            )
+
+    return write
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from winnow.algos.chunks import kept_in_chunks
 from winnow.algos.selection import kept_size
 from winnow.config import Config
 from winnow.training.members import Members
@@ -23,7 +24,7 @@ class Budget:
     rows_at_once: int  # the longest ones that one micro-batch takes
     probe: int  # rollouts of one probe, not trained on; 0 without one
     evaluation: int  # rollouts of one evaluation
-    evaluations: int  # over the run
+    evaluations: int  # over the run; at most, where minutes of training decide
 
     @property
     def micro_batches(self) -> int:
@@ -47,7 +48,7 @@ def budget(members: Members) -> Budget:
         rows_at_once=max(1, update.tokens_per_micro_batch // longest),
         probe=config.probe.every * rollout.prompts_per_step * config.probe.rollouts_per_prompt if probes else 0,
         evaluation=evaluate.problems * (evaluate.rollouts_per_prompt + evaluate.greedy),
-        evaluations=2 + ((config.steps - 1) // evaluate.every if evaluate.every else 0),
+        evaluations=2 + min(config.steps - 1, _evaluations_on_time(config)),
     )
 
 
@@ -58,9 +59,23 @@ def per_update(config: Config, b: Budget) -> str:
 
 
 def _kept(members: Members) -> int:
-    """Rollouts that the selectors keep of one prompt; one without `keep_per_prompt` counts as keeping all."""
-    left = members.config.rollout.rollouts_per_prompt
-    for selector in members.selectors:
-        if "keep_per_prompt" in selector.options:
-            left = kept_size(selector.options["keep_per_prompt"], left)
+    """Rollouts that the selectors keep of one prompt; one without `keep_per_prompt` counts as keeping all.
+
+    How many of each chunk an earlier selector has left is not known, so each counts as whole, as far as so many are
+    left.
+    """
+    left = n = members.config.rollout.rollouts_per_prompt
+    for selector, said in zip(members.selectors, members.config.select, strict=True):
+        keep = selector.options.get("keep_per_prompt")
+        if keep is not None:
+            left = kept_size(keep, left) if said.chunk is None else min(left, kept_in_chunks(keep, n, said.chunk))
     return left
+
+
+def _evaluations_on_time(config: Config) -> int:
+    """Between the first step and the last; with minutes and without `max_hours`, one before every step at most."""
+    every, minutes = config.evaluate.every, config.evaluate.every_minutes
+    by_steps = (config.steps - 1) // every if every else 0
+    if not minutes:
+        return by_steps
+    return by_steps + math.ceil(60 * config.max_hours / minutes) - 1 if config.max_hours else config.steps

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
 from winnow.training.advice import before_training
+from winnow.training.clock import TrainingClock
 from winnow.training.device_plan import plan_devices
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import longest, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
+from winnow.training.saving import Saving
 from winnow.training.step_metrics import Parity
 from winnow.verify import Verifiers
 
@@ -52,10 +54,13 @@ class Run:
     verifiers: Verifiers
     learner: Learner
     logbook: Logbook
-    tokenizer: Any
+    files: Mapping[str, bytes]  # of the model's tokenizer and generation settings, for its checkpoints
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
     notices: tuple[str, ...]  # what a person should know before the first step
+    clock: TrainingClock
     written: int = -1  # the last step that was learned and whose rows are in the log
+    saved: Checkpoint | None = None  # the newest one that is known to be whole
+    saving: Saving = field(default_factory=Saving)
 
     @property
     def config(self) -> Config:
@@ -76,14 +81,21 @@ class Run:
         return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
 
     def close(self) -> None:
-        """End the verify workers and the engine."""
-        try:
-            self.verifiers.close()
-        finally:
-            self.engine.close()
+        """End the save under way, the verify workers and the engine."""
+        with contextlib.ExitStack() as each:
+            each.callback(self.engine.close)
+            each.callback(self.verifiers.close)
+            each.callback(self.saving.wait)  # the first to be called: the run's folder is still locked
 
 
-def build(members: Members, *, folder: Path, device: torch.device, saved: Checkpoint | None = None) -> Run:
+def build(
+    members: Members,
+    *,
+    folder: Path,
+    device: torch.device,
+    saved: Checkpoint | None = None,
+    clock: TrainingClock | None = None,
+) -> Run:
     """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
     config = members.config
     check_installed(members)
@@ -113,9 +125,11 @@ def build(members: Members, *, folder: Path, device: torch.device, saved: Checkp
             verifiers=verifiers,
             learner=learner,
             logbook=logbook,
-            tokenizer=loaded.tokenizer,
+            files=loaded.files,
             devices=devices,
             notices=(*before_training(config, train, held_out), *verifiers.notices),
+            clock=clock or TrainingClock(config),
+            saved=saved,
         )
         if saved is not None:
             restore(run, saved)
@@ -129,6 +143,7 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.learner.restore(tensors, state["optimizer"])
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
+    run.clock.load_state_dict(state.get("clock", {}))
     run.engine.load(run.learner.weights(), version=saved.step)
 
 

@@ -32,6 +32,7 @@ def check_combinations(members: Members) -> None:
         _check_presumed,
         _check_probe,
         _check_keep,
+        _check_chunks,
         _check_values,
         _check_limits,
         _check_reset,
@@ -111,11 +112,26 @@ def _check_keep(members: Members) -> None:
     rollouts = members.config.rollout.rollouts_per_prompt
     for member in members.config.select if members.config.allocate.use == "uniform" else ():
         keep = member.options.get("keep_per_prompt")
-        if isinstance(keep, int) and keep > rollouts:
+        of, key = min((rollouts, "rollout.rollouts_per_prompt"), (member.chunk or rollouts, "select.chunk"))
+        if isinstance(keep, int) and keep > of:
             raise ConfigError(
-                f"select.keep_per_prompt = {keep} is above rollout.rollouts_per_prompt = {rollouts}: nothing would "
-                f"ever be dropped; lower it to at most {rollouts}, or sample more"
+                f"select.keep_per_prompt = {keep} is above {key} = {of}: nothing would ever be dropped; lower it to at "
+                f"most {of}, or raise {key}"
             )
+
+
+def _check_chunks(members: Members) -> None:
+    """Where a chunk changes nothing, it would be ignored without a word."""
+    config = members.config
+    selectors = zip(members.selectors, config.select, strict=True)
+    useless = [f"select = {s.name!r}" for s, said in selectors if said.chunk and s.traits.size != "exact"]
+    if config.advantage.chunk and not members.group_baseline:
+        useless.append(f"advantage = {members.advantage.name!r}")
+    if useless:
+        raise ConfigError(
+            f"{useless[0]} does not compare the rollouts of a prompt with each other, so `chunk` would change nothing; "
+            f"remove it"
+        )
 
 
 def _check_values(members: Members) -> None:

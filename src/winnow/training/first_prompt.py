@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from winnow.config import Config
+from winnow.engines.stopping import divide_stops
 from winnow.models.load import ends
 from winnow.records import Prompt
 
@@ -18,11 +20,14 @@ class FirstPrompt:
 
     prompt: Prompt
     stops: tuple[str, ...]  # the tokens that end a rollout
+    strings: tuple[str, ...]  # the texts that do
     known: frozenset[str]  # the tags that are tokens of their own, which the policy was trained on
 
     @classmethod
-    def of(cls, prompt: Prompt, tokenizer: Any, path: str) -> FirstPrompt:
-        """Reads the settings of the model at `path`, and no weight."""
-        stops = (tokenizer.convert_ids_to_tokens(end) or f"token {end}" for end in ends(path, tokenizer))
+    def of(cls, prompt: Prompt, tokenizer: Any, config: Config) -> FirstPrompt:
+        """Reads the settings of the model that is configured, and no weight."""
+        named, strings = divide_stops(tokenizer, config.rollout.stop)
+        tokens = sorted({*ends(config.model.path, tokenizer), *named})
+        stops = (tokenizer.convert_ids_to_tokens(token) or f"token {token}" for token in tokens)
         tags = (token.content for token in tokenizer.added_tokens_decoder.values() if TAG.fullmatch(token.content))
-        return cls(prompt, tuple(stops), frozenset(tags))
+        return cls(prompt, tuple(stops), strings, frozenset(tags))

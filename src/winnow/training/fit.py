@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,14 @@ from winnow.models.device import resolve_device
 from winnow.models.precision import set_matrix_products
 from winnow.records import StepReport
 from winnow.state import checkpoint
+from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
 from winnow.state.manifest import describe_run
 from winnow.state.resume_changes import Change, compare, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
-from winnow.training.boundary import Boundary, reached, rescued, save, untouched
+from winnow.training.boundary import Boundary, begin_save, reached, rescued, save, untouched
 from winnow.training.build import Run, build
+from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
 from winnow.training.members import Members
 from winnow.training.notices import StepNotices, beginning, check_skipped
@@ -39,6 +43,7 @@ class Started:
     first_step: int
     last_step: int  # exclusive
     devices: tuple[str, ...] = ()  # in lines: who computes where, and what memory it will take
+    max_hours: float = 0.0  # of training, where it ends before `last_step`; 0: it does not
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Result:
 
     folder: Path
     model: Path | None  # the newest checkpoint, a Hugging Face model folder; None where no step was done
-    steps: int  # done
+    steps: int  # done, fewer than configured where `max_hours` or a signal ended it
     interrupted: bool  # a signal ended it early: a resume goes on
 
 
@@ -76,8 +81,10 @@ def fit(
     resume: bool = False,
     allow_change: Sequence[str] = (),
     watch: Watch = lambda event: None,
+    now: Now = time.monotonic,
 ) -> Result:
-    """Train to the last step. The run folder then holds all that is needed to go on from its newest checkpoint.
+    """Train to the last step, or for `max_hours`, of which `now` reads the clock. The run folder then holds all that is
+    needed to go on from its newest checkpoint.
 
     A resume keeps to what the run began with; `allow_change` names the keys that it may change nevertheless.
 
@@ -96,7 +103,8 @@ def fit(
         done = saved.step if saved else 0
         inputs = digests(config, members.base) if resume else {}
         changes = _changes(members, folder, device, inputs, done, allow_change) if resume else ()
-        run = build(members, folder=folder.path, device=device, saved=saved)
+        clock = TrainingClock(config, now)
+        run = build(members, folder=folder.path, device=device, saved=saved, clock=clock)
         try:
             inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
             if ranks.is_writer():
@@ -140,21 +148,23 @@ def _changes(
 def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
     config = run.config
-    watch(Started(run.folder, first_step, config.steps, run.devices))
-    notices = StepNotices(run)
+    watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
+    notices, done = StepNotices(run), first_step
 
     def advance(step: int) -> None:
-        if (step == 0 or _due(step, config.evaluate.every)) and not (evaluated and step == first_step):
+        if _evaluation_is_due(run, step) and not (evaluated and step == first_step):
             _evaluate(run, step, watch)
         if not ranks.any_rank(stop.asked):
-            plan(run, step)
-            watch(report := train_step(run, step))
+            with run.clock.step():
+                plan(run, step)
+                report = train_step(run, step)
+            watch(report)
             for text in notices.of(report):
                 watch(Notice(text))
             check_skipped(run, step)
 
     with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
-        for step in range(first_step, config.steps):
+        for step in _steps(run, first_step, watch):
             before = Boundary.of(run, step)
             if not ranks.any_rank(stop.asked):
                 _leave_at_will(run, before, stop, partial(advance, step))
@@ -163,14 +173,38 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
                 assert after is not None, "a step is left before its first update or not at all"
                 model = _save(run, after, watch) if after.step else None
                 return Result(run.folder, model, after.step, interrupted=True)
-            if step + 1 < config.steps and _due(step + 1, config.checkpoint.every):
-                _try_to_save(run, step + 1, watch)
-        last = Boundary.of(run, config.steps)
+            done = step + 1
+            if _checkpoint_is_due(run, done):
+                _try_to_save(run, done, watch)
+        last = Boundary.of(run, done)
         model = _save(run, last, watch)
-        whole = evaluated and first_step == config.steps
+        whole = evaluated and first_step == done
         if not whole and not ranks.any_rank(stop.asked):
-            whole = _leave_at_will(run, last, stop, partial(_evaluate, run, config.steps, watch))
-    return Result(run.folder, model, config.steps, interrupted=not whole)
+            whole = _leave_at_will(run, last, stop, partial(_evaluate, run, done, watch))
+    return Result(run.folder, model, done, interrupted=not whole)
+
+
+def _steps(run: Run, first: int, watch: Watch) -> Iterator[int]:
+    """From `first` to the last one, or to the first boundary at which `max_hours` are over."""
+    steps, hours = run.config.steps, run.config.max_hours
+    for step in range(first, steps):
+        if run.clock.is_over(hours):
+            watch(Notice(f"max_hours = {hours:g} of training are over: the run ends after {step} of {steps} steps"))
+            return
+        yield step
+
+
+def _evaluation_is_due(run: Run, step: int) -> bool:
+    """Before a step: of the weights that a run begins with, and on time."""
+    every = run.config.evaluate
+    return step == 0 or _due(step, every.every) or run.clock.passed(every.every_minutes)
+
+
+def _checkpoint_is_due(run: Run, done: int) -> bool:
+    """Between two steps; the end of the run saves by itself."""
+    config = run.config
+    on_time = _due(done, config.checkpoint.every) or run.clock.passed(config.checkpoint.every_minutes)
+    return on_time and done < config.steps and not run.clock.is_over(config.max_hours)
 
 
 def _leave_at_will(run: Run, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
@@ -211,20 +245,37 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
         greedy=config.greedy,
         seed=(run.seed, "evaluate"),
     )
-    run.logbook.write_between(step, evaluation.metrics)
-    watch(Evaluated(step, evaluation.metrics))
+    metrics = {**evaluation.metrics, **run.clock.metrics("eval/training_hours")}
+    run.logbook.write_between(step, metrics)
+    watch(Evaluated(step, metrics))
 
 
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
+    """Beside the next step. What comes of it is told when `run.saving.wait` finds that it has ended."""
+
+    def done(outcome: Callable[[], Checkpoint]) -> None:
+        with _failure_told(step, watch):
+            _tell(outcome(), watch)
+
+    with _failure_told(step, watch):
+        begin_save(run, Boundary.of(run, step), done)
+
+
+@contextmanager
+def _failure_told(step: int, watch: Watch) -> Iterator[None]:
     """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
     try:
-        _save(run, Boundary.of(run, step), watch)
+        yield
     except RunFolderError as error:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 
 def _save(run: Run, at: Boundary, watch: Watch) -> Path:
     saved = save(run, at)
+    _tell(saved, watch)
+    return saved.path
+
+
+def _tell(saved: Checkpoint, watch: Watch) -> None:
     for text in saved.notices:
         watch(Notice(text))
-    return saved.path

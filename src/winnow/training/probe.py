@@ -44,7 +44,8 @@ def window(run: Run, step: int) -> range:
 
 def probe(run: Run, step: int) -> Metrics:
     """Sample, score and measure the window's prompts, and plan them. The probe's rollouts are never trained on."""
-    if step > 0:  # the released GVM scripts restart the trainer at every window
+    if step > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart the trainer each window
+        run.saving.wait()  # a checkpoint under way reads what is reset
         run.learner.reset(run.config.probe.outer_reset)
     clock = Clock()
     with clock("probe"):

@@ -5,13 +5,15 @@ A mistake ends here, before data, model or device are touched.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain
 from winnow.config import Config, Member
@@ -55,8 +57,8 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     `critic` gives the values that some advantages want; it comes from Python, as winnow trains none itself.
     """
     config = with_engine(with_dtype(config))
-    advantage = _bound(ADVANTAGE, config.advantage, base)
-    selectors = tuple(_bound(SELECTOR, member, base) for member in config.select)
+    advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
+    selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
     loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
     reward = reward_spec(config)
     make_reward(reward, base=base)  # a wrong reward ends here, not in a worker
@@ -177,6 +179,12 @@ def _objective(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[Te
             Term(name, said.coefficient, term.call) for name, said, term in zip(names, config.terms, terms, strict=True)
         ),
     )
+
+
+def _in_chunks(
+    member: Bound[T], wrap: Callable[[Callable[..., Any], int], Callable[..., Any]], chunk: int | None
+) -> Bound[T]:
+    return member if chunk is None else dataclasses.replace(member, call=wrap(member.call, chunk))
 
 
 def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> frozenset[str]:

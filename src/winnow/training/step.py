@@ -47,6 +47,9 @@ def train_step(run: Run, step: int) -> StepReport:
     with clock("logprobs"):  # old and reference log-probs: once, before the first update
         updates = run.learner.compute_logprobs(updates, run.members.needs)
 
+    with clock("save"):  # a checkpoint may be written beside all above; what it reads changes below
+        run.saving.wait()
+
     with clock("update"):
         for batch in updates:  # one optimizer step each
             for mb in run.learner.micro_batches(batch):
@@ -61,6 +64,7 @@ def train_step(run: Run, step: int) -> StepReport:
             run.engine.load(run.learner.weights(), version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
+        metrics |= run.clock.metrics("time/training_hours")
         report = run.logbook.write(step, metrics, groups, updates)
         run.written = step
     return report

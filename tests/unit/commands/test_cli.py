@@ -239,11 +239,11 @@ def test_check_looks_at_what_is_here_where_something_is_on_the_hub(tmp_path, tom
 
 
 def test_check_shows_the_first_prompt_and_where_its_rollouts_end(tmp_path):
-    (tmp_path / "run.toml").write_text('task = "arithmetic"\n[rollout]\nstop = ["</answer>", "\\n\\n"]\n')
+    (tmp_path / "run.toml").write_text('task = "arithmetic"\n[rollout]\nstop = ["</answer>", "<|user|>", "\\n\\n"]\n')
     shown = winnow("check", tmp_path / "run.toml").stdout
     assert "             | <|user|>What is " in shown
-    assert "?<|endoftext|><|assistant|><think>\nstop         at <|endoftext|>, or as soon as the text " in shown
-    assert r"text ends in '</answer>' or '\n\n'" in shown
+    assert "?<|endoftext|><|assistant|><think>\nstop         at <|endoftext|> or <|user|>, or as soon as the" in shown
+    assert r"as the text ends in '</answer>' or '\n\n'" in shown
 
 
 ASKED = {
@@ -333,7 +333,7 @@ def test_check_reads_what_the_hub_s_cache_has_of_a_model(cached, tmp_path):
 
 
 def test_check_plans_with_the_settings_alone(cached, tmp_path):
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.json"):
         (cached / name).unlink()
     shown = " ".join(winnow("check", tmp_path / "run.toml").stdout.split())
     assert "weights 498 KiB" in shown

@@ -114,6 +114,7 @@ def test_metrics_are_json_with_what_they_are_of(tmp_path):
     asked = {"model": "some/model", "task": "jsonl", "split": "test", "problems": 2, "dropped": 0, "temperature": 0.7}
     assert asked.items() <= found.items()
     assert (found["reward"], found["template"], found["max_new_tokens"]) == ("math + 0.5 format", "r1_zero", 99)
+    assert (found["system"], found["suffix"], found["template_options"]) == (None, None, {})
     # a: 1 of 4; b: 2 of 3 verdicts
     assert found["pass_at"] == pytest.approx({"1": 11 / 24, "2": 0.75, "4": 1.0})
     assert validate(found["config"]) == CONFIG

@@ -12,11 +12,12 @@ import torch
 from test_policy import PAD, SMALL, batch, build, micro, policy, rows_of_many_lengths, scalar
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import Qwen2Config
 
 from winnow.learner.gradient_norms import gradient_norms
 from winnow.learner.old_logprobs import compute_logprobs
+from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.models.adapter import add_lora
@@ -42,11 +43,12 @@ def tied() -> nn.Module:
     return model
 
 
-def sharded(of: Policy, mesh: DeviceMesh) -> Policy:
+def sharded(of: Policy, mesh: DeviceMesh, precision: MixedPrecisionPolicy | None = None) -> Policy:
     """Each layer, and the root, which keeps what is in no layer: the shared matrix, and the last norm."""
+    options = {} if precision is None else {"mp_policy": precision}
     for layer in of.model.get_decoder().layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(of.module, mesh=mesh)
+        fully_shard(layer, mesh=mesh, **options)
+    fully_shard(of.module, mesh=mesh, **options)
     return of
 
 
@@ -71,6 +73,34 @@ def test_sharded_it_says_and_learns_the_same(mesh: DeviceMesh, checkpointing: bo
     assert len([p for p in shards.values() if p.grad is not None]) == TIED
     for name, parameter in own.items():
         assert torch.equal(shards[name].grad.full_tensor(), parameter.grad), name
+
+
+def test_sharded_in_mixed_precision_it_is_rounded_and_summed_alike(mesh: DeviceMesh) -> None:
+    """Float32 shards that FSDP2 gathers in bfloat16 are what float32 masters are to weights of 16 bits: the same
+    log-probs, and the same float32 gradients of two micro-batches, to the bit."""
+    sequences = rows_of_many_lengths()
+    rounded = tied()
+    masters = {name: p.detach().clone() for name, p in rounded.named_parameters()}
+    for parameter in rounded.parameters():
+        parameter.data = parameter.data.bfloat16()
+    by_masters = policy(rounded)
+    settings = {"learning_rate": 1e-6, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0, "max_grad_norm": 1.0}
+    lengths = {"schedule": "constant", "warmup_updates": 0, "total_updates": 1}
+    optimizer = Optimizer(by_masters.parameters, **settings, **lengths, masters=masters)
+    in_bfloat16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    by_shards = sharded(policy(tied()), mesh, in_bfloat16)
+
+    said = []
+    for p in (by_masters, by_shards):
+        for mb in (micro(sequences[:2], torch.float32), micro(sequences[2:], torch.float32)):
+            out = p.forward(mb)
+            scalar(out.logprobs, mb).backward()
+            said.append(out.logprobs.detach())
+    assert torch.equal(torch.cat(said[:2]), torch.cat(said[2:]))
+    gradients = dict(zip(by_masters.parameters, optimizer.gradients(), strict=True))
+    for name, shard in by_shards.parameters.items():
+        assert shard.dtype == shard.grad.dtype == torch.float32
+        torch.testing.assert_close(shard.grad.full_tensor(), gradients[name], rtol=0, atol=0)
 
 
 def test_its_parts_cannot_be_called_apart(mesh: DeviceMesh) -> None:

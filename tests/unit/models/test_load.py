@@ -376,6 +376,9 @@ def test_settings_cannot_name_an_attention_of_their_own(folder: Path) -> None:
     [
         ("qwen2.5", ["<|endoftext|>"], "<|endoftext|>"),
         ("qwen2.5-instruct", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
+        ("qwen2.5-math", ["<|endoftext|>"], "<|endoftext|>"),
+        ("qwen3", ["<|endoftext|>", "<|im_end|>"], "<|endoftext|>"),
+        ("llama-3.2", ["<|end_of_text|>"], "<|end_of_text|>"),
         ("llama-3.2-instruct", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"], "<|eot_id|>"),
     ],
 )

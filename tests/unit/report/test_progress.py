@@ -66,6 +66,16 @@ def test_a_step_in_which_every_verifier_failed_has_no_reward():
     assert "reward" not in told(Started(Path("run"), 0, 2), StepReport(step=0, metrics=numbers)).splitlines()[-1]
 
 
+@pytest.mark.parametrize(("hours", "left"), [(0.0, "1:30"), (0.5, "0:36"), (0.05, "0:00")])
+def test_what_is_left_is_no_more_than_the_hours_of_training_leave(hours, left):
+    """Ten steps of ten seconds, of which the clock says 0.49 hours: 36 seconds are left of half an hour."""
+    ticks = iter([100.0])
+    standing = Standing(clock=lambda: next(ticks))
+    standing.follow(Started(Path("run"), 0, 10, max_hours=hours))
+    standing.follow(step(0, **{"seconds/step": 10.0, "time/training_hours": 0.49}))
+    assert standing.line().endswith(f"{left} left")
+
+
 def test_a_resumed_run_counts_the_steps_before_it_but_not_their_time():
     ticks = iter([100.0])
     text = told(Started(Path("run"), 8, 10), step(8), clock=lambda: next(ticks))

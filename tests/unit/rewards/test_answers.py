@@ -7,7 +7,7 @@ import pytest
 
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.answers import boxed, gsm8k, numeric, question_only, r1_zero
+from winnow.rewards.answers import boxed, gsm8k, numeric, question_only, r1_zero, tagged
 from winnow.rewards.compose import make_reward
 from winnow.rewards.math_equivalence import algebra
 
@@ -119,6 +119,23 @@ def test_boxed_wants_its_box_after_the_reasoning() -> None:
 )
 def test_gsm8k(text: str, gold: Any, kind: str) -> None:
     assert gsm8k(prompt(gold), rollout(text)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("<think>r</think>\n<answer>\n\\frac{1}{2}\n</answer>", "correct"),
+        (r"<think>r</think><answer>\boxed{0.5}</answer> 7", "correct"),
+        ("r</think><answer>1</answer> no, <answer>1/2</answer>", "correct"),
+        ("<think>r</think> it is 1/2", "correct"),  # without a tag, the last number
+        ("<think>r</think> <answer>1</answer> 1/2", "wrong"),
+        ("<think>r</think> <answer></answer> 1/2", "unparsable"),
+        (r"<answer>\boxed{1/2</answer>", "unparsable"),
+        ("<think>r</think> half", "unparsable"),
+    ],
+)
+def test_tagged_reads_the_last_tag_or_else_the_last_number(text: str, kind: str) -> None:
+    assert tagged(prompt(r"\frac12"), rollout(text), grader="math").kind == kind
 
 
 def test_numeric_is_exact_unless_told_otherwise() -> None:

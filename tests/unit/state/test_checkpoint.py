@@ -10,18 +10,25 @@ import time
 import peft
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from winnow.errors import RunFolderError
+from winnow.models.published_files import published_files
 from winnow.models.save import write_model_folder
+from winnow.models.tensor_file import write_tensors
 from winnow.state import checkpoint
 
 
 def write_weights(value: float, size: int = 1000):
-    return lambda folder: save_file({"weight": torch.full((size,), value)}, folder / "model.safetensors")
+    def write(folder):
+        return {
+            "model.safetensors": write_tensors(folder / "model.safetensors", {"weight": torch.full((size,), value)})
+        }
+
+    return write
 
 
 def save(folder, step, *, keep_last=2, size=1000, **state):
@@ -217,6 +224,11 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="<pad>")), eos_token="</s>")
 
 
+def files(folder):
+    tokenizer().save_pretrained(folder / "start")
+    return published_files(folder / "start")
+
+
 def assert_same_bits(a, b):
     assert a.keys() == b.keys()
     for name in a:
@@ -227,9 +239,9 @@ def assert_same_bits(a, b):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_full_model_resumes_bit_by_bit_from_its_folder(tmp_path, dtype, tied):
-    model = tiny(dtype, tied=tied)
+    model, published = tiny(dtype, tied=tied), files(tmp_path)
     path = checkpoint.save(
-        tmp_path, 1, write_model=lambda folder: write_model_folder(model, tokenizer(), folder),
+        tmp_path, 1, write_model=lambda folder: write_model_folder(model, published, folder),
         tensors={}, state={}, keep_last=1,
     ).path  # fmt: skip
 
@@ -250,7 +262,7 @@ def test_a_lora_model_is_saved_merged_for_use_and_apart_for_resuming(tmp_path, d
                 parameter.normal_()
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    write_model_folder(model, tokenizer(), tmp_path)
+    write_model_folder(model, files(tmp_path), tmp_path)
 
     assert_same_bits(model.state_dict(), before)
     resumed = peft.PeftModel.from_pretrained(tiny(dtype), tmp_path / "adapter", is_trainable=True)

@@ -18,10 +18,14 @@ from winnow.training.fit import Notice
 
 
 def save(folder, step, *, keep_last=1):
+    def write_model(path):
+        (path / "weights").write_text(str(step))
+        return {}
+
     return checkpoint.save(
         folder,
         step,
-        write_model=lambda path: (path / "weights").write_text(str(step)),
+        write_model=write_model,
         tensors={"moment": torch.ones(1)},
         state={"step": step},
         keep_last=keep_last,

@@ -75,7 +75,7 @@ def test_an_adapter_s_settings_list_its_targets_in_one_order(tmp_path, targets):
     """Not in that of a set, which PYTHONHASHSEED decides."""
     loaded = load("bundled", dtype="float32")
     adapted = add_lora(loaded.model, rank=2, alpha=4.0, targets=targets, seed=0)
-    write_model_folder(adapted, loaded.tokenizer, tmp_path)
+    write_model_folder(adapted, loaded.files, tmp_path)
     listed = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
     assert listed == sorted(listed)
     assert len(listed) == (7 if targets == "all-linear" else 6)

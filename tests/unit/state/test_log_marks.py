@@ -190,9 +190,13 @@ def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_p
 def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path):
     """It was passed over when the disk did not give it back; clocks differ, and so do the rows that it relies on."""
 
+    def write_model(path):
+        (path / "weights").write_text("1")
+        return {}
+
     def save(logs):
         checkpoint.save(
-            tmp_path, 3, write_model=lambda path: (path / "weights").write_text("1"),
+            tmp_path, 3, write_model=write_model,
             tensors={}, state={}, keep_last=1, logs=logs,
         )  # fmt: skip
 

@@ -195,6 +195,11 @@ def test_math_names_the_line_without_a_box(tmp_path: Path) -> None:
         math("test", path=path)
 
 
+def test_math_takes_the_answer_where_there_is_no_solution(tmp_path: Path) -> None:
+    path = write(tmp_path / "test.jsonl", [{"problem": "a", "answer": "x^{2}"}])
+    assert [p.answer for p in math("test", path=path)] == ["x^{2}"]
+
+
 def test_math500_is_for_evaluation(tmp_path: Path) -> None:
     path = write(tmp_path / "any.jsonl", [{"problem": "a", "answer": "x^{2}", "solution": "s", "level": 1}])
     made = math500("test", path=path)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -191,9 +192,83 @@ def test_many_prompts_come_in_order_and_whole() -> None:
     assert [question in prompt.text for question, prompt in zip(questions, prompts, strict=True)] == [True] * 400
 
 
-def test_a_system_message_needs_chat() -> None:
-    with pytest.raises(ConfigError, match=r"prompt\.system needs prompt\.template = 'chat'"):
-        render(asked("x"), qwen(), template="r1_zero", system="s", max_prompt_tokens=999)
+@pytest.mark.parametrize("given", [{"system": "s"}, {"suffix": " s"}, {"template_options": {"s": True}}])
+@pytest.mark.parametrize("template", ["r1_zero", "question_only"])
+def test_what_chat_templates_alone_have_a_place_for(template: str, given: dict[str, Any]) -> None:
+    (key,) = given
+    with pytest.raises(ConfigError, match=rf"prompt\.{key} needs prompt\.template = 'chat'; '{template}' has no place"):
+        render(asked("x"), qwen(), template=template, max_prompt_tokens=999, **given)
+
+
+STEPS = "Please reason step by step, and put your final answer within \\boxed{}."
+
+
+@pytest.mark.parametrize("system", [STEPS, None], ids=["said", "the model's own"])
+def test_the_prompts_of_gvm(system: str | None) -> None:
+    """A system message, and the user's turn ending in much the same; Qwen2.5-Math has the former as its default."""
+    model = tokenizer(QWEN, chat="qwen2_5_math.jinja")
+    prompts = render(asked("2 + 3?", "1 + 1?"), model, template="chat", system=system, suffix=f"\n{STEPS}",
+                     max_prompt_tokens=999).prompts  # fmt: skip
+    assert [prompt.text for prompt in prompts] == [
+        f"<|im_start|>system\n{STEPS}<|im_end|>\n<|im_start|>user\n{question}\n{STEPS}<|im_end|>\n"
+        f"<|im_start|>assistant\n"
+        for question in ("2 + 3?", "1 + 1?")
+    ]
+
+
+def test_a_suffix_stands_in_the_user_s_turn_whatever_it_holds() -> None:
+    rendered = render(asked("2 + 3?"), llama(), template="chat", suffix=" {question} {{ x }}", max_prompt_tokens=200)
+    assert "<|end_header_id|>\n\n2 + 3? {question} {{ x }}<|eot_id|>" in only(rendered.prompts).text
+
+
+@pytest.mark.parametrize(
+    ("options", "opened"),
+    [({}, ""), ({"enable_thinking": True}, ""), ({"enable_thinking": False}, "<think>\n\n</think>\n\n")],
+)
+def test_an_option_of_qwen3_s_template(options: dict[str, Any], opened: str) -> None:
+    model = tokenizer(QWEN, chat="qwen3.jinja")
+    prompt = only(render(asked("2?"), model, template="chat", template_options=options, max_prompt_tokens=99).prompts)
+    assert prompt.text == f"<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n{opened}"
+
+
+def test_an_option_takes_the_place_of_the_fixed_date() -> None:
+    options = {"date_string": "1 Jan 2025"}
+    prompt = only(render(asked("x"), llama(), template="chat", template_options=options, max_prompt_tokens=99).prompts)
+    assert "Today: 1 Jan 2025\n" in prompt.text
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("enable_thinkin", "has no variable 'enable_thinkin' to set; did you mean 'enable_thinking'"),
+        ("thinking", "did you mean 'enable_thinking'"),
+        ("think", "has no variable 'think' to set$"),  # only a text in it
+        ("own", "has no variable 'own' to set$"),  # only in a comment
+        ("lstrip", "has no variable 'lstrip'"),  # a method
+        ("trim", "has no variable 'trim'"),  # a filter
+        ("messages", "has no variable 'messages'"),  # set by the one who asks
+        ("add_generation_prompt", "has no variable 'add_generation_prompt'"),
+    ],
+)
+def test_an_option_that_the_template_would_ignore_is_refused(option: str, said: str) -> None:
+    model = tokenizer(QWEN, chat="qwen3.jinja")
+    model.chat_template += "{{ '' | trim }}"
+    with pytest.raises(ConfigError, match=rf"prompt\.template_options: .*{said}"):
+        render(asked("x"), model, template="chat", template_options={option: 1}, max_prompt_tokens=99)
+
+
+def test_an_option_of_what_is_no_template() -> None:
+    model = qwen()
+    model.chat_template = "{% for 'x"
+    with pytest.raises(DataError, match="the tokenizer's chat template cannot be read: "):
+        render(asked("x"), model, template="chat", template_options={"a": 1}, max_prompt_tokens=99)
+
+
+def test_a_template_that_leaves_the_system_message_out() -> None:
+    model = qwen()
+    model.chat_template = "{{ messages[-1].content }}"
+    with pytest.raises(DataError, match=r"no place for a system message; leave out prompt\.system"):
+        render(asked("x"), model, template="chat", system="Be brief.", max_prompt_tokens=99)
 
 
 def test_a_question_may_not_hold_a_special_token() -> None:

@@ -32,6 +32,22 @@ def test_the_defaults_add_up():
     assert (b.evaluation, b.evaluations) == (256 * 9, 1 + 9 + 1)  # before step 0; steps 10 ... 90; after the last
 
 
+@pytest.mark.parametrize(
+    ("keys", "times"),
+    [
+        ({"evaluate": {"every_minutes": 30}, "max_hours": 6}, 2 + 11),  # after 0.5 ... 5.5 hours; 6.0 is the end
+        ({"evaluate": {"every_minutes": 60, "every": 10}, "max_hours": 1.5}, 2 + 1 + 9),
+        ({"evaluate": {"every_minutes": 30}, "max_hours": 0.25}, 2),
+        ({"evaluate": {"every_minutes": 30}}, 2 + 99),  # there may be one before every step
+        ({"evaluate": {"every_minutes": 1}, "max_hours": 6}, 2 + 99),
+    ],
+)
+def test_evaluations_by_the_minute_are_counted_at_most(keys, times):
+    c = members(steps=100, **keys)
+    assert budget(c).evaluations == times
+    assert f"x at most {times} times" in list(describe(c.config, budget(c)))[-1]
+
+
 def test_rows_of_the_largest_update():
     b = budget(members(update={"updates_per_step": 5, "epochs": 2}))
     assert (b.updates, b.rows) == (10, 7 * 4)
@@ -57,7 +73,9 @@ def test_the_description_walks_the_step():
     assert "32 prompts x 16 = 512 per step, up to 51k tokens" in lines[0]
     assert "4 per prompt = 128 rows" in lines[1]
     assert "1 epoch x 1 = 1 per step, each 32 prompts and at most 128 rows; 10 in the run" in lines[2]
-    assert "2304 rollouts x 2 times; training samples 5120" in lines[4]
+    assert lines[4].endswith("2304 rollouts x 2 times; training samples 5120")
+    timed = members(steps=10, max_hours=1.5)
+    assert list(describe(timed.config, budget(timed)))[4].endswith("at most 5120, and ends after 1.5 hours of it")
 
 
 def test_dynamic_sampling_may_multiply_what_is_sampled():

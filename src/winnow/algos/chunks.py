@@ -1,0 +1,64 @@
+"""Selection and credit in chunks: the rollouts of a prompt, cut by their index into groups of their own.
+
+PODS on several devices (Xu et al. 2025, arXiv 2504.13818; YixuanEvenXu/pods, open-r1) samples 512 rollouts of a prompt
+and keeps and compares 32 of each 128. A chunk is known by the rollouts' indices, never by their places: one that has
+failed, or that an earlier selector dropped, moves no other into its chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from winnow.algos.advantage import Credit, check_credits
+from winnow.algos.selection import Keep, Selector, checked_mask, kept_size
+from winnow.records import BoolArray, Group, IntArray
+from winnow.seeds import Rng
+
+Advantage = Callable[[Sequence[Group]], Sequence[Any]]
+
+
+def in_chunks(group: Group, size: int) -> list[IntArray]:
+    """The places of the rollouts 0 to size - 1, of the next `size`, and so on; no chunk is empty."""
+    chunk = np.array([rollout.index // size for rollout in group.rollouts], dtype=np.int64)
+    return [np.flatnonzero(chunk == number) for number in np.unique(chunk)]
+
+
+def select_in_chunks(select: Selector, size: int) -> Selector:
+    """The selector, asked for each chunk by itself. Raises ConfigError where it does not answer [N] bool."""
+
+    def selected(group: Group, rng: Rng) -> BoolArray:
+        mask = np.zeros(len(group.rollouts), dtype=np.bool_)
+        for places in in_chunks(group, size):
+            mask[places] = checked_mask(select(group.take(places), rng), len(places))
+        return mask
+
+    return selected
+
+
+def credit_in_chunks(advantage: Advantage, size: int) -> Advantage:
+    """The advantage, with each chunk as a group of its own. Raises ConfigError for an answer that is no credit."""
+
+    def credit(groups: Sequence[Group]) -> list[Credit]:
+        chunks = [(group, places) for group in groups for places in in_chunks(group, size)]
+        parts = [group.take(places) for group, places in chunks]
+        answers = iter(check_credits(advantage(parts), parts))
+        return [_joined(group, [(places, next(answers)) for places in in_chunks(group, size)]) for group in groups]
+
+    return credit
+
+
+def kept_in_chunks(keep_per_prompt: Keep, n: int, size: int) -> int:
+    """How many of rollouts 0 to n - 1 a selector keeps in chunks of `size`."""
+    whole, rest = divmod(n, size)
+    return whole * kept_size(keep_per_prompt, size) + kept_size(keep_per_prompt, rest) * bool(rest)
+
+
+def _joined(group: Group, parts: Sequence[tuple[IntArray, Credit]]) -> Credit:
+    """Credit of the chunks -> of all rollouts: [N], or N x [L]."""
+    by_place = {int(place): number for places, credit in parts for place, number in zip(places, credit, strict=True)}
+    numbers = tuple(by_place[place] for place in range(len(group.rollouts)))
+    per_token = any(isinstance(credit, tuple) for _, credit in parts)
+    return numbers if per_token else np.array(numbers, dtype=np.float64)

@@ -1,0 +1,91 @@
+"""Writes the safetensors format tensor by tensor, and hashes what it writes.
+
+A file is 8 bytes with the header's length, the header (JSON: of each tensor its dtype, shape and place), and the
+tensors. It has the bytes that safetensors' own `save_file` would write, which needs all tensors in host memory at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+PIECE_BYTES = 2**26  # moved to the host, hashed and written at a time
+# In the order of the file: the widest first, so that every tensor begins at a multiple of its own width.
+DTYPES = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_RANK = {dtype: rank for rank, dtype in enumerate(DTYPES)}
+
+
+def write_tensors(
+    path: Path,
+    layout: Mapping[str, Tensor],
+    read: Callable[[str], Tensor] | None = None,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> str:
+    """Write tensors by name, and return the SHA-256 of the file's bytes.
+
+    `layout` says dtype and shape of each; what `read` gives for a name is written, one tensor after another, or
+    `layout` itself where there is no `read`. Tensors may live anywhere; at most PIECE_BYTES of one are copied to the
+    host at a time.
+
+    Raises OSError where writing fails, KeyError for a dtype that is not in DTYPES, ValueError where `read` gives
+    another tensor than the layout says.
+    """
+    names = sorted(layout, key=lambda name: (_RANK[layout[name].dtype], name))
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+
+        def write(data: bytes | memoryview) -> None:
+            file.write(data)
+            digest.update(data)
+
+        write(_header({name: layout[name] for name in names}, metadata))
+        for name in names:
+            tensor = (layout[name] if read is None else read(name)).detach()
+            if (tensor.dtype, tensor.shape) != (layout[name].dtype, layout[name].shape):
+                raise ValueError(f"{name} was to be {_said(layout[name])} and is {_said(tensor)}")
+            for piece in _pieces(tensor):
+                write(piece)
+    return digest.hexdigest()
+
+
+def _header(layout: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> bytes:
+    """The length and the JSON, filled up with spaces so that the tensors begin at a multiple of 8 bytes."""
+    entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    begin = 0
+    for name, tensor in layout.items():
+        end = begin + tensor.numel() * tensor.element_size()
+        entries[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """A tensor's bytes in order, on the host, PIECE_BYTES at a time."""
+    flat = tensor.reshape(-1)
+    step = PIECE_BYTES // tensor.element_size()
+    for begin in range(0, flat.numel(), step):
+        yield flat[begin : begin + step].cpu().view(torch.uint8).numpy().data
+
+
+def _said(tensor: Tensor) -> str:
+    return f"{tensor.dtype} of shape {tuple(tensor.shape)}"

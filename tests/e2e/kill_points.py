@@ -1,0 +1,350 @@
+"""Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
+
+    python kill_points.py writes|phases|under_way|failures
+
+Prints a line for each point: its name, how the struck life ended, and "equal", or what differs from a run that nobody
+disturbed. A life is a fork of this process, which has imported everything and computed nothing. What it is struck at
+are winnow's own functions, which are wrapped in the fork alone: by name, by the file that they write, and by how often
+they were called since a landmark. Nothing sleeps, and no point depends on how fast the machine is: a save that is to be
+under way is held, by a writer that waits, until the training thread has come to its end or asks for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import chaos
+
+SECONDS = 300.0  # for a life of one
+STRUCK = "step-000002"  # the checkpoint that is written when a life ends, beside or before step 2
+EVERYTHING = {
+    "checkpoint": {"every": 1, "keep_last": 1},
+    "model": {"lora": {"rank": 2, "alpha": 4.0, "targets": ["q_proj"]}},
+    "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 3, "max_new_tokens": 4},
+    "terms": [{"use": "kl", "coefficient": 0.05}],
+    "allocate": "gvm",
+    "weighting": "prompt",
+    "select": "all",
+    "probe": {"every": 2, "rollouts_per_prompt": 2, "gradient_norm": "none", "outer_reset": "both"},
+    "evaluate": {"every": 2, "problems": 1},
+    "update": {"updates_per_step": 2, "tokens_per_micro_batch": 30},
+    "verify": {"workers": 0},
+    "reward": "even",
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A call of one of winnow's functions."""
+
+    name: str
+    function: str  # "module:attribute", below winnow
+    of: str = ""  # in one of its arguments, as text
+    call: int = 1  # counted from 1, since the landmark
+    since: str = "state.checkpoint:_write"  # the landmark: a function that is called with ...
+    landmark: str = STRUCK  # ... this in its arguments
+    after: bool = False  # it returns, and then
+
+
+def written(name: str, function: str, of: str = "", **more: Any) -> Point:
+    return Point(name, f"state.{function}", of, **more)
+
+
+WRITES = [
+    written("leftovers cleared", "checkpoint:clear_leftovers", since="state.checkpoint:save", landmark="2"),
+    written("room asked for", "checkpoint:_check_room", since="state.checkpoint:save", landmark="2"),
+    written("draft begun", "checkpoint:_write", STRUCK),
+    Point("adapter begun", "models.save:save_adapter"),
+    Point("adapter's weights begun", "models.adapter:write_tensors", "adapter_model"),
+    Point("adapter's weights half", "models.tensor_file:_pieces", call=3),
+    Point("adapter's weights written", "models.save:save_adapter", after=True),
+    Point("model begun", "models.save:_write_weights"),
+    Point("model half, in a merge", "models.adapter:_merged", call=4),
+    Point("model half, a tensor written", "models.adapter:_merged", call=4, after=True),
+    Point("model's weights written", "models.save:_write_weights", after=True),
+    Point("model's settings written", "models.save:_write_settings", after=True),
+    Point("model's folder written", "learner.learner:write_model_folder", after=True),
+    written("moments begun", "checkpoint:write_tensors"),
+    written("moments written", "checkpoint:write_tensors", after=True),
+    written("state begun", "checkpoint:write_json"),
+    written("state a draft", "disk:write_all", after=True),
+    written("state written", "checkpoint:write_json", after=True),
+    written("model synced", "checkpoint:sync", "model.safetensors", after=True),
+    written("moments to be synced", "checkpoint:sync", "trainer.safetensors"),
+    written("manifest begun", "checkpoint:write_manifest"),
+    written("manifest a draft", "disk:write_all", call=2, after=True),
+    written("manifest written", "checkpoint:write_manifest", after=True),
+    written("folder to be synced", "checkpoint:sync", "adapter"),
+    written("draft synced", "checkpoint:_write", STRUCK, after=True),
+    written("renamed, not synced", "checkpoint:sync", "checkpoints"),
+    written("renamed and synced", "checkpoint:damages", STRUCK, since="state.checkpoint:_publish"),
+    written("old ones to be removed", "checkpoint:prune", since="state.checkpoint:_publish"),
+    written("old one renamed", "checkpoint_cleanup:delete", since="state.checkpoint:prune", landmark="2"),
+    written("old ones removed", "checkpoint:prune", since="state.checkpoint:_publish", after=True),
+    Point("logs synced, no thread yet", "training.saving:Thread", since="training.fit:begin_save", landmark="2"),
+    Point(
+        "save ended, nobody told", "training.saving:_fill", since="training.fit:begin_save", landmark="2", after=True
+    ),
+]
+
+
+def phase(name: str, function: str, **more: Any) -> Point:
+    return Point(name, function, **{"since": "training.fit:train_step", "landmark": "2", **more})
+
+
+def planned(name: str, function: str, **more: Any) -> Point:
+    """Between two steps: a plan is made for step 2, at which a window begins."""
+    return phase(name, function, **{"since": "training.fit:plan", **more})
+
+
+PHASES = [
+    phase("evaluation begun", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
+    phase(
+        "evaluation logged",
+        "state.logbook:Logbook.write_between",
+        since="training.fit:begin_save",
+        landmark="2",
+        after=True,
+    ),
+    planned("plan begun", "training.fit:plan"),
+    planned("moments and reference reset", "learner.learner:Learner.reset", after=True),
+    planned("probe sampled", "training.probe:collect", after=True),
+    planned("plan made", "training.probe:allocate", after=True),
+    planned("plan logged", "state.logbook:Logbook.write_between", after=True),
+    phase("sampling begun", "training.step:sample"),
+    phase("sampled and verified", "training.step:sample", after=True),
+    phase("verdicts judged", "verify.verifiers:Verifiers.check_step", after=True),
+    phase("half of the groups selected", "training.step:fill_keep", call=2),
+    phase("advantages given", "training.step:fill_advantages", after=True),
+    phase("batches cut", "training.step:schedule", after=True),
+    phase("log-probs begun", "learner.learner:Learner.compute_logprobs"),
+    phase("log-probs taken", "learner.learner:Learner.compute_logprobs", after=True),
+    phase("between two micro-batches", "learner.learner:Learner.forward", call=2),
+    phase("gradients whole", "learner.learner:Learner.step"),
+    phase("between two updates", "learner.learner:Learner.step", after=True),
+    phase("second update taken", "learner.learner:Learner.step", call=2, after=True),
+    phase("weights handed over", "learner.learner:Learner.weights", after=True),
+    phase("metrics described", "training.step:describe", after=True),
+    phase("rollouts logged, metrics not", "state.logbook:_append", of="rollouts.jsonl", after=True),
+    phase("metrics logged", "state.logbook:Logbook.write", after=True),
+]
+
+UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: its first to wait is its first update
+    phase("beside an evaluation", "training.fit:evaluate", since="training.fit:begin_save", landmark="2"),
+    planned("beside a plan", "training.fit:plan"),
+    planned("waited for before a reset", "training.saving:Saving.wait"),
+    phase("beside sampling", "training.step:sample", after=True, landmark="1"),
+    phase("beside the selection", "training.step:fill_advantages", landmark="1"),
+    phase("beside log-probs", "learner.learner:compute_logprobs", after=True, landmark="1"),
+    phase("waited for before an update", "training.saving:Saving.wait", landmark="1"),
+]
+
+FAILING_WRITES = [
+    *(point for point in WRITES if point.name.endswith(("begun", "half", "be synced", "not synced"))),
+    written("manifest a draft", "disk:write_all", call=2),
+    written("no rename", "checkpoint:_publish"),
+    written("last moments", "checkpoint:write_tensors", landmark="step-000003"),
+    written("last manifest", "checkpoint:write_manifest", landmark="step-000003"),
+    written("log not synced", "logbook:synced_mark", since="training.fit:begin_save", landmark="2"),
+]
+FAILING_PHASES = [
+    *(point for point in PHASES if point.name.endswith(("begun", "reset", "sampled", "whole", "updates", "over"))),
+    phase("rollouts not logged", "state.logbook:write_all"),
+    phase("metrics not logged", "state.logbook:write_all", call=2),
+]
+
+
+def wrap(function: str, around: Callable[..., Any]) -> None:
+    """`around(original, *arguments)` takes the place of "module:attribute", of a method too."""
+    module, _, attribute = function.partition(":")
+    *owner, name = attribute.split(".")
+    home = functools.reduce(getattr, owner, importlib.import_module(f"winnow.{module}"))
+    setattr(home, name, functools.partialmethod(_method, around, getattr(home, name)) if owner else
+            functools.partial(around, getattr(home, name)))  # fmt: skip
+
+
+def _method(self: object, around: Callable[..., Any], original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return around(original, self, *args, **kwargs)
+
+
+def texts(arguments: tuple[object, ...]) -> Iterator[str]:
+    """What a point's `of` and `landmark` are looked for in."""
+    return (str(argument) for argument in arguments if isinstance(argument, (str, int, Path)))
+
+
+def tells(arguments: tuple[object, ...], wanted: str) -> bool:
+    """A step is told by its number, a file by a part of its path."""
+    return not wanted or any(text == wanted or (len(wanted) > 1 and wanted in text) for text in texts(arguments))
+
+
+def arm(point: Point, strike: Callable[[], None]) -> None:
+    """From now on, `strike` is called at the point, once."""
+    reached, calls = threading.Event(), 0
+
+    def landmark(original: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        if tells((*arguments, *more.values(), *(getattr(a, "step", None) for a in arguments)), point.landmark):
+            reached.set()
+        return original(*arguments, **more)
+
+    def passed(original: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += (counts := reached.is_set() and tells(arguments, point.of))
+        if counts and calls == point.call and not point.after:
+            os.write(1, b"struck\n")
+            strike()
+        result = original(*arguments, **more)
+        if counts and calls == point.call and point.after:
+            os.write(1, b"struck\n")
+            strike()
+        return result
+
+    wrap(point.function, passed)
+    wrap(point.since, landmark)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise OSError(errno.ENOSPC, "on purpose: no space left on device")
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
+    """The writer of the moments after so many steps waits from now on: for ever, or until the training thread, once it
+    is struck, waits for the save. What is returned waits, in the training thread, until the writer does.
+    """
+    held, released, struck = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(original: Callable[..., Any], path: Path, *more: Any) -> Any:
+        if f"step-00000{step}" in str(path):
+            held.set()
+            released.wait()
+        return original(path, *more)
+
+    def asked(original: Callable[..., Any], *arguments: Any) -> Any:
+        if until_asked and struck.is_set():
+            released.set()
+        return original(*arguments)
+
+    def under_way() -> None:
+        held.wait()
+        assert not released.is_set()
+        struck.set()
+
+    wrap("state.checkpoint:write_tensors", slow)
+    wrap("training.saving:Saving.wait", asked)
+    return under_way
+
+
+Life = tuple[str, bool, Callable[[], None]]  # name, whether it saves beside training, what its fork does before it
+
+
+def struck_at(points: Sequence[Point], act: Callable[[], None], *, background: bool) -> list[Life]:
+    return [(point.name, background, functools.partial(arm, point, act)) for point in points]
+
+
+def lives(group: str) -> list[Life]:
+    """Those of a group. A phase is struck while no save is under way, so that each is struck alone."""
+    if group == "writes":
+        return struck_at(WRITES, kill, background=True)
+    if group == "phases":
+        return struck_at(PHASES, kill, background=False)
+    if group == "failures":
+        return [
+            *struck_at(FAILING_WRITES, fail, background=True),
+            *struck_at(FAILING_PHASES, fail, background=False),
+        ]
+    return [
+        (f"{point.name}: {how}", True, functools.partial(_beside, point, act))
+        for how, act in {"killed": kill, "failed": fail, "SIGTERM": terminate}.items()
+        for point in UNDER_WAY
+        if how == "killed" or point.name.endswith(("evaluation", "sampling"))
+    ]
+
+
+def _beside(point: Point, act: Callable[[], None]) -> None:
+    under_way = hold(point.landmark, until_asked=act is not kill)
+
+    def strike() -> None:
+        under_way()
+        act()
+
+    arm(point, strike)
+
+
+def life(home: Path, run: Path, *, background: bool, before: Callable[[], None] = lambda: None) -> int | None:
+    """A run from its newest checkpoint on, in a fork. Its status."""
+
+    def live() -> None:
+        before()
+        chaos.CONFIGS["everything"]["checkpoint"]["background"] = background
+        chaos.train("everything", home, run)
+
+    child = chaos.in_child(live, None, run.parent / "log")
+    status = chaos.wait(child, SECONDS)
+    if status is None:
+        os.kill(child, signal.SIGKILL)
+        chaos.wait(child, SECONDS)
+    return status
+
+
+def struck(home: Path, folder: Path, calm: dict[str, str], name: str, background: bool, before: Any) -> str:
+    """What became of a run that was struck once: one line."""
+    folder.mkdir()
+    first = life(home, folder / "run", background=background, before=before)
+    if "struck" not in (folder / "log").read_text():
+        return f"{name} | {first} | never struck"
+    status = life(home, folder / "run", background=background)
+    if status != 0:
+        return f"{name} | {first} | not resumed ({status}): {(folder / 'log').read_text()[-1500:]}"
+    left = chaos.what_is_left(folder / "run")
+    differs = sorted(part for part in {*left, *calm} if left.get(part) != calm.get(part))
+    return f"{name} | {first} | {'equal' if not differs else 'differs: ' + ' '.join(differs)}"
+
+
+def warm_up() -> None:
+    """What every life would import and compile anew."""
+    import peft  # noqa: F401
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    from transformers.models.qwen2 import modeling_qwen2  # noqa: F401
+
+    get_checkpoint_conversion_mapping("qwen2")
+
+
+def main(group: str) -> None:
+    torch.set_num_threads(1)
+    warm_up()
+    chaos.STEPS, chaos.CONFIGS["everything"] = 3, EVERYTHING
+    with tempfile.TemporaryDirectory(prefix="winnow-points-") as temporary:
+        home = Path(temporary)
+        chaos.prepare(home)
+        (home / "calm").mkdir()
+        if life(home, home / "calm" / "run", background=False) != 0:
+            sys.exit((home / "calm" / "log").read_text())
+        calm = chaos.what_is_left(home / "calm" / "run")
+        for number, each in enumerate(lives(group)):
+            print(struck(home, home / str(number), calm, *each), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from published_models import NAMES, make
+from winnow.errors import DataError
+from winnow.models.load import load
+from winnow.models.published_files import published_files, write_published_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    return tmp_path / "model"
+
+
+def test_all_but_weights_settings_and_what_is_not_a_model_s(folder: Path) -> None:
+    kept = ["tokenizer.json", "chat_template.jinja", "additional_chat_templates/tool_use.jinja", "merges.txt"]
+    left = ["config.json", "model.safetensors", "trainer.json", "manifest.json", "README.md", "tokenizer.py"]
+    (folder / "additional_chat_templates").mkdir()
+    for name in [*kept, *left]:
+        (folder / name).write_bytes(name.encode() + b"\r\n\xff")
+    (folder / "vocab.json").mkdir()
+    found = published_files(folder)
+    assert found == {name: name.encode() + b"\r\n\xff" for name in kept}
+
+
+def test_links_as_in_the_hub_s_cache_become_files_that_can_be_written(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_text("{}")
+    (tmp_path / "blob").chmod(0o444)
+    (folder / "tokenizer.json").symlink_to(tmp_path / "blob")
+    (folder / "vocab.json").symlink_to(tmp_path / "gone")
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "tokenizer.json").write_text("what a library wrote, and more of it")
+    write_published_files(published_files(folder), made)
+    assert [file.name for file in made.iterdir()] == ["tokenizer.json"]
+    assert not (made / "tokenizer.json").is_symlink()
+    assert (made / "tokenizer.json").read_text() == "{}"
+    assert (made / "tokenizer.json").stat().st_mode & stat.S_IWUSR
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read")
+def test_one_that_cannot_be_read_is_named(folder: Path) -> None:
+    (folder / "vocab.json").symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=r"model\.path: cannot read .*vocab\.json: Input/output error"):
+        published_files(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_loaded_model_brings_its_own(name: str, folder: Path) -> None:
+    make(name, folder)
+    found = load(str(folder)).files
+    assert found == {file.name: file.read_bytes() for file in folder.iterdir() if file.name not in MODEL}
+
+
+MODEL = ("config.json", "model.safetensors")
+
+
+def test_six_arrangements_differ_in_what_matters(tmp_path: Path) -> None:
+    loaded = {}
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        loaded[name] = load(str(make(name, tmp_path / name)))
+    assert len(loaded) == 6
+    several = {name for name, one in loaded.items() if len(one.stop_tokens) > 1}
+    wider = {name for name, one in loaded.items() if one.model.config.vocab_size > len(one.tokenizer)}
+    untied = {name for name, one in loaded.items() if not one.model.config.tie_word_embeddings}
+    no_template = {name for name, one in loaded.items() if not one.tokenizer.chat_template}
+    assert several == {"qwen2.5-instruct", "qwen3", "llama-3.2-instruct"}
+    assert wider == {"qwen2.5", "qwen2.5-instruct", "qwen2.5-math", "qwen3"}
+    assert untied == {"qwen2.5-math"}
+    assert no_template == {"llama-3.2"}
