@@ -6,7 +6,8 @@ import pytest
 
 from winnow.commands.cost import describe
 from winnow.config_file import validate
-from winnow.training.advice import advice
+from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.training.advice import LARGE, advice, faster_decoding
 from winnow.training.budget import budget
 from winnow.training.resolve import resolve_members
 
@@ -161,3 +162,37 @@ def test_the_rollouts_of_a_probe_come_on_top():
     # 4 steps x 32 prompts x 8; three windows for 10 steps of 512: 3 x 1024 / 5120
     assert line.startswith("probe        128 prompts x 8 = 1024 rollouts per window of 4 steps, 60.0% on top")
     assert line.endswith("up to 102k tokens")
+
+
+def advised_decoding(folder, *, flags="fma avx512_bf16 sse", size=LARGE, device="cpu", **keys):
+    cpu = folder / "cpuinfo"
+    cpu.write_text(f"processor : 0\nflags : {flags}\n")
+    plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", size, "always", device),))
+    return list(faster_decoding(members(**keys), plan, cpu))
+
+
+@pytest.mark.parametrize("flags", ["fma avx512_bf16 sse", "amx_bf16"])
+def test_decoding_in_bfloat16_is_advised_where_the_cpu_has_it(tmp_path, flags):
+    (sentence,) = advised_decoding(tmp_path, flags=flags)
+    assert "rollout.engine = {use = 'native', dtype = 'bfloat16'}" in sentence
+    assert "update.max_importance" in sentence
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"flags": "fma avx512_bf160 avx512f"},
+        {"size": LARGE - 1},
+        {"device": "cuda"},
+        {"model": {"dtype": "bfloat16"}},
+        {"rollout": {"engine": {"use": "native", "dtype": "bfloat16"}}},
+        {"rollout": {"engine": "hf"}},
+    ],
+)
+def test_decoding_in_bfloat16_is_not_advised_otherwise(tmp_path, change):
+    assert advised_decoding(tmp_path, **change) == []
+
+
+def test_what_instructions_a_cpu_has_may_not_be_known(tmp_path):
+    plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", LARGE, "always", "cpu"),))
+    assert list(faster_decoding(members(), plan, tmp_path / "none")) == []
