@@ -41,7 +41,7 @@ from trl_sides import NOTES, Measured, Setting, completions
 from trl_winnow import Ours
 
 from winnow.models.architecture import architecture
-from winnow.models.load import load_tokenizer
+from winnow.models.load import load
 from winnow.models.save import write_model_folder
 from winnow.records import Group, Prompt
 from winnow.rewards.compose import make_reward
@@ -119,9 +119,9 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
 
 def random_weights(folder: Path) -> str:
     """A model folder of some 40 million parameters, drawn at random, with the bundled tokenizer."""
-    tokenizer = load_tokenizer("bundled")
-    model = architecture("qwen2", tokenizer, hidden=512, layers=10, heads=8, kv_heads=4, intermediate=2048)
-    write_model_folder(model, tokenizer, folder / "40m")
+    bundled = load("bundled")
+    model = architecture("qwen2", bundled.tokenizer, hidden=512, layers=10, heads=8, kv_heads=4, intermediate=2048)
+    write_model_folder(model, bundled.files, folder / "40m")
     return str(folder / "40m")
 
 

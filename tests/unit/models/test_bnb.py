@@ -101,7 +101,7 @@ def test_the_merged_model_is_summed_in_float32_and_rounded_once(dtype: str, targ
 @DTYPES
 def test_it_is_saved_as_a_plain_model(dtype: str, tmp_path) -> None:
     model = packed(dtype, taught=True)
-    write_model_folder(model, load("bundled").tokenizer, tmp_path)
+    write_model_folder(model, load("bundled").files, tmp_path)
     saved, wanted = load(str(tmp_path), dtype=dtype).model, as_plain(model, dtype)
     assert getattr(saved.config, "quantization_config", None) is None
     for name, weight in saved.named_parameters():
@@ -199,7 +199,7 @@ def test_an_engine_with_weights_of_its_own_gets_what_they_mean() -> None:
 
 def test_layers_that_lie_on_their_side_are_refused(tmp_path) -> None:
     tiny = GPT2LMHeadModel(GPT2Config(vocab_size=512, n_embd=8, n_layer=1, n_head=2, n_positions=64))
-    write_model_folder(tiny, load("bundled").tokenizer, tmp_path)
+    write_model_folder(tiny, load("bundled").files, tmp_path)
     with pytest.raises(ConfigError, match=r"model\.quantization: 'transformer\.h\.0\.attn\.c_attn' is a Conv1D"):
         load(str(tmp_path), quantization="nf4")
 

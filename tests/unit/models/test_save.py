@@ -42,9 +42,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 }
 
 
-class NoTokenizer:
-    def save_pretrained(self, path: Path) -> None:
-        pass
+NO_FILES: dict[str, bytes] = {}  # published with a model; not what is tested here
 
 
 def model(name: str, dtype: torch.dtype = torch.float32) -> Any:
@@ -63,7 +61,7 @@ def test_a_folder_is_that_of_save_pretrained_and_loads_bit_by_bit(
     tmp_path: Path, name: str, dtype: torch.dtype
 ) -> None:
     made = model(name, dtype)
-    digests = write_model_folder(made, NoTokenizer(), tmp_path / "ours")
+    digests = write_model_folder(made, NO_FILES, tmp_path / "ours")
     made.save_pretrained(tmp_path / "theirs")
     ours = folder_of(tmp_path / "ours")
     assert ours == folder_of(tmp_path / "theirs")
@@ -73,7 +71,7 @@ def test_a_folder_is_that_of_save_pretrained_and_loads_bit_by_bit(
     expected = made.state_dict()
     assert loaded.state_dict().keys() == expected.keys()
     assert all(torch.equal(tensor, expected[key]) for key, tensor in loaded.state_dict().items())
-    write_model_folder(loaded, NoTokenizer(), tmp_path / "again")
+    write_model_folder(loaded, NO_FILES, tmp_path / "again")
     assert (
         load_file(tmp_path / "again" / "model.safetensors").keys()
         == load_file(tmp_path / "ours" / "model.safetensors").keys()
@@ -95,7 +93,7 @@ def test_where_a_published_tensor_is_made_of_several_all_are_converted(
 
     monkeypatch.setattr(save, "revert_weight_conversion", joined)
     made = model("llama")
-    write_model_folder(made, NoTokenizer(), tmp_path)
+    write_model_folder(made, NO_FILES, tmp_path)
     written, state = load_file(tmp_path / "model.safetensors"), made.state_dict()
     assert written.keys() == joined(made, state).keys()
     attention = "model.layers.1.self_attn"
@@ -127,13 +125,13 @@ def test_an_adapter_s_files_are_peft_s(tmp_path: Path) -> None:
 def test_which_adapter_is_on_does_not_matter(tmp_path: Path, other: str) -> None:
     """A thread saves while a reference's log-probs are computed with another adapter, or none."""
     made = taught("qwen2")
-    write_model_folder(made, NoTokenizer(), tmp_path / "before")
+    write_model_folder(made, NO_FILES, tmp_path / "before")
     with torch.no_grad():
         set_frozen_adapter(made, "reference")
         frozen = {key: p for key, p in made.named_parameters() if ".reference." in key}
         for parameter in frozen.values():
             parameter.normal_(generator=torch.Generator().manual_seed(2))
-    arguments = (made, NoTokenizer(), tmp_path / "meanwhile")
+    arguments = (made, NO_FILES, tmp_path / "meanwhile")
     with frozen_adapter_on(made, "reference") if other == "frozen" else adapter_off(made):
         thread = threading.Thread(target=write_model_folder, args=arguments)
         thread.start()
