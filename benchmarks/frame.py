@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PACKAGES = ("winnow-rl", "torch", "transformers")
+AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # memory that is freed is given back
 T = TypeVar("T")
 Turn = dict[str, tuple[T, float]]  # of each contestant: what it returned, and its seconds
 

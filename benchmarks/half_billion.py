@@ -13,7 +13,8 @@ tokens, then forward, backward and AdamW on the very sequences that winnow train
 With gradient checkpointing winnow reads prompts side by side, which is what its plan has room for. Without it a prompt
 is read once for its rollouts: faster, and below the plan by what that saves.
 
-"grown" is the most memory that a process had held (VmHWM) less what it held before the model was loaded (VmRSS).
+"grown" is the most memory that a process had held (VmHWM) less what it held before the model was loaded (VmRSS), with
+memory that is freed given back at once: what the C library would keep is not planned. --keep-freed leaves it to that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,6 +61,7 @@ def main() -> None:
     made = frame.parser(__doc__, steps=2, prompts=2, rollouts=8, tokens=96, threads=1, micro_batch_tokens=1024)
     made.add_argument("--checkpointing", choices=("none", "selective", "full"), default="selective")
     made.add_argument("--data", required=True, help="folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
+    made.add_argument("--keep-freed", action="store_true", help="leave freed memory to the C library")
     made.add_argument("--way", nargs="+", choices=WAYS, default=list(WAYS), help="what is trained")
     made.add_argument("--child", choices=("winnow", "plain"), help=argparse.SUPPRESS)
     made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -71,17 +74,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="winnow-half-billion-") as name:
         folder = Path(name)
         write_model(folder, QWEN)
-        report = {way: compared(*(child(side, way, folder) for side in ("winnow", "plain"))) for way in options.way}
+        sides, at_once = ("winnow", "plain"), {} if options.keep_freed else frame.AT_ONCE
+        report = {way: compared(*(child(side, way, folder, at_once) for side in sides)) for way in options.way}
     del options.child, options.folder, options.data
     frame.finish("half_billion", report, options, packages=(*frame.PACKAGES, "peft"), show=options.way)
 
 
-def child(side: str, way: str, folder: Path) -> dict[str, Any]:
+def child(side: str, way: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     """What one side found, in a process of its own."""
     own = ["--child", side, "--folder", str(folder), "--way", way]
-    given = iter(sys.argv[1:])
-    others = [word for word in given if word != "--way" or not next(given)]
-    subprocess.run([sys.executable, __file__, *others, *own], check=True)
+    subprocess.run([sys.executable, __file__, *sys.argv[1:], *own], check=True, env={**os.environ, **environment})
     found: dict[str, Any] = json.loads((folder / f"{side}_{way}.json").read_text())
     print(way, side, json.dumps({k: v for k, v in found.items() if k != "trained"}), flush=True)
     return found

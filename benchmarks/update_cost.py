@@ -59,7 +59,6 @@ TECHNIQUES: dict[str, dict[str, Any]] = {  # what differs from the default
     "LoRA": {"lora": True},
 }
 PARTS = (1, 2, 4, 8)  # of n, kept
-AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 MIB = 2**20
 
 
@@ -73,7 +72,9 @@ def main() -> None:
     report = {}
     for name in TECHNIQUES:
         command = [sys.executable, __file__, *sys.argv[1:], "--technique", name]
-        done = subprocess.run(command, check=True, env={**os.environ, **AT_ONCE}, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            command, check=True, env={**os.environ, **frame.AT_ONCE}, stdout=subprocess.PIPE, text=True
+        )
         report[name] = json.loads(done.stdout.splitlines()[-1])
         print(name, json.dumps(report[name]["line"]), [point["peak"] for point in report[name]["kept"]], flush=True)
     del options.technique
