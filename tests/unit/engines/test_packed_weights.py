@@ -48,6 +48,8 @@ def replaced(model: nn.Module) -> list[str]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_packed_layer_computes_what_the_layer_does_for_any_number_of_rows(dtype: torch.dtype, bias: bool) -> None:
+    if not packs("cpu", dtype):
+        pytest.skip("oneDNN computes in no bfloat16 here")
     model = nn.Sequential(nn.Linear(300, 301, bias=bias, dtype=dtype))
     for rows in (1, 7, 64):
         states = torch.randn(rows, 1, 300).to(dtype)
@@ -70,6 +72,18 @@ def test_large_linear_layers_are_packed_and_nothing_stays() -> None:
     error = RuntimeError("a request that failed")
     assert not inside.__exit__(type(error), error, None)
     assert replaced(model) == []
+
+
+@here
+def test_a_layer_that_another_package_computes_for_is_left_to_it() -> None:
+    model = large()
+    layer = model.model.layers[0].self_attn.q_proj
+    vars(layer)["forward"] = other = layer.forward
+    with packed(model):
+        assert layer.forward is other
+        assert len(replaced(model)) == 5
+    assert layer.forward is other
+    assert len(replaced(model)) == 1
 
 
 @here
