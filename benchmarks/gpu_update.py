@@ -19,6 +19,7 @@ from winnow.algos.weighting import token
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.policy import Policy
 from winnow.learner.schedule import schedule
+from winnow.memory import footprint
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
 
@@ -53,7 +54,7 @@ class Learner:
 def updates(lab: Lab, shape: str, ceilings: Mapping[str, float]) -> None:
     """How many rollouts fit in one micro-batch; then whole updates, accumulated where they do not fit."""
     learner = _learner(lab, shape)
-    for checkpointing in (False, True):
+    for checkpointing in ("none", "selective", "full"):
         at_once = functools.partial(_at_once, lab, learner, checkpointing, ceilings)
         fits, fails = most_that_fit(at_once, lab.options.most_rollouts)
         point = {"shape": shape, "checkpointing": checkpointing}
@@ -107,7 +108,7 @@ def _learner(lab: Lab, shape: str) -> Learner:
 
 
 def _at_once(
-    lab: Lab, learner: Learner, checkpointing: bool, ceilings: Mapping[str, float], rollouts: int
+    lab: Lab, learner: Learner, checkpointing: footprint.Checkpointing, ceilings: Mapping[str, float], rollouts: int
 ) -> bool | None:
     """Whether an update on so many rollouts fits as one micro-batch; None where that was not measured."""
     batch = _batch(lab, learner.model, rollouts, keep_all)
@@ -143,7 +144,7 @@ def _measure(
     record = lab.measure(kind, rollouts, point, lambda: learner.update(policy, batch), repeats=REPEATS)
     if SECONDS in record and ceilings["matmul"]:
         prompts = (
-            rollouts if point["checkpointing"] else len({id(row.prompt) for row in batch.sequences})
+            rollouts if point["checkpointing"] != "none" else len({id(row.prompt) for row in batch.sequences})
         )  # shared, or not
         sizes = lab.options.prompt_tokens, lab.options.tokens
         operations = _operations(cost_of(learner.model), rollouts, prompts, *sizes)

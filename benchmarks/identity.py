@@ -42,6 +42,7 @@ RENAMED_KEYS = {  # as the variants below have it: as a tree has it in which the
     "loss.clip_low": "loss.low",
     "loss.clip_high": "loss.high",
 }
+RENAMED_VALUES = {"model.gradient_checkpointing=full": ("selective", "true")}  # the word, and the older tree's value
 RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # the beginning of a name: what takes its place, in rows of any tree
 CLOCK = ("seconds/", "memory/", "eval/seconds", "outcome.seconds")  # beginnings of what no two runs share
 
@@ -114,7 +115,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "second_process": Variant("arithmetic", tuple(f"rollout.engine.{option}" for option in SECOND)),
     "hf": Variant("arithmetic", ("rollout.engine=hf",)),
-    "gradient_checkpointing": Variant("arithmetic", ("model.gradient_checkpointing=true",)),
+    "gradient_checkpointing": Variant("arithmetic", ("model.gradient_checkpointing=full",)),
     "float64": Variant("arithmetic", ("model.dtype=float64",)),
     "linear": Variant("arithmetic", ("optimizer.schedule=linear", "optimizer.warmup_steps=2")),
 }
@@ -289,7 +290,9 @@ def _launches(variant: Variant, tree: Tree) -> list[list[str]]:
 def _spelt(assignment: str, words: frozenset[str]) -> str:
     key, equals, value = assignment.partition("=")
     known = key.rpartition(".")[2] in words
-    return assignment if known else f"{RENAMED_KEYS.get(key, key)}{equals}{value}"
+    word, older = RENAMED_VALUES.get(assignment, ("", value))
+    value = value if word in words else older
+    return f"{key if known else RENAMED_KEYS.get(key, key)}{equals}{value}"
 
 
 def _launch(tree: Tree, arguments: list[str]) -> None:

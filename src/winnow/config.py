@@ -84,8 +84,8 @@ class ModelSection(Section):
     """Train low-rank adapters instead of the weights; absent: train the weights."""
     quantization: Literal["nf4"] | None = None
     """Keep the frozen linear layers below an adapter in 4 bits, "nf4" (QLoRA); needs bitsandbytes."""
-    gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, more time."""
+    gradient_checkpointing: Literal["none", "selective", "full"] = "none"
+    """What backward computes again, for less memory: "selective" all but matrix products, "full" whole layers."""
     pad_token: str | None = None
     """Fills the space beside shorter rows; absent: the tokenizer's own, else its eos token."""
 

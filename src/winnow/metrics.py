@@ -75,8 +75,8 @@ METRICS: dict[str, str] = {
     "seconds/update": "forward, backward and optimizer",
     "seconds/sync": "handing the new weights to the engine",
     "seconds/step": "all of these",
-    "time/training_hours": "hours of training up to the end of the step, evaluations and checkpoints left out; where a "
-    "key of the configuration asks for the clock",
+    "time/training_hours": "hours of training up to the end of the step, evaluations left out; where a key of the "
+    "configuration asks for the clock",
     "memory/{phase}/cpu/resident": "MiB that this process held at the end of a phase, verify workers not counted",
     "memory/{phase}/cpu/peak_resident": "most MiB that this process had held by the end of a phase, since it began",
     "memory/{phase}/{device}/allocated": "MiB of a CUDA device (cuda0 ...) in this process's tensors at the end of a "

@@ -1,6 +1,6 @@
 """Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
 
-    python kill_points.py writes|phases|under_way|failures
+    python kill_points.py writes|phases|under_way|failures|full
 
 Prints a line for each point: its name, how the struck life ended, and "equal", or what differs from a run that nobody
 disturbed. A life is a fork of this process, which has imported everything and computed nothing. What it is struck at
@@ -154,6 +154,13 @@ UNDER_WAY = [  # and the writer of its moments waits. Step 1 begins no window: i
     phase("waited for before an update", "training.saving:Saving.wait", landmark="1"),
 ]
 
+FULL = [  # of a model that is trained whole, whose own folder is resumed from, and whose reference is a second one
+    Point("model half", "models.tensor_file:_pieces", call=3),
+    written("moments begun", "checkpoint:write_tensors"),
+    written("state begun", "checkpoint:write_json"),
+    written("renamed, not synced", "checkpoint:sync", "checkpoints"),
+    *(point for point in PHASES if point.name in ("moments and reference reset", "between two updates")),
+]
 FAILING_WRITES = [
     *(point for point in WRITES if point.name.endswith(("begun", "half", "be synced", "not synced"))),
     written("manifest a draft", "disk:write_all", call=2),
@@ -274,6 +281,8 @@ def lives(group: str) -> list[Life]:
             *struck_at(FAILING_WRITES, fail, background=True),
             *struck_at(FAILING_PHASES, fail, background=False),
         ]
+    if group == "full":
+        return struck_at(FULL, kill, background=True)
     return [
         (f"{point.name}: {how}", True, functools.partial(_beside, point, act))
         for how, act in {"killed": kill, "failed": fail, "SIGTERM": terminate}.items()
@@ -334,6 +343,8 @@ def warm_up() -> None:
 def main(group: str) -> None:
     torch.set_num_threads(1)
     warm_up()
+    if group == "full":
+        EVERYTHING["model"] = {}
     chaos.STEPS, chaos.CONFIGS["everything"] = 3, EVERYTHING
     with tempfile.TemporaryDirectory(prefix="winnow-points-") as temporary:
         home = Path(temporary)

@@ -22,7 +22,8 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
         ("writes", 32, {KILLED}),
         ("phases", 23, {KILLED}),
         ("under_way", 11, {KILLED, ERROR, WENT_ON}),
-        ("failures", 23, {ERROR, WENT_ON}),
+        ("failures", 27, {ERROR, WENT_ON}),
+        ("full", 6, {KILLED}),
     ],
 )
 def test_a_run_that_ends_at_any_point_resumes_to_the_bits_of_one_that_did_not(group, at_least, ends):

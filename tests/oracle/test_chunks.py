@@ -145,9 +145,9 @@ def test_a_chain_keeps_at_most_so_many(chain, kept):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"select": {"use": "all", "chunk": 128}}, "select = 'all' does not compare"),
-        ({"select": {"use": "threshold", "chunk": 128}}, "select = 'threshold' does not compare"),
-        ({"advantage": {"use": "raft", "chunk": 128}}, "advantage = 'raft' does not compare"),
+        ({"select": {"use": "all", "chunk": 128}}, "select.chunk = 128 is for .* 'all' does not"),
+        ({"select": {"use": "threshold", "chunk": 128}}, "'threshold' does not; remove it"),
+        ({"advantage": {"use": "raft", "chunk": 128}}, "advantage.chunk = 128 has no effect: 'raft' does not compare"),
         ({"select": {"use": "random", "keep_per_prompt": 129, "chunk": 128}}, "129 is above select.chunk = 128"),
         ({"select": {"use": "random", "keep_per_prompt": 32, "chunk": 0}}, "select.0.chunk"),
     ],

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import decoding
 import frame
 
 REPOSITORY = Path(__file__).parents[2]
@@ -37,6 +38,16 @@ def test_a_result_of_another_run_is_not_overwritten(tmp_path, monkeypatch):
     assert second.name == f"{first.stem}_2.json"
     assert [json.loads(path.read_text())["ratio"] for path in (first, second)] == [2, 3]
     assert json.loads(first.read_text())["command"] == "python benchmarks/speed.py --rounds 3"
+
+
+def test_decoding_is_measured_beside_its_products_in_both_precisions():
+    report = decoding.measured(None, rows=[4], tokens=2, rounds=1)
+    assert report.pop("parameters") > 400_000
+    assert set(report) == {"float32, 4 rows", "bfloat16, 4 rows"}
+    for found in report.values():
+        milliseconds = found["milliseconds_per_token"]
+        assert set(milliseconds) == {"native", "unpacked", "packed", "linear", "reading"}
+        assert min(*milliseconds.values(), *found["native_over"].values()) > 0
 
 
 def test_scripts_and_results_that_are_referred_to_exist():

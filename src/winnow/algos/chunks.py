@@ -42,10 +42,10 @@ def credit_in_chunks(advantage: Advantage, size: int) -> Advantage:
     """The advantage, with each chunk as a group of its own. Raises ConfigError for an answer that is no credit."""
 
     def credit(groups: Sequence[Group]) -> list[Credit]:
-        chunks = [(group, places) for group in groups for places in in_chunks(group, size)]
-        parts = [group.take(places) for group, places in chunks]
+        cuts = [in_chunks(group, size) for group in groups]
+        parts = [group.take(places) for group, cut in zip(groups, cuts, strict=True) for places in cut]
         answers = iter(check_credits(advantage(parts), parts))
-        return [_joined(group, [(places, next(answers)) for places in in_chunks(group, size)]) for group in groups]
+        return [_joined([(places, next(answers)) for places in cut]) for cut in cuts]
 
     return credit
 
@@ -56,9 +56,9 @@ def kept_in_chunks(keep_per_prompt: Keep, n: int, size: int) -> int:
     return whole * kept_size(keep_per_prompt, size) + kept_size(keep_per_prompt, rest) * bool(rest)
 
 
-def _joined(group: Group, parts: Sequence[tuple[IntArray, Credit]]) -> Credit:
-    """Credit of the chunks -> of all rollouts: [N], or N x [L]."""
+def _joined(parts: Sequence[tuple[IntArray, Credit]]) -> Credit:
+    """The credit of a group's chunks, each with its places -> of all its rollouts: [N], or N x [L]."""
     by_place = {int(place): number for places, credit in parts for place, number in zip(places, credit, strict=True)}
-    numbers = tuple(by_place[place] for place in range(len(group.rollouts)))
+    numbers = tuple(by_place[place] for place in sorted(by_place))
     per_token = any(isinstance(credit, tuple) for _, credit in parts)
     return numbers if per_token else np.array(numbers, dtype=np.float64)

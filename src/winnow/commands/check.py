@@ -12,7 +12,7 @@ from winnow.config_file import load
 from winnow.errors import DataError
 from winnow.memory.sizes import in_bytes
 from winnow.report.text import safe, wrapped
-from winnow.training.advice import advice, unasked
+from winnow.training.advice import advice, faster_decoding, unasked
 from winnow.training.budget import budget
 from winnow.training.resolve import resolve_members
 
@@ -32,7 +32,8 @@ def checked(config: Path, sets: Sequence[str], memory: str | None) -> Iterator[s
     yield from describe(settings, counts)
     if plan is not None:
         yield from map(safe, plan.lines(tried.room))
-    for sentence in (*(unasked(members, first) if first else ()), *advice(members, counts)):
+    planned = faster_decoding(members, plan) if plan is not None else ()
+    for sentence in (*(unasked(members, first) if first else ()), *advice(members, counts), *planned):
         yield wrapped(f"! {sentence}")
     yield from (wrapped(f"note: {note}") for note in tried.notes)
     if plan is not None:

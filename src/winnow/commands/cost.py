@@ -40,7 +40,7 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
 
 
 def _chunks(config: Config) -> str:
-    """ ", 32 of each 128" of a selector that has a chunk."""
+    """What is kept of each chunk, where a selector has one: ", 32 of each 128"."""
     chunks = [(s.options.get("keep_per_prompt", "its own"), s.chunk) for s in config.select if s.chunk]
     return "".join(f", {keep} of each {chunk}" for keep, chunk in chunks)
 

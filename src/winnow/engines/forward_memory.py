@@ -8,7 +8,8 @@ from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
 
-SAMPLED_BYTES = 16  # per logit: itself, its float32, that by the temperature, and its probability
+SAMPLED_BYTES = 24  # per logit: itself, by the temperature, less the largest, its probability, that in whole blocks
+SORTED_BYTES = 40  # where top_p cuts: also sorted, its place, and the sum of the probabilities before it, twice
 USE_NATIVE = ("use rollout.engine = 'native'",)  # the remedy for a copy of the weights
 
 
@@ -17,7 +18,8 @@ def forward_parts(demand: Demand, *, read: int, rows: int) -> Iterator[MemoryPar
     model, device, remedy = demand.model, demand.device, fewer_at_once(demand)
     yield MemoryPart("reading prompts", footprint.forward_bytes(model, read), "generate", device, remedy)
     vocabulary = footprint.head(model).shape[0]
-    yield MemoryPart("sampling", rows * vocabulary * SAMPLED_BYTES, "generate", device, remedy)
+    each = SAMPLED_BYTES if demand.config.evaluate.top_p == 1 else SORTED_BYTES
+    yield MemoryPart("sampling", rows * vocabulary * each, "generate", device, remedy)
 
 
 def fewer_at_once(demand: Demand) -> tuple[str, ...]:

@@ -8,14 +8,17 @@ gradient is the one with respect to a single [V, H] matrix, and for one rollout 
 
 The squared norm of such a sum is sum_ij (a_i . a_j) (b_i . b_j), so the matrix itself is never made. Where the model
 ties the two, the gradient is that of the shared matrix, and the sum runs over the outer products of both roles.
+
+The d_t are [V] each: they exist for `chunk` tokens at a time, twice. A rollout of more tokens goes through the output
+head once for every pair of its chunks, which takes no more memory, and any head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -38,17 +41,27 @@ def gradient_norms(
     pad_token: int,
     temperature: float,
     tokens_per_micro_batch: int,
+    chunk: int,
 ) -> FloatArray:
     """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the module's present weights, as the sequences come.
 
-    No parameter's own gradient changes. Of a micro-batch, [T, V] logits exist at once. Raises ConfigError where the
+    No parameter's own gradient changes. At most three times [chunk, V] exist at once. Raises ConfigError where the
     embedding is more than a table.
     """
     norms = np.zeros(len(sequences), dtype=np.float64)
     for part in cut(sequences, tokens=tokens_per_micro_batch):
-        rollouts = _Rollouts.of([sequences[i] for i in part], pad_token, temperature, module.device)
-        norms[part] = NORMS[of](module, rollouts)
+        rollouts = _Rollouts.of([sequences[i] for i in part], pad_token, temperature, chunk, module.device)
+        # Rounding may leave the square of a vanishing norm below 0.
+        norms[part] = NORMS[of](module, rollouts).clamp(min=0).sqrt().tolist()
     return norms
+
+
+class _Chunk(NamedTuple):
+    """Of one rollout, at most `chunk` completion tokens."""
+
+    hidden: Tensor  # [c, H] what predicts them
+    targets: Tensor  # [c] they themselves
+    mask: Tensor  # [c] bool, False where log P leaves a token out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,97 +73,130 @@ class _Rollouts:
     mask: Tensor  # [T] bool, False where log P leaves a token out
     lengths: list[int]  # [R] completion tokens
     temperature: float
+    chunk: int
 
     @classmethod
-    def of(cls, sequences: Sequence[AnySequence], pad_token: int, temperature: float, device: torch.device) -> Self:
+    def of(
+        cls, sequences: Sequence[AnySequence], pad_token: int, temperature: float, chunk: int, device: torch.device
+    ) -> Self:
         return cls(
             given=side_by_side(sequences, pad_token, device),
             targets=torch.from_numpy(targets(sequences)).to(device),
             mask=torch.from_numpy(trained(sequences)).to(device),
             lengths=[len(sequence.rollout.tokens) for sequence in sequences],
             temperature=temperature,
+            chunk=chunk,
         )
 
-    def logit_gradients(self, logits: Tensor) -> Tensor:
-        """d log P / d logits [T, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
+    def split(self, hidden: Tensor) -> Iterator[list[_Chunk]]:
+        """Every rollout's chunks, from the hidden states [T, H] that predict the completion tokens."""
+        each = (torch.split(whole, self.lengths) for whole in (hidden, self.targets, self.mask))
+        for rollout in zip(*each, strict=True):
+            yield [_Chunk(*chunk) for chunk in zip(*(torch.split(part, self.chunk) for part in rollout), strict=True)]
+
+    def logit_gradients(self, logits: Tensor, chunk: _Chunk) -> Tensor:
+        """d log P / d logits [c, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        gradients = (logits / self.temperature).softmax(dim=-1).neg_()
-        gradients[torch.arange(len(gradients), device=gradients.device), self.targets] += 1
-        return gradients.mul_(self.mask.to(gradients).div_(self.temperature).unsqueeze(-1))
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
+        gradients = logits.softmax(dim=-1).neg_()
+        gradients[torch.arange(len(gradients), device=gradients.device), chunk.targets] += 1
+        return gradients.mul_(chunk.mask.to(gradients).div_(self.temperature).unsqueeze(-1))
+
+    @torch.no_grad()
+    def outer_squared(self, head: nn.Module, chunks: Sequence[_Chunk], number: int, gradients: Tensor) -> Tensor:
+        """What chunk `number`, of which d log P / d logits are the `gradients`, and those before it add to the squared
+        norm of sum_t d_t h_t'.
+        """
+        own = chunks[number].hidden.to(gradients)
+        squared = ((gradients @ gradients.T) * (own @ own.T)).sum(dtype=torch.float64)
+        for other in chunks[:number]:
+            theirs = self.logit_gradients(head(other.hidden), other)
+            squared += 2 * ((gradients @ theirs.T) * (own @ other.hidden.to(theirs).T)).sum(dtype=torch.float64)
+        return squared
 
 
 @torch.no_grad()
-def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> list[float]:
-    """[R] with respect to the output head's weight alone, tied or not. Forward only."""
+def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
+    """[R] squares, with respect to the output head's weight alone, tied or not. Forward only."""
 
-    def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor]:
+    def compute(backbone: nn.Module, head: nn.Module) -> Tensor:
         hidden = predictors(
             backbone(input_ids=rollouts.given.tokens, use_cache=False).last_hidden_state, rollouts.given
         )
-        return hidden, head(hidden)
+        return torch.stack([squared(head, chunks) for chunks in rollouts.split(hidden)])
 
-    hidden, logits = module(compute)
-    gradients = rollouts.logit_gradients(logits)
-    per_rollout = zip(
-        torch.split(gradients, rollouts.lengths), torch.split(hidden.to(gradients), rollouts.lengths), strict=True
-    )
-    return _roots(_squared(d @ d.T, h) for d, h in per_rollout)
+    def squared(head: nn.Module, chunks: Sequence[_Chunk]) -> Tensor:
+        found = torch.zeros((), dtype=torch.float64, device=module.device)
+        for number, chunk in enumerate(chunks):
+            gradients = rollouts.logit_gradients(head(chunk.hidden), chunk)
+            found += rollouts.outer_squared(head, chunks, number, gradients)
+        return found
+
+    squares: Tensor = module(compute)
+    return squares
 
 
 @torch.enable_grad()
-def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> list[float]:
-    """[R] with respect to the input embedding, in both its roles where the head is tied to it.
+def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
+    """[R] squares, with respect to the input embedding, in both its roles where the head is tied to it.
 
     One backward for all rollouts: what they are embedded as is kept apart, so each finds its own gradient there, and no
     parameter gets one. Raises ConfigError where the embedding is more than a table.
     """
+    tied = module.parts.head.weight is _table(module.parts.backbone).weight
 
-    def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor, Tensor]:
+    def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, ...]:
         embedded = _table(backbone)(rollouts.given.tokens).detach().requires_grad_()
         hidden = predictors(backbone(inputs_embeds=embedded, use_cache=False).last_hidden_state, rollouts.given)
-        return embedded, hidden, head(hidden)
+        return embedded, hidden, *_through_head(head, hidden.detach(), rollouts, tied=tied)
 
     with _frozen(module):
-        embedded, hidden, logits = module(compute)
-        gradients = rollouts.logit_gradients(logits.detach())
-        (inputs,) = torch.autograd.grad(logits, embedded, gradients.to(logits.dtype))
-    tied = module.parts.head.weight is _table(module.parts.backbone).weight
-    squared = _tied_squared if tied else _input_squared
-    per_rollout = zip(
-        rollouts.given.tokens,
-        inputs.to(gradients),
-        torch.split(gradients, rollouts.lengths),
-        torch.split(hidden.detach().to(gradients), rollouts.lengths),
-        strict=True,
-    )
-    return _roots(squared(*rollout) for rollout in per_rollout)
+        answer: tuple[Tensor, ...] = module(compute)
+        embedded, hidden, above, *roles = answer
+        (inputs,) = torch.autograd.grad(hidden, embedded, above)
+    squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])
+    if not tied:
+        return squares
+    head_squares, *columns = roles
+    crossed = zip(columns, torch.split(hidden.detach(), rollouts.lengths), inputs, strict=True)
+    between = [(d * (h.to(d) @ g.to(d).T)).sum(dtype=torch.float64) for d, h, g in crossed]
+    return squares + 2 * torch.stack(between) + head_squares
 
 
-NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], list[float]]] = {
+def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied: bool) -> Iterator[Tensor]:
+    """d log P / d hidden [T, H]; if `tied`, also [R] what the head's role adds to the squares, and for every rollout
+    the columns [L, S] of its d that belong to the tokens it is embedded as.
+    """
+    above, columns = list[Tensor](), list[Tensor]()
+    squares = hidden.new_zeros(len(rollouts.lengths), dtype=torch.float64)
+    for row, chunks in enumerate(rollouts.split(hidden)):
+        own = []
+        for number, chunk in enumerate(chunks):
+            below = chunk.hidden.detach().requires_grad_()
+            logits = head(below)
+            gradients = rollouts.logit_gradients(logits.detach(), chunk)
+            above += torch.autograd.grad(logits, below, gradients.to(logits.dtype))
+            del logits
+            if tied:
+                squares[row] += rollouts.outer_squared(head, chunks, number, gradients)
+                own.append(gradients[:, rollouts.given.tokens[row]])
+        columns += [torch.cat(own)] if tied else []
+    yield torch.cat(above)
+    if tied:
+        yield from (squares, *columns)
+
+
+NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], Tensor]] = {
     "embedding": embedding_norms,
     "output_head": output_head_norms,
 }
 
 
-def _tied_squared(tokens: Tensor, inputs: Tensor, gradients: Tensor, hidden: Tensor) -> Tensor:
-    between = (gradients[:, tokens] * (hidden @ inputs.T)).sum(dtype=torch.float64)
-    return _input_squared(tokens, inputs, gradients, hidden) + 2 * between + _squared(gradients @ gradients.T, hidden)
-
-
-def _input_squared(tokens: Tensor, inputs: Tensor, gradients: Tensor, hidden: Tensor) -> Tensor:
-    """Padding has no gradient, so it adds nothing."""
-    return _squared((tokens.unsqueeze(1) == tokens).to(inputs.dtype), inputs)
-
-
-def _squared(products: Tensor, right: Tensor) -> Tensor:
-    """|| sum_i a_i b_i' ||^2 from the inner products of the a_i [n, n] and the b_i [n, H]."""
-    return (products * (right @ right.T)).sum(dtype=torch.float64)
-
-
-def _roots(squares: Iterable[Tensor]) -> list[float]:
-    """Rounding may leave the square of a vanishing norm below 0."""
-    found: list[float] = torch.stack(list(squares)).clamp(min=0).sqrt().tolist()
-    return found
+def _input_squared(tokens: Tensor, inputs: Tensor) -> Tensor:
+    """|| sum_s onehot(x_s) g_s' ||^2. Padding has no gradient, so it adds nothing."""
+    inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+    return ((tokens.unsqueeze(1) == tokens) * (inputs @ inputs.T)).sum(dtype=torch.float64)
 
 
 def _table(backbone: nn.Module) -> nn.Embedding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -56,8 +56,10 @@ class Learner:
         """The batches with old and reference log-probs, as far as in `needs`; see old_logprobs.py."""
         return compute_logprobs(self._policy, batches, needs, reference=self._reference)
 
-    def micro_batches(self, batch: Batch) -> list[MicroBatch]:
-        """A batch in pieces that fit in memory, where and in the precision in which the policy computes."""
+    def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
+        """A batch in pieces that fit in memory, made one at a time, where and in the precision in which the policy
+        computes.
+        """
         return self._policy.micro_batches(batch.sequences)
 
     def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:

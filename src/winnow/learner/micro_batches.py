@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ def micro_batches(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     max_importance: float = 0.0,
-) -> list[MicroBatch]:
-    """Sequences cut as `cut` says, flat over their completion tokens. Floats come as `dtype`.
+) -> Iterator[MicroBatch]:
+    """Sequences cut as `cut` says, flat over their completion tokens, made one at a time. Floats come as `dtype`.
 
     With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
     """
-    parts = cut(sequences, tokens=tokens)
-    return [_flatten([sequences[i] for i in part], device, dtype, max_importance) for part in parts]
+    for part in cut(sequences, tokens=tokens):
+        yield _flatten([sequences[i] for i in part], device, dtype, max_importance)
 
 
 def cut(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import AnySequence, hidden_states, targets
 from winnow.learner.policy_module import PolicyModule
-from winnow.memory.footprint import CHUNK_TOKENS
+from winnow.memory import footprint
 from winnow.models.backbone import reads_in_pieces
 from winnow.records import FloatArray, MicroBatch, PolicyOutput, TrainingSequence
 
@@ -21,7 +21,8 @@ class Policy:
     """A transformers model, with an adapter or without, that turns sequences into log-probs and gradient norms.
 
     Logits are divided by `temperature`, which is part of the distribution. `pad_token` only fills space: what is
-    padding is decided by position, so it may be a token that also ends rollouts.
+    padding is decided by position, so it may be a token that also ends rollouts. Logits exist for `chunk_tokens` tokens
+    at a time, by default as many as `footprint.chunk_tokens` says.
     """
 
     def __init__(
@@ -31,19 +32,19 @@ class Policy:
         temperature: float,
         pad_token: int,
         tokens_per_micro_batch: int,
-        chunk_tokens: int = CHUNK_TOKENS,
-        gradient_checkpointing: bool = False,
+        chunk_tokens: int | None = None,
+        gradient_checkpointing: footprint.Checkpointing = "none",
         max_importance: float = 0.0,
     ) -> None:
         self.module = PolicyModule(model, gradient_checkpointing=gradient_checkpointing)
         self._temperature = temperature
         self._pad_token = pad_token
         self._tokens_per_micro_batch = tokens_per_micro_batch
-        self._chunk_tokens = chunk_tokens
+        self._chunk_tokens = footprint.chunk_tokens(model) if chunk_tokens is None else chunk_tokens
         self._max_importance = max_importance
         # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
         # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
-        self._may_share = not gradient_checkpointing and reads_in_pieces(model) and self.dtype != torch.float64
+        self._may_share = gradient_checkpointing == "none" and reads_in_pieces(model) and self.dtype != torch.float64
 
     @property
     def model(self) -> nn.Module:
@@ -68,8 +69,10 @@ class Policy:
         """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
         return {name: p.detach() for name, p in self.parameters.items()}
 
-    def micro_batches(self, sequences: Sequence[TrainingSequence]) -> list[MicroBatch]:
-        """Sequences in pieces that fit in memory, where and in the precision in which the policy computes."""
+    def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
+        """Sequences in pieces that fit in memory, made one at a time, where and in the precision in which the policy
+        computes.
+        """
         return micro_batches(
             sequences,
             tokens=self._tokens_per_micro_batch,
@@ -108,5 +111,6 @@ class Policy:
             of=of,
             pad_token=self._pad_token,
             temperature=self._temperature,
-            tokens_per_micro_batch=min(self._tokens_per_micro_batch, self._chunk_tokens),  # whose [T, V] exist at once
+            tokens_per_micro_batch=self._tokens_per_micro_batch,
+            chunk=self._chunk_tokens,
         )

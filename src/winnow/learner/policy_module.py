@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
+from winnow.memory.footprint import Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import backbone_and_head
 
 T = TypeVar("T")
+
+NARROW = 8  # a product over fewer than an eighth of the numbers it gives, an adapter's B, is cheaper computed than kept
+_ATEN = torch.ops.aten
+PRODUCTS = (_ATEN.mm.default, _ATEN.addmm.default)  # a layer of weights; scores of attention, bmm, are never kept
+ATTENTION = (
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+    _ATEN._scaled_dot_product_flash_attention.default,
+    _ATEN._scaled_dot_product_efficient_attention.default,
+    _ATEN._scaled_dot_product_cudnn_attention.default,
+)
 
 
 class PolicyModule(nn.Module):
@@ -27,13 +40,13 @@ class PolicyModule(nn.Module):
     are registered once, as parts of `model`, so parameters keep the names that they have there.
     """
 
-    def __init__(self, model: nn.Module, *, gradient_checkpointing: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, gradient_checkpointing: Checkpointing = "none") -> None:
         """Raises ConfigError for a model that is more than its parts, or cannot do gradient checkpointing."""
         super().__init__()
         self.model = model
         self.eval()
         self.parts = backbone_and_head(model)  # in a tuple, which registers nothing
-        self._checkpointed = _checkpoint_layers(model) if gradient_checkpointing else []
+        self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         plain_model(model).get_input_embeddings().padding_idx = None
 
@@ -62,20 +75,37 @@ class PolicyModule(nn.Module):
                 layer.training = False
 
 
-def _checkpoint_layers(model: nn.Module) -> list[nn.Module]:
+def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     """Switch gradient checkpointing on, and return the layers that have it. Raises ConfigError where it cannot be."""
+    if how == "none":
+        return []
     causal = plain_model(model)
     if not causal.supports_gradient_checkpointing:
-        raise ConfigError(f"model.gradient_checkpointing: {type(causal).__name__} does not support it; switch it off")
+        family = type(causal).__name__
+        raise ConfigError(f"model.gradient_checkpointing: {family} does not support it; set it to 'none'")
     # Newer versions of transformers call it activation checkpointing and warn about the older name.
     enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
+    contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _keep)} if how == "selective" else {}
+    enable({"use_reentrant": False, **contexts})
     layers = [module for module in model.modules() if hasattr(module, "_gradient_checkpointing_func")]
     for layer in layers:
         dropouts = [name for name, p in vars(layer).items() if "drop" in name and isinstance(p, float) and p > 0]
         if dropouts:
             raise ConfigError(
                 f"model.gradient_checkpointing: {type(layer).__name__} would apply its {dropouts[0]}; "
-                f"set it to 0 in the model's config.json, or switch checkpointing off"
+                f"set it to 0 in the model's config.json, or set this key to 'none'"
             )
     return layers
+
+
+def _keep(context: object, operation: object, *inputs: Any, **options: Any) -> CheckpointPolicy:
+    """What selective checkpointing keeps of a layer: matrix products and attention. Norms, rotations, activations and
+    sums are computed again (Korthikanti et al. 2022, arXiv 2205.05198, section 5, with the products kept instead).
+    """
+    kept = operation in ATTENTION or (operation in PRODUCTS and _is_dear(*inputs[-2:]))
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _is_dear(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether [T, K] x [K, N] computes long for what it gives."""
+    return NARROW * right.shape[0] >= right.shape[1]

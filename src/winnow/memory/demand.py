@@ -23,6 +23,7 @@ class Demand:
     device: str  # the policy's: "cpu", "cuda:0"
     device_bytes: int | None  # memory of a device of that kind; None: what the device that is here has
     requests: tuple[tuple[int, int], ...]  # (prompts, rollouts at once) of every kind of request for rollouts
+    measured: int = 0  # rollouts whose gradient norms are taken one after the other, at most
 
 
 def sampling_requests(config: Config, *, probes: bool) -> tuple[tuple[int, int], ...]:
@@ -38,3 +39,18 @@ def sampling_requests(config: Config, *, probes: bool) -> tuple[tuple[int, int],
         *([(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)] if probes else []),
     ]
     return tuple((prompts, min(rollout.max_rollouts_at_once, prompts * each)) for prompts, each in wanted)
+
+
+def step_rollouts(config: Config) -> int:
+    """Of a step, at most: those of every round of dynamic sampling too."""
+    rollout = config.rollout
+    return rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
+
+
+def measured_rollouts(config: Config, source: str) -> int:
+    """Whose gradient norms an allocator asks for, which knows its prompts from a `source`: of a probe, or of a step."""
+    probe = config.probe
+    if probe.gradient_norm == "none" or source == "none":
+        return 0
+    of_probe = probe.every * config.rollout.prompts_per_step * probe.rollouts_per_prompt
+    return of_probe if source == "probe" else step_rollouts(config)

@@ -7,8 +7,8 @@ has another factor before its largest matrices, and is estimated all the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 from torch import nn
@@ -16,12 +16,21 @@ from torch import nn
 from winnow.models.adapter import down_projections, plain_model
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
-CHUNK_TOKENS = 4096  # whose logits exist at once, Policy's default
+Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
+
+CHUNK_TOKENS = 4096  # whose logits exist at once, at most
+CHUNK_LOGITS = 2**26  # that exist at once: 441 tokens of a vocabulary of 151,936
 EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
 PACKED = torch.uint8  # two numbers of 4 bits
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
+FORWARD_COPIES = 2  # without gradients: logits and log-probs
+
+
+def chunk_tokens(model: nn.Module) -> int:
+    """Whose logits exist at once, when log-probs or gradient norms are computed."""
+    return max(1, min(CHUNK_TOKENS, CHUNK_LOGITS // head(model).shape[0]))
 
 
 def parameter_bytes(model: nn.Module) -> int:
@@ -67,27 +76,48 @@ def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> 
     return saved + (master_bytes(model) if masters else 0)
 
 
-def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: bool) -> int:
+def activation_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing, frozen: bool = False) -> int:
     """What forward saves for backward in a micro-batch of `tokens`, padding included, up to the last hidden states;
-    the most it can be, as rows that share their prompt save less.
-
-    With checkpointing: every layer's input, and the insides of the one layer that backward is in.
+    the most it can be, as rows that share their prompt save less. With checkpointing, what a layer keeps: all of it,
+    its input and what its matrices and attention gave, or its input alone. `frozen`: backward ends at the embeddings.
     """
     sizes = _Sizes.of(model)
-    inside = _layer_bytes(sizes) + _given_bytes(model, sizes)
-    state = sizes.hidden * sizes.item
-    layers = sizes.layers * state + inside if checkpointing else sizes.layers * inside
-    return round(tokens * (layers + _norm_bytes(sizes) + state))
+    if frozen:
+        sizes = replace(sizes, trained=False)
+    last = _norm_bytes(sizes) + sizes.hidden * sizes.item
+    return round(tokens * (sizes.layers * _kept_bytes(model, sizes, checkpointing, frozen=frozen) + last))
+
+
+def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkpointing) -> int:
+    """What comes on top while backward is in a layer: gradients of the widest activations, and what checkpointing
+    computes again. Never while there are logits.
+    """
+    sizes = _Sizes.of(model)
+    whole, kept = (_kept_bytes(model, sizes, how, frozen=False) for how in ("none", checkpointing))
+    return forward_bytes(model, tokens) + round(tokens * max(0.0, whole - kept))
 
 
 def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
     """What comes on top while the output layer's logits of `tokens` (one chunk of them) are turned into gradients,
-    and while that layer's own gradient, where it is trained, is summed over the chunks.
+    and while that layer's own gradient, where it is trained, is summed over the chunks, in float32 at least.
     """
     weight = head(model)
     copies = ENTROPY_COPIES if entropy else LOGIT_COPIES
-    summed = 2 * weight.numel() * weight.element_size() if weight.requires_grad else 0
-    return tokens * weight.shape[0] * max(weight.element_size(), 4) * copies + summed
+    exact = max(weight.element_size(), EXACT_BYTES)
+    summed = weight.numel() * (exact + weight.element_size()) if weight.requires_grad else 0
+    return chunk_bytes(model, tokens, copies=copies) + summed
+
+
+def chunk_bytes(model: nn.Module, tokens: int, *, copies: int) -> int:
+    """Of the logits of `tokens`, so many times, in float32 at least."""
+    weight = head(model)
+    return tokens * weight.shape[0] * max(weight.element_size(), EXACT_BYTES) * copies
+
+
+def key_value_bytes(model: nn.Module, tokens: int) -> int:
+    """Keys and values of every layer, which a pass over shared prompts holds."""
+    sizes = _Sizes.of(model)
+    return 2 * sizes.layers * sizes.keys * sizes.item * tokens
 
 
 def forward_bytes(model: nn.Module, tokens: int) -> int:
@@ -136,6 +166,17 @@ class _Sizes:
         )
 
 
+def _kept_bytes(model: nn.Module, sizes: _Sizes, checkpointing: Checkpointing, *, frozen: bool) -> float:
+    """Per token and layer, between forward and backward."""
+    state = sizes.hidden * sizes.item
+    if checkpointing == "full":
+        return state
+    if checkpointing == "selective":  # also what q, k, v, attention, o, gate, up and down gave
+        low = 0.0 if frozen else _low_bytes(model, sizes)
+        return 3 * state + (2 * sizes.queries + 2 * sizes.keys + 2 * sizes.intermediate) * sizes.item + low
+    return _layer_bytes(sizes) + (0.0 if frozen else _given_bytes(model, sizes))
+
+
 def _layer_bytes(sizes: _Sizes) -> int:
     """Per token: two norms; queries, keys, values and attention's result; the MLP's gate, that activated, and its other
     branch.
@@ -153,6 +194,10 @@ def _given_bytes(model: nn.Module, sizes: _Sizes) -> float:
     keep a copy each instead, and every adapter what its A makes of it.
     """
     down = down_projections(model)  # each [rank, width]
-    low = sum(p.shape[0] * p.element_size() for p in down) / sizes.layers
     copies = sum(p.shape[1] * p.element_size() for p in down if p.element_size() != sizes.item) / sizes.layers
-    return low + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
+    return _low_bytes(model, sizes) + (copies or (2 * sizes.hidden + sizes.intermediate) * sizes.item)
+
+
+def _low_bytes(model: nn.Module, sizes: _Sizes) -> float:
+    """Per token and layer: what the A of adapters make of their inputs."""
+    return sum(p.shape[0] * p.element_size() for p in down_projections(model)) / sizes.layers

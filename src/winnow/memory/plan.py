@@ -12,8 +12,14 @@ from winnow.errors import ConfigError
 from winnow.memory.sizes import readable
 from winnow.memory.usage import free_bytes
 
-Phase = Literal["always", "update", "generate"]
-PHASES: dict[Phase, str] = {"always": "at all times", "update": "in an update", "generate": "while sampling"}
+Phase = Literal["always", "update", "logprobs", "norms", "generate"]
+PHASES: dict[Phase, str] = {
+    "always": "at all times",
+    "update": "in an update",
+    "logprobs": "for log-probs",
+    "norms": "for gradient norms",
+    "generate": "while sampling",
+}
 FreeBytes = Callable[[str], int | None]  # of a device: "cpu", "cuda", "cuda:1"; None where that is not known
 
 
@@ -51,7 +57,7 @@ class MemoryPlan:
         return list(dict.fromkeys(part.device for part in self.parts))
 
     def need(self, device: str) -> int:
-        """Bytes at the worst moment: what is always there, and the larger one of the phases, which never coincide."""
+        """Bytes at the worst moment: what is always there, and the largest of the phases, which never coincide."""
         return self._sum(device, "always") + self._sum(device, self._worst(device))
 
     def lines(self, free_on: FreeBytes = free) -> Iterator[str]:
@@ -89,8 +95,8 @@ class MemoryPlan:
         return [part for part in by_size if 10 * part.bytes >= self.need(device)]
 
     def _worst(self, device: str) -> Phase:
-        update, generate = self._sum(device, "update"), self._sum(device, "generate")
-        return "update" if update >= generate else "generate"
+        phases = [phase for phase in PHASES if phase != "always"]
+        return max(phases, key=lambda phase: self._sum(device, phase))
 
     def _sum(self, device: str, phase: Phase) -> int:
         return sum(part.bytes for part in self.parts if (part.device, part.phase) == (device, phase))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from winnow.config import Config
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
+from winnow.memory.passes import pass_parts
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.models.meta import weight_bytes
 from winnow.models.precision import in_words, keeps_masters
@@ -34,7 +35,7 @@ def plan_memory(
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
         jobs=f"policy on {demand.device} in {precision}; {job(demand)}; rewards by {judges}",
-        parts=(*_policy_parts(demand, needs), *engine_parts(demand)),
+        parts=(*_policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand)),
         checkpoint=_checkpoint_bytes(demand, needs),
     )
 
@@ -56,19 +57,6 @@ def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
         yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
     yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
-    tokens = _micro_batch_tokens(config, demand.prompt_tokens)
-    saved = footprint.activation_bytes(model, tokens, checkpointing=config.model.gradient_checkpointing)
-    yield MemoryPart("activations", saved, "update", device, _smaller_activations(config))
-    chunk = min(footprint.CHUNK_TOKENS, tokens)
-    logits = footprint.logits_bytes(model, chunk, entropy="entropy" in needs)
-    yield MemoryPart("output layer", logits, "update", device)
-
-
-def _micro_batch_tokens(config: Config, prompt_tokens: int) -> int:
-    """Of the largest one: no more than a whole step has, and at least one sequence."""
-    longest = prompt_tokens + config.rollout.max_new_tokens
-    sequences = config.rollout.prompts_per_step * config.rollout.rollouts_per_prompt
-    return max(longest, min(config.update.tokens_per_micro_batch, sequences * longest))
 
 
 def _smaller_weights(config: Config) -> tuple[str, ...]:
@@ -79,17 +67,12 @@ def _smaller_weights(config: Config) -> tuple[str, ...]:
     return (*whole, f"train {base} with model.quantization = 'nf4'")
 
 
-def _smaller_activations(config: Config) -> tuple[str, ...]:
-    fewer = f"lower update.tokens_per_micro_batch, now {config.update.tokens_per_micro_batch}"
-    return (fewer,) if config.model.gradient_checkpointing else (fewer, "set model.gradient_checkpointing = true")
-
-
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it."""
     reset = demand.config.probe.outer_reset in ("reference", "both")
     reference = footprint.parameter_bytes(demand.model)
-    if demand.config.model.lora:  # it is also saved beside the policy's own adapter
-        reference = 2 * footprint.gradient_bytes(demand.model)
+    if demand.config.model.lora:
+        reference = footprint.gradient_bytes(demand.model)
     eight_bit = demand.config.optimizer.moments == "8bit"
     saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config), eight_bit=eight_bit)
     return saved + ("ref_logprobs" in needs and reset) * reference

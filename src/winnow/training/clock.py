@@ -1,7 +1,7 @@
 """The clock of a run: how long it has trained, by which `max_hours` and `every_minutes` end, evaluate and save it.
 
-It runs while a step is planned and taken. Evaluations, checkpoints, and what lies between a kill and a resume do not
-count: two runs that evaluate differently reach the same hour after as much training.
+It runs while a step is planned and taken. Evaluations, what else is done between two steps, and what lies between a
+kill and a resume do not count: two runs that evaluate differently reach the same hour after as much training.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ class TrainingClock:
         finally:
             self._seconds += self._now() - self._began
             self._began = None
+        self._seconds = ranks.total(self._seconds) / ranks.count()  # what is due is due on every rank
 
     def passed(self, every_minutes: float) -> bool:
         """Whether a multiple of so many minutes fell into the last step; of 0, none does."""
         period = 60 * every_minutes
-        return ranks.any_rank(period > 0 and self._seconds // period > self._before // period)
+        return period > 0 and self._seconds // period > self._before // period
 
     def is_over(self, max_hours: float) -> bool:
         """Whether so many hours of training are done; 0 hours never are."""
-        return ranks.any_rank(0 < max_hours <= self.hours)
+        return 0 < max_hours <= self.hours
 
     def metrics(self, name: str) -> dict[str, float]:
         """The hours so far under this name, where the clock is asked for."""

@@ -123,14 +123,16 @@ def _check_keep(members: Members) -> None:
 def _check_chunks(members: Members) -> None:
     """Where a chunk changes nothing, it would be ignored without a word."""
     config = members.config
-    selectors = zip(members.selectors, config.select, strict=True)
-    useless = [f"select = {s.name!r}" for s, said in selectors if said.chunk and s.traits.size != "exact"]
+    for selector, said in zip(members.selectors, config.select, strict=True):
+        if said.chunk and selector.traits.size != "exact":
+            raise ConfigError(
+                f"select.chunk = {said.chunk} is for a selector that keeps a set number, and {selector.name!r} does not"
+                f"; remove it"
+            )
     if config.advantage.chunk and not members.group_baseline:
-        useless.append(f"advantage = {members.advantage.name!r}")
-    if useless:
         raise ConfigError(
-            f"{useless[0]} does not compare the rollouts of a prompt with each other, so `chunk` would change nothing; "
-            f"remove it"
+            f"advantage.chunk = {config.advantage.chunk} has no effect: {members.advantage.name!r} does not compare "
+            f"the rollouts of a prompt with each other; remove it"
         )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from winnow.memory.demand import Demand, sampling_requests
+from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
 from winnow.models.adapter import add_lora
@@ -45,6 +45,7 @@ def plan_devices(
         device="cuda:0" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe"),
+        measured=measured_rollouts(config, members.source),
     )
     job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
     parts = engine.traits.memory or (lambda demand: ())  # it may be a generator, which raises only when it is read

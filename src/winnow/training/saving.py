@@ -28,8 +28,12 @@ class Saving:
         self.wait()
         outcome: Future[Checkpoint] = Future()
         self._under_way = outcome, tell
-        # A daemon, so that a process whose user has asked three times ends, whatever the disk does
-        Thread(target=_fill, args=(outcome, save), name="winnow-save", daemon=True).start()
+        # A daemon, so that a process whose user insists can end, whatever the disk does
+        thread = Thread(target=_fill, args=(outcome, save), name="winnow-save", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no thread
+            _fill(outcome, save)
 
     def wait(self) -> None:
         """Return when no save is under way; one that has ended since the last call is told about, in this thread.

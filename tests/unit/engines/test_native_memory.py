@@ -286,4 +286,5 @@ def test_rows_are_padded_by_at_most_a_half_to_few_sizes() -> None:
 
 def test_a_cache_spec_knows_what_a_token_takes() -> None:
     assert KVCacheSpec.of(context().model).bytes_per_token == BYTES_PER_TOKEN
-    assert KVCacheSpec.of(context().model).table(3, 5).nbytes == 15 * BYTES_PER_TOKEN
+    tables = KVCacheSpec.of(context().model).tables(3, 5)
+    assert sum(table.nbytes for table in tables) == 15 * BYTES_PER_TOKEN

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,7 +57,14 @@ def test_a_row_above_the_budget_stands_alone() -> None:
 
 
 def test_no_rows_no_micro_batches() -> None:
-    assert micro_batches([], tokens=8, device=CPU) == []
+    assert list(micro_batches([], tokens=8, device=CPU)) == []
+
+
+def test_the_next_micro_batch_is_made_when_it_is_asked_for() -> None:
+    pieces = iter(micro_batches([row(1, 2, index=i) for i in range(3)], tokens=3, device=CPU))
+    first = weakref.ref(next(pieces).mask)
+    assert first() is None, "nobody but who asked for it holds it"
+    assert [mb.sequences[0].rollout.index for mb in pieces] == [1, 2]
 
 
 def test_flat_fields_follow_the_rows() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -24,6 +26,7 @@ from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import hidden_states, shares, tokens_shared, tokens_side_by_side
 from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
+from winnow.learner.policy_module import PRODUCTS
 from winnow.models.adapter import add_lora
 from winnow.records import Batch, MicroBatch, Prompt, Rollout, TrainingSequence
 
@@ -322,14 +325,55 @@ def test_dropout_is_off() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient_checkpointing_gives_equal_gradients_and_saves_memory(family: str) -> None:
+@pytest.mark.parametrize("adapter", [False, True])
+@pytest.mark.parametrize("how", ["selective", "full"])
+def test_gradient_checkpointing_gives_equal_gradients_and_saves_memory(family: str, adapter: bool, how: str) -> None:
     rows = rows_of_many_lengths()
-    plain = gradient(policy(tiny(family)), rows, tokens=40)
-    model = tiny(family, attention_dropout=0.5)
-    p = policy(model, gradient_checkpointing=True)
-    assert torch.equal(gradient(p, rows, tokens=40), plain)
-    assert saved_elements(p, rows) < 0.5 * saved_elements(policy(tiny(family)), rows)
-    assert not any(module.training for module in model.modules()), "an engine's cache would be switched off"
+
+    def made(**options: object) -> Policy:
+        model = tiny(family, attention_dropout=0.5)
+        model = add_lora(model, rank=2, alpha=4.0, targets="all-linear", seed=0) if adapter else model
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data.fill_(0.05)
+        return policy(model, **options)
+
+    plain, p = made(), made(gradient_checkpointing=how)
+    assert torch.equal(gradient(p, rows, tokens=40), gradient(plain, rows, tokens=40))
+    assert saved_elements(p, rows) < 0.5 * saved_elements(plain, rows)
+    assert not any(module.training for module in p.model.modules()), "an engine's cache would be switched off"
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_selective_checkpointing_computes_no_product_of_weights_twice(adapter: bool) -> None:
+    """With full checkpointing each layer's are, but the last, down, whose answer backward does not need; with adapters
+    that one too, and every A. An adapter's B is computed again in both, as what it gives takes more memory than time.
+    """
+    found = {}
+    for how in ("none", "selective", "full"):
+        model = tiny(hidden_size=64, num_attention_heads=4, intermediate_size=96)
+        model = add_lora(model, rank=1, alpha=2.0, targets="all-linear", seed=0) if adapter else model
+        p, mb = policy(model, gradient_checkpointing=how, chunk_tokens=4096), micro(rows_of_many_lengths())
+        counted = Counter[str]()
+        with Products(counted):
+            scalar(p.forward(mb).logprobs, mb).backward()
+        found[how] = counted
+    spared = found["full"] - found["selective"]
+    assert spared == {"wide": 2 * (7 + 7) if adapter else 2 * 6}
+    assert adapter or found["selective"] == found["none"]
+
+
+class Products(TorchDispatchMode):
+    """Counts products of a matrix of weights by whether they sum over one number, as an adapter's B of rank 1 does."""
+
+    def __init__(self, counted: Counter[str]) -> None:
+        super().__init__()
+        self.counted = counted
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func in PRODUCTS:
+            self.counted["narrow" if args[-1].shape[0] == 1 else "wide"] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def saved_elements(p: Policy, rows: Sequence[TrainingSequence]) -> int:
@@ -367,7 +411,7 @@ def test_adapters_train_like_the_merged_model() -> None:
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             parameter.data.fill_(0.05)
-    p = policy(adapted, gradient_checkpointing=True)
+    p = policy(adapted, gradient_checkpointing="full")
     assert distance(gradient(p, rows, tokens=30), gradient(p, rows, tokens=10_000)) < 1e-12
     got = p.forward(micro(rows)).logprobs
     merged = policy(adapted.merge_and_unload()).forward(micro(rows)).logprobs
@@ -393,7 +437,7 @@ def test_a_model_of_another_make_is_taken() -> None:
         vocab_size=V, n_positions=32, n_embd=16, n_layer=1, n_head=2, bos_token_id=STOP, eos_token_id=STOP
     )
     model = build(config, torch.float64).train()
-    p, mb = policy(model, gradient_checkpointing=True), micro(rows_of_many_lengths())
+    p, mb = policy(model, gradient_checkpointing="full"), micro(rows_of_many_lengths())
     assert torch.equal(p.forward(mb).logprobs, p.forward(mb).logprobs)
 
 
@@ -409,7 +453,7 @@ def test_checkpointing_a_layer_that_drops_out_by_itself_is_refused() -> None:
         dropout=0.1,
     )
     with pytest.raises(ConfigError, match=r"gradient_checkpointing: OPT\w+ would apply its dropout"):
-        policy(build(config, torch.float32), gradient_checkpointing=True)
+        policy(build(config, torch.float32), gradient_checkpointing="full")
 
 
 def test_a_batch_keeps_its_place_when_logprobs_are_filled() -> None:
@@ -487,6 +531,6 @@ def test_what_needs_the_old_way_keeps_it() -> None:
     rows = rows_of_groups()
     side_by_side = 12 * (6 + 5 - 1)
     assert tokens_read(policy(tiny(dtype=torch.float64)), rows) == side_by_side
-    assert tokens_read(policy(tiny(dtype=torch.float32), gradient_checkpointing=True), rows) == side_by_side
+    assert tokens_read(policy(tiny(dtype=torch.float32), gradient_checkpointing="full"), rows) == side_by_side
     windowed = tiny(dtype=torch.float32, use_sliding_window=True, sliding_window=8, max_window_layers=0)
     assert tokens_read(policy(windowed), rows) == side_by_side

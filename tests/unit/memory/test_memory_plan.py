@@ -98,7 +98,7 @@ def test_a_plan_from_settings_alone_is_the_plan_from_transformers_model(model, d
             "terms": [{"use": "kl", "coefficient": 0.1}, {"use": "entropy", "coefficient": 0.1}],
         }
         for engine in ENGINES
-        for checkpointing in (False, True)
+        for checkpointing in ("none", "selective", "full")
     ]
 
     def plans():
@@ -256,7 +256,8 @@ def test_a_run_that_cannot_fit_is_refused_before_it_starts(tmp_path, command):
     assert result.exit_code == 2
     assert "the run does not fit: at its worst moment cpu needs" in result.stderr
     assert (
-        "lower update.tokens_per_micro_batch, now 2000000000; set model.gradient_checkpointing = true" in result.stderr
+        "lower update.tokens_per_micro_batch, now 2000000000; set model.gradient_checkpointing = 'selective' or 'full'"
+        in result.stderr
     )
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -347,3 +348,68 @@ def test_adapters_that_do_not_fit_the_model_are_refused_by_check(tmp_path):
     result = CliRunner().invoke(app, ["check", str(tmp_path / "run.toml")])
     assert result.exit_code == 2
     assert "model.lora.targets = ['nope'] does not fit this model" in result.stderr
+
+
+def parts_of(phase, **keys):
+    return {part.name: part.bytes for part in planned(**keys).parts if part.phase == phase}
+
+
+STEP = {"prompts_per_step": 2, "rollouts_per_prompt": 4, "max_new_tokens": 30}
+GVM = {"allocate": "gvm", "rollout": STEP}
+
+
+def test_groups_that_dynamic_sampling_adds_are_in_a_micro_batch_too():
+    plain, refilled = (
+        parts_of(
+            "update", rollout={**STEP, "dynamic_sampling_rounds": rounds}, update={"tokens_per_micro_batch": 10**6}
+        )
+        for rounds in (0, 2)
+    )
+    assert refilled["activations"] == 3 * plain["activations"]
+
+
+def test_passes_for_log_probs_are_planned_where_there_are_any():
+    """8 rollouts of 20 + 30 tokens: keys and values of 3 layers x 2 heads x 32, and 240 x 512 logits twice."""
+    assert parts_of("logprobs", rollout=STEP) == {}
+    found = parts_of("logprobs", rollout=STEP, terms=[{"use": "kl", "coefficient": 0.1}])
+    assert found["logits"] == 2 * 240 * 512 * 4
+    model = load("bundled").model.config
+    widest = 3 * model.intermediate_size + 4 * model.hidden_size
+    assert found["forward pass"] == 400 * 4 * (widest + 3 * 2 * 2 * 32)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "name"), [("embedding", "activations for norms"), ("output_head", "forward pass for norms")]
+)
+def test_passes_for_gradient_norms_are_planned_where_an_allocator_asks_for_them(matrix, name):
+    """Of one rollout's 30 tokens the logits three times; a probe of 1 x 2 prompts x 3 rollouts of 50 tokens."""
+    assert parts_of("norms", rollout=STEP) == {}
+    assert parts_of("norms", **GVM, probe={"gradient_norm": "none"}) == {}
+    found = parts_of("norms", **GVM, probe={"gradient_norm": matrix, "every": 1, "rollouts_per_prompt": 3})
+    assert set(found) == {name, "logits for norms"}
+    assert found["logits for norms"] == 3 * 30 * 512 * 4
+    double = parts_of("norms", **GVM, probe={"gradient_norm": matrix, "every": 2, "rollouts_per_prompt": 3})
+    assert double[name] == 2 * found[name]
+
+
+def test_the_worst_phase_is_the_one_that_is_refused():
+    parts = [MemoryPart(name, size, name, "cpu") for name, size in
+             (("always", 1), ("update", 2), ("logprobs", 4), ("norms", 5), ("generate", 3))]  # fmt: skip
+    assert MemoryPlan("", tuple(parts)).need("cpu") == 6
+
+
+def test_logits_of_a_large_vocabulary_are_bounded(qwen):
+    """441 tokens of 151,936 three times in float32, and the head's gradient twice, whatever the micro-batch; where that
+    is large enough, a layer's backward takes more.
+    """
+    rollout = {"max_new_tokens": 512, "prompts_per_step": 64}
+    for tokens in (4096, 8192, 65_536):
+        update = {"tokens_per_micro_batch": tokens}
+        found = parts_of("update", model={"path": str(qwen), "dtype": "float32"}, rollout=rollout, update=update)
+        assert found.get("output layer", 0) == (3 * 441 + 2 * 1536) * 151_936 * 4 * (tokens < 65_536)
+        assert ("a layer's backward" in found) == (tokens == 65_536)
+
+
+def test_a_cut_distribution_takes_more_while_sampling():
+    plain, cut = (parts_of("generate", evaluate={"top_p": p})["sampling"] for p in (1.0, 0.9))
+    assert cut == plain * 40 / 24

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from winnow.engines.base import Tolerance
+from winnow.engines.native.packed_weights import packed_bytes
 from winnow.engines.vllm.served import FromPolicy
 from winnow.errors import ConfigError, DataError
 from winnow.learner.policy import Policy
@@ -195,6 +196,17 @@ def test_what_it_takes_is_what_is_planned(dtype: str) -> None:
     whole = add_lora(meta_model("bundled", dtype=dtype, adaptable=True), **LORA)
     assert parameter_bytes(drawn) == parameter_bytes(whole)
     assert unpacked_bytes(drawn) == 256 * 128 * (4 if dtype == "float32" else 2)
+
+
+def test_native_packs_no_matrix_of_4_bits() -> None:
+    """Of matrices twice 2^16 bytes large, only the output layer is packed, as it is the only one left whole."""
+    sizes = {"vocab_size": 512, "hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 4}
+    with torch.device("meta"):
+        drawn = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1))
+    head = 512 * 512 * 4
+    assert packed_bytes(drawn, torch.float32) == 8 * head
+    drawn_in_4_bits(drawn)
+    assert packed_bytes(drawn, torch.float32) == head
 
 
 class Server:

@@ -256,6 +256,7 @@ def test_a_model_in_the_hub_s_cache_is_read_as_a_folder_is(cache: Path) -> None:
     assert loaded.model.name_or_path == "owner/cached", "an adapter names its base by what was asked for"
     assert loaded.tokenizer.get_vocab() == load_tokenizer(str(cache)).get_vocab()
     assert loaded.stop_tokens == (loaded.tokenizer.convert_tokens_to_ids("<|endoftext|>"),)
+    assert loaded.files["tokenizer.json"] == (cache / "tokenizer.json").read_bytes()
 
 
 def test_settings_need_no_weights_in_the_cache(cache: Path) -> None:

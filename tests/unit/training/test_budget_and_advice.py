@@ -6,7 +6,8 @@ import pytest
 
 from winnow.commands.cost import describe
 from winnow.config_file import validate
-from winnow.training.advice import advice
+from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.training.advice import LARGE, advice, faster_decoding
 from winnow.training.budget import budget
 from winnow.training.resolve import resolve_members
 
@@ -95,6 +96,10 @@ def test_a_sound_configuration_gets_no_advice():
         ({"update": {"updates_per_step": 5}}, "7 or 6 per update; use 4 or 8"),
         ({"select": {"use": "max_variance", "keep_per_prompt": 16}}, "nothing is dropped"),
         ({"select": {"use": "max_variance", "keep_per_prompt": 1}}, "every advantage is 0"),
+        (
+            {"select": {"use": "random", "keep_per_prompt": 1, "chunk": 4}, "advantage": {"use": "grpo", "chunk": 4}},
+            "one rollout is kept per chunk, and 'grpo' compares rollouts of one chunk: every advantage is 0",
+        ),
         ({"loss": "reinforce", "update": {"epochs": 2}}, "the weights move 2 times per step"),
         ({"loss": "no_baseline", "advantage": "raw", "update": {"updates_per_step": 2}}, "loss = 'no_baseline' has no"),
         ({"evaluate": {"every": 2}}, "set evaluate.every to 5"),
@@ -119,6 +124,8 @@ def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
         {"update": {"updates_per_step": 8, "epochs": 3}},
         {"advantage": "raw", "select": {"use": "random", "keep_per_prompt": 1}},
         {"advantage": {"use": "grpo", "statistics": "group"}, "select": {"use": "random", "keep_per_prompt": 1}},
+        {"select": {"use": "random", "keep_per_prompt": 1, "chunk": 4}},
+        {"select": {"use": "random", "keep_per_prompt": 2, "chunk": 4}, "advantage": {"use": "grpo", "chunk": 4}},
         {"evaluate": {"every": 5}},
         {"weighting": "unbiased", "select": "all"},
         {"weighting": "accepted", "select": {"use": "threshold", "low": 1.0}},
@@ -155,3 +162,37 @@ def test_the_rollouts_of_a_probe_come_on_top():
     # 4 steps x 32 prompts x 8; three windows for 10 steps of 512: 3 x 1024 / 5120
     assert line.startswith("probe        128 prompts x 8 = 1024 rollouts per window of 4 steps, 60.0% on top")
     assert line.endswith("up to 102k tokens")
+
+
+def advised_decoding(folder, *, flags="fma avx512_bf16 sse", size=LARGE, device="cpu", **keys):
+    cpu = folder / "cpuinfo"
+    cpu.write_text(f"processor : 0\nflags : {flags}\n")
+    plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", size, "always", device),))
+    return list(faster_decoding(members(**keys), plan, cpu))
+
+
+@pytest.mark.parametrize("flags", ["fma avx512_bf16 sse", "amx_bf16"])
+def test_decoding_in_bfloat16_is_advised_where_the_cpu_has_it(tmp_path, flags):
+    (sentence,) = advised_decoding(tmp_path, flags=flags)
+    assert "rollout.engine = {use = 'native', dtype = 'bfloat16'}" in sentence
+    assert "update.max_importance" in sentence
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"flags": "fma avx512_bf160 avx512f"},
+        {"size": LARGE - 1},
+        {"device": "cuda"},
+        {"model": {"dtype": "bfloat16"}},
+        {"rollout": {"engine": {"use": "native", "dtype": "bfloat16"}}},
+        {"rollout": {"engine": "hf"}},
+    ],
+)
+def test_decoding_in_bfloat16_is_not_advised_otherwise(tmp_path, change):
+    assert advised_decoding(tmp_path, **change) == []
+
+
+def test_what_instructions_a_cpu_has_may_not_be_known(tmp_path):
+    plan = MemoryPlan(jobs="", parts=(MemoryPart("weights", LARGE, "always", "cpu"),))
+    assert list(faster_decoding(members(), plan, tmp_path / "none")) == []

@@ -66,6 +66,17 @@ def test_what_a_save_raises_is_an_outcome_and_the_next_one_may_begin(error: Base
     assert told == [error, 2]
 
 
+def test_where_the_system_gives_no_thread_the_save_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    saving, told = Saving(), list[int]()
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    saving.begin(lambda: saved(1), lambda outcome: told.append(outcome.result().step))
+    saving.wait()
+    assert told == [1]
+
+
 def test_a_save_is_still_under_way_after_a_wait_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `signals.Leave` leaves it, which a signal raises in the middle."""
     saving, told = Saving(), list[int]()

@@ -39,12 +39,14 @@ class KVCacheSpec:
             device=model.device,
         )
 
-    def table(self, rows: int, columns: int) -> Tensor:
-        """[layers, 2, rows, heads, columns, width]: keys and values. Zeros, as attention multiplies what nobody has
-        written by a weight of 0, and 0 x NaN is NaN.
+    def tables(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        """Keys [layers, rows, heads, width, columns] and values [layers, rows, heads, columns, width]: either as its
+        product in attention reads it, in one piece. Zeros, as attention multiplies what nobody has written by a weight
+        of 0, and 0 x NaN is NaN.
         """
-        shape = (self.layers, 2, rows, self.heads, columns, self.width)
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        shape = (self.layers, rows, self.heads)
+        keys = torch.zeros((*shape, self.width, columns), dtype=self.dtype, device=self.device)
+        return keys, torch.zeros((*shape, columns, self.width), dtype=self.dtype, device=self.device)
 
     @property
     def bytes_per_token(self) -> int:

@@ -37,7 +37,8 @@ class CudaGraphs:
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            # Another thread may be reading the weights, to save them: it does not disturb what this one records
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 output = step()
         except torch.OutOfMemoryError:
             raise

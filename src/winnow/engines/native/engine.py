@@ -45,12 +45,14 @@ def native(
     dtype: Literal["policy", "bfloat16", "float16"] = "policy",
     key_value_mb: Annotated[int, Field(ge=0)] = 0,
     graphs: bool = True,
+    packed: bool = True,
 ) -> Engine:
     """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and free rows are refilled.
 
     `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` bounds the memory
     of keys and values (0: only rollout.max_rollouts_at_once bounds it). `graphs` replays CUDA graphs, on a GPU.
+    `packed` multiplies by packed copies of the weights while rollouts are sampled, on a CPU.
     """
     from winnow.engines.native.sampler import Native
 
-    return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs)
+    return Native(context, dtype=dtype, key_value_mb=key_value_mb, graphs=graphs, packed=packed)

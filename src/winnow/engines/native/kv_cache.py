@@ -27,8 +27,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         super().__init__(layers=[])
         self.spec = spec
         self.attended = set[int]()  # layers that have called `attend`
-        self._prompts = spec.table(capacity.blocks, capacity.prompt_columns)
-        self._own = spec.table(capacity.rows, capacity.columns)
+        self._prompt_keys, self._prompt_values = spec.tables(capacity.blocks, capacity.prompt_columns)
+        self._own_keys, self._own_values = spec.tables(capacity.rows, capacity.columns)
         self._row_of_entry = self._index(capacity.blocks * capacity.rows_per_block)  # block, head, place -> row, head
         self._entry_of_row = self._index(capacity.rows)  # row, head -> block, head, place
         self._column, self._column_on_device = 0, torch.zeros(1, dtype=torch.int64, device=spec.device)
@@ -37,15 +37,16 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     @property
     def bytes(self) -> int:
         """Memory of all keys and values."""
-        return int(self._prompts.nbytes + self._own.nbytes)
+        tables = (self._prompt_keys, self._prompt_values, self._own_keys, self._own_values)
+        return sum(table.nbytes for table in tables)
 
     def store(self, prefilled: Cache, owner: Sequence[int], blocks: Sequence[int]) -> None:
         """Keep keys and values of left-padded prompts: those of the `owner`-th prompt for each block in `blocks`."""
+        end, of, into = self.used.prompt_columns, list(owner), list(blocks)
         for layer, source in enumerate(prefilled.layers):
-            for table, states in zip(self._prompts[layer], (source.keys, source.values), strict=True):
-                table[list(blocks), :, self.used.prompt_columns - states.shape[2] : self.used.prompt_columns] = states[
-                    list(owner)
-                ]
+            begin = end - source.keys.shape[2]
+            self._prompt_keys[layer, into, :, :, begin:end] = source.keys[of].mT
+            self._prompt_values[layer, into, :, begin:end] = source.values[of]
 
     def set_block_table(self, blocks: IntArray, *, tight: bool = True) -> None:
         """Set which block each running row [R] reads, after rollouts have started or ended.
@@ -75,11 +76,13 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write one column of a layer [R, heads, 1, D]. What is returned is not used: `attend` reads the table."""
-        for table, states in zip(self._own[layer_idx, :, : self.used.rows], (key_states, value_states), strict=True):
-            if states.is_cuda:  # a recorded step finds the column in a tensor; a plain one writes three times as fast
-                table.index_copy_(2, self._column_on_device, states)
-            else:
-                table[:, :, self._column] = states[:, :, 0]
+        keys, values = self._own_keys[layer_idx, : self.used.rows], self._own_values[layer_idx, : self.used.rows]
+        if keys.is_cuda:  # a recorded step finds the column in a tensor; a plain one writes three times as fast
+            keys.index_copy_(3, self._column_on_device, key_states.mT)
+            values.index_copy_(2, self._column_on_device, value_states)
+        else:
+            keys[..., self._column] = key_states[:, :, 0]
+            values[:, :, self._column] = value_states[:, :, 0]
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -89,7 +92,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def move(self, source: Tensor, target: Tensor) -> None:
         """Overwrite rows `target` by rows `source`."""
         columns = self.used.columns
-        self._own[:, :, target, :, :columns] = self._own[:, :, source, :, :columns]
+        self._own_keys[:, target, ..., :columns] = self._own_keys[:, source, ..., :columns]
+        self._own_values[:, target, :, :columns] = self._own_values[:, source, :, :columns]
 
     def attend(self, layer: int, queries: Tensor, mask: Tensor) -> Tensor:
         """Attention of queries [R, Q, D], already scaled, over each row's prompt and own tokens; `mask` [R, P + C] is
@@ -99,15 +103,16 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """
         used = self.used
         self.attended.add(layer)
-        prompt_keys, prompt_values = self._prompts[layer, :, : used.blocks, :, : used.prompt_columns]
-        own_keys, own_values = self._own[layer, :, : used.rows, :, : used.columns]
-        grouped = queries.view(used.rows, own_keys.shape[1], -1, queries.shape[2])  # [R, heads, queries per head, D]
-        scores = torch.cat([self._by_block(grouped, prompt_keys.mT), grouped @ own_keys.mT], dim=-1)
-        exact = torch.promote_types(scores.dtype, torch.float32)
-        shares = scores.to(exact).add_(mask[:, None, None]).softmax(dim=-1).to(scores.dtype)
-        on_prompt, on_own = shares[..., : used.prompt_columns], shares[..., used.prompt_columns :]
-        output: Tensor = self._by_block(on_prompt, prompt_values) + on_own @ own_values
-        return output.view(queries.shape)
+        prompt, dtype = used.prompt_columns, queries.dtype
+        grouped = queries.view(used.rows, self.spec.heads, -1, self.spec.width)  # [R, heads, queries per head, D]
+        scores = mask.new_empty(*grouped.shape[:3], mask.shape[1])  # in float32 at least, as the mask is
+        prompt_keys, own_keys = self._prompt_keys[layer, : used.blocks], self._own_keys[layer, : used.rows]
+        scores[..., :prompt] = self._by_block(grouped, prompt_keys[..., :prompt])
+        scores[..., prompt:] = grouped @ own_keys[..., : used.columns]
+        shares = scores.add_(mask[:, None, None]).softmax(dim=-1)
+        on_prompt, on_own = shares[..., :prompt].to(dtype), shares[..., prompt:].to(dtype)
+        output = self._by_block(on_prompt, self._prompt_values[layer, : used.blocks, :, :prompt])
+        return output.add_(on_own @ self._own_values[layer, : used.rows, :, : used.columns]).view(queries.shape)
 
     def _by_block(self, of_rows: Tensor, of_blocks: Tensor) -> Tensor:
         """Per row, its [heads, q, X] times its block's [heads, X, Y]."""

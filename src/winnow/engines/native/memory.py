@@ -9,10 +9,13 @@ import torch
 from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
 from winnow.engines.native.cache_size import KVCacheSpec, round_columns
 from winnow.engines.native.cuda_graphs import padded
+from winnow.engines.native.packed_weights import packed_bytes, packs
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
 from winnow.models.meta import weight_bytes
+
+UNPACKED = ("set rollout.engine.packed = false",)
 
 
 def parts(demand: Demand) -> Iterator[MemoryPart]:
@@ -21,6 +24,8 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     dtype = model.dtype if options["dtype"] == "policy" else getattr(torch, options["dtype"])
     if options["dtype"] != "policy":
         yield MemoryPart("engine's copy", weight_bytes(model, dtype), "always", device, USE_NATIVE)
+    if options["packed"] and packs(device, dtype):
+        yield MemoryPart("packed weights", packed_bytes(model, dtype), "generate", device, UNPACKED)
     rows, blocks = max(at_once for _, at_once in demand.requests), _blocks(demand)
     prompt, columns = demand.prompt_tokens, demand.config.rollout.max_new_tokens
     if device.startswith("cuda") and options["graphs"]:

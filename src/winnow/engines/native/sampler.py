@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from winnow.engines.base import EngineContext, OnRollout
 from winnow.engines.native.cache_size import CacheSize, KVCacheSpec, rounded
 from winnow.engines.native.cuda_graphs import CudaGraphs
 from winnow.engines.native.decoder import Decoder, check_attention
+from winnow.engines.native.packed_weights import packed as packed_weights
 from winnow.engines.native.running import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler, unrounded
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
@@ -30,7 +32,13 @@ class Native:
     """See `native`."""
 
     def __init__(
-        self, context: EngineContext, *, dtype: str = "policy", key_value_mb: int = 0, graphs: bool = True
+        self,
+        context: EngineContext,
+        *,
+        dtype: str = "policy",
+        key_value_mb: int = 0,
+        graphs: bool = True,
+        packed: bool = True,
     ) -> None:
         check_attention(context.model)
         self.version = 0
@@ -40,6 +48,7 @@ class Native:
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._decoder: Decoder | None = None
         self._graphs = graphs and self._model.device.type == "cuda"
+        self._weights = packed_weights if packed else contextlib.nullcontext  # what a request decodes on
         self._allocated = rounded if self._graphs else unrounded  # what a request of a size takes
         self._at_once = context.max_rollouts_at_once
         self._tokens = key_value_mb * 2**20 // KVCacheSpec.of(self._model).bytes_per_token if key_value_mb else None
@@ -71,7 +80,7 @@ class Native:
         )
         decoder = self._decoder_of(scheduler.size)
         try:
-            with decoder.sampling(scheduler.size):
+            with decoder.sampling(scheduler.size), self._weights(self._model):
                 running = RunningRollouts(decoder, scheduler, sampling, seed)
                 while running.admit():
                     running.finish(running.sample(rule), request)

@@ -1,0 +1,70 @@
+"""Linear layers that multiply by their weights in the order in which a CPU's matrix products read them fastest."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from winnow.memory import footprint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from winnow.models.meta import MetaModel
+
+LEAST = 2**16  # numbers of a weight; at fewer and few rows, calling oneDNN costs more than it saves
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def packs(device: str, dtype: torch.dtype) -> bool:
+    """Whether weights of this precision can be packed on a device: float32 and bfloat16 on x86, by torch's oneDNN."""
+    if device != "cpu" or dtype not in DTYPES or platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def packed(model: PreTrainedModel) -> Iterator[None]:
+    """Inside this context the large linear layers of a model on a CPU multiply by packed copies of their weights.
+
+    The copies are made at its start and freed at its end, so they are never older than the weights. Making them takes
+    as long as decoding two or three tokens. Gradients cannot pass.
+    """
+    layers = [
+        layer
+        for layer in model.modules()
+        if type(layer) is nn.Linear
+        and layer.weight.numel() > LEAST
+        and packs(layer.weight.device.type, layer.weight.dtype)
+    ]
+    try:
+        for layer in layers:
+            vars(layer)["forward"] = _product(layer)  # before the class's own, and hooks are called as ever
+        yield
+    finally:
+        for layer in layers:
+            vars(layer).pop("forward", None)
+
+
+def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """What a linear layer computes, by a copy of its weight."""
+    linear, bias = torch.ops.mkldnn._linear_pointwise.default, layer.bias
+    weight = torch.ops.mkldnn._reorder_linear_weight.default(layer.weight.detach())
+
+    def product(states: Tensor) -> Tensor:
+        out: Tensor = linear(states, weight, bias, "none", [], "")
+        return out
+
+    return product
+
+
+def packed_bytes(model: MetaModel, dtype: torch.dtype) -> int:
+    """Memory of the copies: every large matrix but an embedding that is no output layer too, and but those of 4 bits."""
+    head = footprint.head(model)
+    large = (p for name, p in model.named_parameters() if p.ndim == 2 and (p is head or "embed" not in name))
+    return sum(p.numel() * dtype.itemsize for p in large if p.numel() > LEAST and p.is_floating_point())

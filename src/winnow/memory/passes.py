@@ -1,0 +1,91 @@
+"""What the policy's passes take besides weights and moments: those of an update, those for old and reference log-probs,
+and those for gradient norms. Never two of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from winnow.config import Config
+from winnow.memory import footprint
+from winnow.memory.demand import Demand, step_rollouts
+from winnow.memory.plan import MemoryPart
+
+NORM_COPIES = 3  # of a chunk's logits: the gradients of one chunk, another's logits and theirs
+
+
+def pass_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
+    """`needs` are the extra log-probs that loss and terms read, and "entropy"."""
+    yield from _update(demand, entropy="entropy" in needs)
+    if needs & {"old_logprobs", "ref_logprobs"}:
+        yield from _logprobs(demand)
+    if demand.measured:
+        yield from _norms(demand)
+
+
+def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
+    model, device, how = demand.model, demand.device, demand.config.model.gradient_checkpointing
+    tokens = micro_batch_tokens(demand, step_rollouts(demand.config))
+    remedies = _fewer_activations(demand.config)
+    saved = footprint.activation_bytes(model, tokens, checkpointing=how)
+    yield MemoryPart("activations", saved, "update", device, remedies)
+    logits = footprint.logits_bytes(model, _chunk(demand, tokens, step_rollouts(demand.config)), entropy=entropy)
+    layer = footprint.layer_backward_bytes(model, tokens, checkpointing=how)
+    if logits >= layer:  # never both at once
+        yield MemoryPart("output layer", logits, "update", device)
+    else:
+        yield MemoryPart("a layer's backward", layer, "update", device, remedies[:1])
+
+
+def _logprobs(demand: Demand) -> Iterator[MemoryPart]:
+    """Rollouts of a prompt are read on top of its keys and values, which are then held for every one."""
+    model, device = demand.model, demand.device
+    tokens = micro_batch_tokens(demand, step_rollouts(demand.config))
+    read = footprint.forward_bytes(model, tokens) + footprint.key_value_bytes(model, tokens)
+    yield MemoryPart("forward pass", read, "logprobs", device, _fewer_tokens(demand.config))
+    chunk = _chunk(demand, tokens, step_rollouts(demand.config))
+    logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
+    yield MemoryPart("logits", logits, "logprobs", device)
+
+
+def _norms(demand: Demand) -> Iterator[MemoryPart]:
+    """Of the embedding: backward down to it, without a parameter's gradient; and, where the head is tied to it, a
+    number for every pair of a rollout's tokens.
+    """
+    config, model, device = demand.config, demand.model, demand.device
+    how = config.model.gradient_checkpointing
+    tokens = micro_batch_tokens(demand, demand.measured)
+    if config.probe.gradient_norm == "embedding":
+        saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=True)
+        saved += tokens * _longest(demand) * footprint.EXACT_BYTES
+        saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how)
+        yield MemoryPart("activations for norms", saved, "norms", device, _fewer_activations(config))
+    else:
+        read = footprint.forward_bytes(model, tokens)
+        yield MemoryPart("forward pass for norms", read, "norms", device, _fewer_tokens(config))
+    logits = footprint.chunk_bytes(model, _chunk(demand, tokens, 1), copies=NORM_COPIES)
+    yield MemoryPart("logits for norms", logits, "norms", device)
+
+
+def micro_batch_tokens(demand: Demand, rollouts: int) -> int:
+    """Of the largest one that so many rollouts are cut into: at least one sequence, however long."""
+    longest = _longest(demand)
+    return max(longest, min(demand.config.update.tokens_per_micro_batch, rollouts * longest))
+
+
+def _longest(demand: Demand) -> int:
+    return demand.prompt_tokens + demand.config.rollout.max_new_tokens
+
+
+def _chunk(demand: Demand, tokens: int, rollouts: int) -> int:
+    """Completion tokens whose logits exist at once, in a micro-batch of `tokens` and among so many rollouts."""
+    return min(footprint.chunk_tokens(demand.model), tokens, rollouts * demand.config.rollout.max_new_tokens)
+
+
+def _fewer_tokens(config: Config) -> tuple[str, ...]:
+    return (f"lower update.tokens_per_micro_batch, now {config.update.tokens_per_micro_batch}",)
+
+
+def _fewer_activations(config: Config) -> tuple[str, ...]:
+    how = {"none": "'selective' or 'full'", "selective": "'full'", "full": ""}[config.model.gradient_checkpointing]
+    return (*_fewer_tokens(config), *([f"set model.gradient_checkpointing = {how}"] if how else []))
