@@ -22,11 +22,12 @@ PROMPT = Prompt(id="p", tokens=np.arange(3, 15), text="", answer=None, task="")
 
 
 def logprobs(policy: Policy, rollouts: tuple[Rollout, ...]) -> np.ndarray:
+    """[2, T] the policy's, and the engine's."""
     rows = [TrainingSequence(prompt=PROMPT, rollout=r, group=0, advantage=1.0, weight=1.0) for r in rollouts]
     with torch.no_grad():
         (mb,) = policy.micro_batches(rows)
-        found = policy.forward(mb).logprobs.numpy()
-    return np.asarray(found, dtype=np.float64)
+        found = policy.forward(mb).logprobs.double().numpy()
+    return np.stack([found, np.concatenate([row.rollout.logprobs for row in mb.sequences])])  # they have been sorted
 
 
 @pytest.mark.parametrize("quantization", [None, "nf4"])
@@ -50,11 +51,10 @@ def test_log_probs_change_as_the_policy_s_do(quantization: str | None) -> None:
         rollouts = engine.generate([PROMPT], [32], Sampling(max_new_tokens=24), seed=(0,))[0].rollouts
     finally:
         engine.close()
-    served = np.concatenate([rollout.logprobs for rollout in rollouts])
     policy = Policy(model, temperature=1.0, pad_token=0, tokens_per_micro_batch=10**6)
-    now = logprobs(policy, rollouts)
+    now, served = logprobs(policy, rollouts)
     with adapter_off(model):
-        before = logprobs(policy, rollouts)
+        before, _ = logprobs(policy, rollouts)
     change = np.abs(now - before).mean()
     assert change > 0.1
     assert np.abs((served - before) - (now - before)).mean() < 0.1 * change

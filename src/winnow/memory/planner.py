@@ -71,8 +71,8 @@ def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
     """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it."""
     reset = demand.config.probe.outer_reset in ("reference", "both")
     reference = footprint.parameter_bytes(demand.model)
-    if demand.config.model.lora:  # it is also saved beside the policy's own adapter
-        reference = 2 * footprint.gradient_bytes(demand.model)
+    if demand.config.model.lora:
+        reference = footprint.gradient_bytes(demand.model)
     eight_bit = demand.config.optimizer.moments == "8bit"
     saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config), eight_bit=eight_bit)
     return saved + ("ref_logprobs" in needs and reset) * reference

@@ -85,6 +85,8 @@ def load(
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
+    if quantization is not None and getattr(config, "quantization_config", None) is not None:
+        raise DataError(f"{path}: the model is quantized already (config.json says how); remove model.quantization")
     if quantization is None:
         model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
     else:

@@ -134,6 +134,24 @@ def test_a_package_that_an_engine_requires_is_asked_for_before_anything_is_loade
         resolve.check_installed(resolve_members(config, base=tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"optimizer": {"moments": "8bit"}}, "optimizer.moments"),
+        ({"model": {"lora": {"rank": 2}, "quantization": "nf4"}}, "model.quantization"),
+    ],
+)
+def test_few_bits_need_their_package_before_anything_is_loaded(
+    keys: dict, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = resolve_members(validate({"device": "cpu", **keys}), base=tmp_path)
+    monkeypatch.setattr(resolve, "is_installed", lambda package: True)
+    resolve.check_installed(members)
+    monkeypatch.setattr(resolve, "is_installed", lambda package: package != "bitsandbytes")
+    with pytest.raises(ConfigError, match=rf"{key}: the package 'bitsandbytes' is not installed.*winnow-rl\[bnb\]"):
+        resolve.check_installed(members)
+
+
 class Closeless:
     version = 0
 

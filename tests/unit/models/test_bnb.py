@@ -9,14 +9,25 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from winnow.engines.base import Tolerance
+from winnow.engines.native.packed_weights import packed_bytes
 from winnow.engines.vllm.served import FromPolicy
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, DataError
 from winnow.learner.policy import Policy
 from winnow.memory.footprint import parameter_bytes, unpacked_bytes
-from winnow.models.adapter import adapter_weights, add_lora, merged_weights, merges, plain_model, plain_names
+from winnow.models.adapter import (
+    adapter_off,
+    adapter_weights,
+    add_lora,
+    frozen_adapter_on,
+    merged_weights,
+    merges,
+    plain_model,
+    plain_names,
+    set_frozen_adapter,
+)
 from winnow.models.bnb import drawn_in_4_bits, exact, has_4_bits
 from winnow.models.load import load
 from winnow.models.meta import meta_model, weight_bytes
@@ -156,6 +167,22 @@ def test_a_copy_is_a_copy() -> None:
     assert torch.equal(twin(input_ids=TOKENS).logits, before)
 
 
+def test_the_base_and_a_frozen_second_adapter_come_and_go() -> None:
+    """What a KL term compares with: the base, or the policy as it was."""
+    model = packed(taught=True)
+    set_frozen_adapter(model, "second")
+    first = model(input_ids=TOKENS).logits
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B.default" in name:
+                p.mul_(-1)
+    assert not torch.allclose(model(input_ids=TOKENS).logits, first)
+    with frozen_adapter_on(model, "second"):
+        assert torch.equal(model(input_ids=TOKENS).logits, first)
+    with adapter_off(model):
+        assert torch.equal(model(input_ids=TOKENS).logits, packed()(input_ids=TOKENS).logits)
+
+
 @DTYPES
 def test_what_it_takes_is_what_is_planned(dtype: str) -> None:
     model = packed(dtype)
@@ -169,6 +196,17 @@ def test_what_it_takes_is_what_is_planned(dtype: str) -> None:
     whole = add_lora(meta_model("bundled", dtype=dtype, adaptable=True), **LORA)
     assert parameter_bytes(drawn) == parameter_bytes(whole)
     assert unpacked_bytes(drawn) == 256 * 128 * (4 if dtype == "float32" else 2)
+
+
+def test_native_packs_no_matrix_of_4_bits() -> None:
+    """Of matrices twice 2^16 bytes large, only the output layer is packed, as it is the only one left whole."""
+    sizes = {"vocab_size": 512, "hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 4}
+    with torch.device("meta"):
+        drawn = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1))
+    head = 512 * 512 * 4
+    assert packed_bytes(drawn, torch.float32) == 8 * head
+    drawn_in_4_bits(drawn)
+    assert packed_bytes(drawn, torch.float32) == head
 
 
 class Server:
@@ -195,6 +233,15 @@ def test_an_engine_with_weights_of_its_own_gets_what_they_mean() -> None:
         assert torch.equal(first[name], weight)
     assert not any(weight.dtype == torch.uint8 for weight in first.values())
     assert merges(model).keys() == matrices(model).keys()
+
+
+def test_a_base_that_is_quantized_already_is_refused(tmp_path) -> None:
+    loaded = load("bundled")
+    loaded.model.config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    loaded.model.config.save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=r"quantized already .*remove model\.quantization"):
+        load(str(tmp_path), quantization="nf4")
 
 
 def test_layers_that_lie_on_their_side_are_refused(tmp_path) -> None:

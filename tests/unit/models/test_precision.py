@@ -25,6 +25,22 @@ PURE = {
         ({"model": {"dtype": "bfloat16"}}, True, *2 * ("bfloat16, float32 masters; gradients and moments in float32",)),
         (PURE, False, *2 * ("bfloat16, updates rounded at random; gradients and moments in float32",)),
         (LORA, False, *2 * ("bfloat16, the adapter in float32",)),
+        (
+            {"model": {"dtype": "float32", "lora": {}, "quantization": "nf4"}},
+            False,
+            "float32 on a base of 4 bits (nf4)",
+            "float32 with TF32 off on a base of 4 bits (nf4)",
+        ),
+        (
+            {"model": {"dtype": "bfloat16", "lora": {}, "quantization": "nf4"}, "optimizer": {"moments": "8bit"}},
+            False,
+            *2 * ("bfloat16 on a base of 4 bits (nf4), the adapter in float32, its moments in 8 bits",),
+        ),
+        (
+            {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": "8bit"}},
+            True,
+            *2 * ("bfloat16, float32 masters; gradients in float32, moments in 8 bits",),
+        ),
     ],
 )
 def test_what_is_kept_in_which_precision(keys, masters, cpu, cuda) -> None:
