@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 
 from winnow.errors import ConfigError
@@ -29,3 +31,29 @@ def planned_device(name: str) -> torch.device:
     for "mps".
     """
     return torch.device("cuda") if name == "cuda" else resolve_device(name)
+
+
+def describe_gpu(device: torch.device) -> dict[str, str | int | None]:
+    """What the bits of a result depend on beside torch's version: the GPU's name, and the versions of its driver, of
+    CUDA and of cuDNN. Empty for a CPU.
+    """
+    if device.type != "cuda":
+        return {}
+    return {
+        "name": torch.cuda.get_device_name(device),
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
+    """Of NVIDIA's driver, as its own library says it; None where there is none."""
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return None
+    text = ctypes.create_string_buffer(80)
+    if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
+        return None
+    return text.value.decode()

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Cache
 
 from winnow.engines.native.cache_size import CacheSize, KVCacheSpec
+from winnow.models.precision import distinct_places
 from winnow.records import IntArray
 
 
@@ -41,11 +42,11 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
 
     def store(self, prefilled: Cache, owner: Sequence[int], blocks: Sequence[int]) -> None:
         """Keep keys and values of left-padded prompts: those of the `owner`-th prompt for each block in `blocks`."""
-        for layer, source in enumerate(prefilled.layers):
-            for table, states in zip(self._prompts[layer], (source.keys, source.values), strict=True):
-                table[list(blocks), :, self.used.prompt_columns - states.shape[2] : self.used.prompt_columns] = states[
-                    list(owner)
-                ]
+        end = self.used.prompt_columns
+        with distinct_places():
+            for layer, source in enumerate(prefilled.layers):
+                for table, states in zip(self._prompts[layer], (source.keys, source.values), strict=True):
+                    table[list(blocks), :, end - states.shape[2] : end] = states[list(owner)]
 
     def set_block_table(self, blocks: IntArray, *, tight: bool = True) -> None:
         """Set which block each running row [R] reads, after rollouts have started or ended.
@@ -77,7 +78,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """Write one column of a layer [R, heads, 1, D]. What is returned is not used: `attend` reads the table."""
         for table, states in zip(self._own[layer_idx, :, : self.used.rows], (key_states, value_states), strict=True):
             if states.is_cuda:  # a recorded step finds the column in a tensor; a plain one writes three times as fast
-                table.index_copy_(2, self._column_on_device, states)
+                with distinct_places():
+                    table.index_copy_(2, self._column_on_device, states)
             else:
                 table[:, :, self._column] = states[:, :, 0]
         return key_states, value_states
@@ -89,7 +91,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def move(self, source: Tensor, target: Tensor) -> None:
         """Overwrite rows `target` by rows `source`."""
         columns = self.used.columns
-        self._own[:, :, target, :, :columns] = self._own[:, :, source, :, :columns]
+        with distinct_places():
+            self._own[:, :, target, :, :columns] = self._own[:, :, source, :, :columns]
 
     def attend(self, layer: int, queries: Tensor, mask: Tensor) -> Tensor:
         """Attention of queries [R, Q, D], already scaled, over each row's prompt and own tokens; `mask` [R, P + C] is

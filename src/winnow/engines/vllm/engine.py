@@ -34,6 +34,11 @@ def fits(config: Config) -> None:
     check(config.model.dtype, process=options.get("process", "inside"), device=options.get("device"))
     if options.get("sleep") and config.device == "cpu":
         raise ConfigError(NO_SLEEP)
+    if config.deterministic:
+        raise ConfigError(
+            "deterministic = true: what vLLM adds up in which order depends on what it samples side by side, so its bits "
+            "need not repeat; choose the engine 'native' or 'hf'"
+        )
     if options.get("lora") == "adapter":
         if lora is None:
             raise ConfigError(
