@@ -1,4 +1,4 @@
-"""Runs of `deterministic = true` where there is no GPU: they are what they are without, and going on says what changed."""
+"""Runs of `deterministic = true` where there is no GPU: they are what they are without it, and a resume keeps to it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _inverted(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cumulative(values: Tensor) -> Tensor:
-    """[R, X] the float64 sums of each row of values [R, X] up to each column. torch's own on a GPU are not repeatable."""
+    """[R, X] the float64 sums of each row of values [R, X] up to each column; torch's own need not repeat on a GPU."""
     if values.is_cuda and torch.are_deterministic_algorithms_enabled():
         return ascending_sums(values)
     return values.cumsum(dim=-1, dtype=torch.float64)

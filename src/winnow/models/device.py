@@ -43,7 +43,7 @@ def describe_gpu(device: torch.device) -> dict[str, str | int | None]:
         "name": torch.cuda.get_device_name(device),
         "driver": driver_version(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
 
 

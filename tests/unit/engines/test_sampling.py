@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from winnow.engines.requests import pending_rollouts
 from winnow.engines import sampling
+from winnow.engines.requests import pending_rollouts
 from winnow.engines.sampling import ascending_sums, choose, uniforms
 from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling

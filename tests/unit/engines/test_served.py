@@ -133,5 +133,5 @@ def test_devices_are_counted_among_those_that_the_trainer_sees(monkeypatch: pyte
 def test_vllm_is_refused_where_bits_must_repeat():
     keys = {"model": {"dtype": "bfloat16"}, "rollout": {"engine": "vllm"}}
     fits(validate(keys))
-    with pytest.raises(ConfigError, match="deterministic = true: .* choose the engine 'native' or 'hf'"):
+    with pytest.raises(ConfigError, match=r"deterministic = true: .* choose the engine 'native' or 'hf'"):
         fits(validate({**keys, "deterministic": True}))

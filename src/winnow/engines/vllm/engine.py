@@ -36,8 +36,8 @@ def fits(config: Config) -> None:
         raise ConfigError(NO_SLEEP)
     if config.deterministic:
         raise ConfigError(
-            "deterministic = true: what vLLM adds up in which order depends on what it samples side by side, so its bits "
-            "need not repeat; choose the engine 'native' or 'hf'"
+            "deterministic = true: in which order vLLM adds depends on what it samples side by side, so its bits need "
+            "not repeat; choose the engine 'native' or 'hf'"
         )
     if options.get("lora") == "adapter":
         if lora is None:
