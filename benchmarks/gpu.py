@@ -81,7 +81,7 @@ def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="by default all, one by one")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, one by one")
     parser.add_argument("--out", type=Path, default=frame.RESULTS, help="folder of the results")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
     parser.add_argument("--minutes", type=float, help="of a part: what would end later is skipped; 8.3 by default")
@@ -95,6 +95,8 @@ def _options() -> argparse.Namespace:
         help="generation: native again, with these options; may be repeated",
     )
     options = parser.parse_args()
+    if unknown := [name for name in options.parts if name not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     options.device = "cpu" if options.dry_run else "cuda"
     options.minutes = options.minutes or (1.0 if options.dry_run else 8.3)
     if not options.dry_run and not torch.cuda.is_available():
