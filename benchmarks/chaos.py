@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
@@ -54,6 +54,7 @@ SHARE_OF_STATE = 0.5  # of the named moments: in state/, where a kill can leave 
 SHARE_KILLED_AGAIN = 0.3
 PATIENCE_SECONDS = 600.0  # for a run of a few seconds; a machine that needs longer is not judged
 GONE_SECONDS = 60.0
+WHERE = "where.json"  # beside the policy: keys that say where, and in which precision, it is trained
 CLOCK = ("seconds/", "memory/", "eval/seconds")
 
 REWARD = '''
@@ -147,7 +148,7 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
         "steps": STEPS,
         "output": str(output),
         "threads": 1,
-        "device": "cpu",
+        **json.loads((home / WHERE).read_text()),
         "task": {"use": "arithmetic", "levels": [1], "size": 12},
         "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 6},
         "evaluate": {"problems": 2, "rollouts_per_prompt": 2},
@@ -155,7 +156,7 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
         "verify": {"timeout_seconds": PATIENCE_SECONDS},
     }
     own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
-    own["model"] = {"path": str(home / "policy"), **own.get("model", {})}
+    own["model"] = {"path": str(home / "policy"), **base.pop("model", {}), **own.get("model", {})}
     if "engine" in own.get("rollout", {}):  # the second process loads a policy of its own
         own["rollout"] = {"engine": {**own["rollout"]["engine"], "folder": str(home / "policy")}}
     return {**base, **{k: {**base[k], **v} if k in base and isinstance(v, dict) else v for k, v in own.items()}}
@@ -345,15 +346,17 @@ def trial(
 
 def prepare(home: Path) -> None:
     """A policy and its rewards, made in a fork: this process computes nothing, so that its forks can."""
-
-    def make() -> None:
-        loaded = tiny("qwen2")
-        loaded.model.save_pretrained(home / "policy")
-        loaded.tokenizer.save_pretrained(home / "policy")
-
-    (home / "reward.py").write_text(REWARD)
-    if wait(in_child(make, None, home / "log"), PATIENCE_SECONDS) != 0:
+    if wait(in_child(lambda: make(home, {"device": "cpu"}), None, home / "log"), PATIENCE_SECONDS) != 0:
         raise RuntimeError((home / "log").read_text())
+
+
+def make(home: Path, where: Mapping[str, Any]) -> None:
+    """A policy, its rewards, and keys of every configuration."""
+    loaded = tiny("qwen2")
+    loaded.model.save_pretrained(home / "policy")
+    loaded.tokenizer.save_pretrained(home / "policy")
+    (home / "reward.py").write_text(REWARD)
+    (home / WHERE).write_text(json.dumps(where))
 
 
 def run(home: Path, *, kills: int, seed: int, names: Sequence[str], timed: bool) -> Iterator[tuple[Trial, float]]:

@@ -94,8 +94,10 @@ def finish(
     print(f"written: {write(name, settings | dict(report), packages=packages)}")
 
 
-def write(name: str, report: Mapping[str, Any], *, packages: Sequence[str] = PACKAGES) -> Path:
-    """Date, command, commit, versions and hardware, then the report itself."""
+def write(
+    name: str, report: Mapping[str, Any], *, packages: Sequence[str] = PACKAGES, folder: Path | None = None
+) -> Path:
+    """Date, command, commit, versions and hardware, then the report itself; in `folder`, else benchmarks/results."""
     full = {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(["python", *(_relative(word) for word in sys.argv)]),
@@ -110,17 +112,17 @@ def write(name: str, report: Mapping[str, Any], *, packages: Sequence[str] = PAC
         },
         **report,
     }
-    path = _free(f"{full['date']}_{name}")
-    path.parent.mkdir(exist_ok=True)
+    path = _free(folder or RESULTS, f"{full['date']}_{name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(full, indent=1, ensure_ascii=True) + "\n", encoding="ascii")
     return path
 
 
 @functools.cache  # what is written again by the same run replaces itself
-def _free(name: str) -> Path:
+def _free(folder: Path, name: str) -> Path:
     """The result of another run is not overwritten: the day's second is called <name>_2."""
     stems = (name, *(f"{name}_{number}" for number in range(2, 1000)))
-    return next(path for path in (RESULTS / f"{stem}.json" for stem in stems) if not path.exists())
+    return next(path for path in (folder / f"{stem}.json" for stem in stems) if not path.exists())
 
 
 def _relative(word: str) -> str:

@@ -8,7 +8,18 @@ from typing import Any
 
 import frame
 from baselines import Work, generate, generate_batch
-from gpu_lab import SECONDS, Cost, Lab, cost_of, engine_context, random_model, random_prompts, release
+from gpu_lab import (
+    SECONDS,
+    Cost,
+    Lab,
+    ceilings,
+    cost_of,
+    engine_context,
+    random_model,
+    random_prompts,
+    release,
+    share,
+)
 
 import winnow.engines  # noqa: F401  # registers native
 from winnow.options import bind
@@ -35,17 +46,31 @@ class Entrant:
     in_turns: bool = False  # whether it takes turns with the others at PAIRED_AT
 
 
-def generation(lab: Lab, shape: str, counts: Sequence[int], ceilings: Mapping[str, float]) -> None:
-    """One record per entrant and number of rollouts, native and generate in turns on the main line, and a summary."""
+def generation(lab: Lab) -> None:
+    """The main line with every number of rollouts, then the other shapes with a few."""
+    entrants(lab)  # an option that native does not have is refused now
+    known = ceilings(lab)
+    first, *others = lab.sizes.shapes
+    with lab.within(0.6 if others else 1.0):
+        sampling(lab, first, lab.sizes.rollouts, known)
+    for shape in others:
+        sampling(lab, shape, lab.sizes.few_rollouts, known)
+
+
+def sampling(lab: Lab, shape: str, counts: Sequence[int], ceilings: Mapping[str, float]) -> None:
+    """One record per entrant and number of rollouts, native and generate in turns on the main line, and a summary. Who
+    has failed once is left out from then on.
+    """
     model = random_model(shape, lab)
     lab.record({"shape": shape, "model": asdict(cost_of(model))})
-    records = []
+    records: list[Record] = []
     for rollouts in counts:
         work = _work(lab, model, rollouts)
         for entrant in entrants(lab):
-            if not entrant.only_at or rollouts in entrant.only_at:
+            failed = any("error" in record and record["engine"] == entrant.name for record in records)
+            if not failed and (not entrant.only_at or rollouts in entrant.only_at):
                 records.append(_point(lab, shape, entrant, work, ceilings))
-        if rollouts == PAIRED_AT and shape == lab.options.shape[0]:
+        if rollouts == PAIRED_AT and shape == lab.sizes.shapes[0]:
             _pairs(lab, shape, work)
     lab.record({"shape": shape, "summary": _summary([record for record in records if SECONDS in record])})
     del model, work
@@ -64,7 +89,7 @@ def entrants(lab: Lab) -> list[Entrant]:
             only_at=(PAIRED_AT,),
         ),
     ]
-    for text, options in lab.options.native:
+    for text, options in lab.native:
         everyone.append(Entrant(f"native {text}", _native(options), only_at=VARIANTS_AT, briefly=False, in_turns=True))
     return everyone
 
@@ -84,8 +109,8 @@ def _native(options: Mapping[str, Any]) -> Callable[[Work], Run]:
 
 def _work(lab: Lab, model: Any, rollouts: int) -> Work:
     per_prompt = min(rollouts, ROLLOUTS_PER_PROMPT)
-    prompts = random_prompts(rollouts // per_prompt, lab.options.prompt_tokens, model.config.vocab_size)
-    return Work(model, prompts, per_prompt, lab.options.tokens, stop_tokens=())
+    prompts = random_prompts(rollouts // per_prompt, lab.sizes.prompt_tokens, model.config.vocab_size)
+    return Work(model, prompts, per_prompt, lab.sizes.tokens, stop_tokens=())
 
 
 def _point(lab: Lab, shape: str, entrant: Entrant, work: Work, ceilings: Mapping[str, float]) -> Record:
@@ -117,13 +142,9 @@ def _rates(seconds: float, work: Work, cost: Cost, ceilings: Mapping[str, float]
     return {
         "tokens_per_second": round(rollouts * length / seconds, 1),
         "seconds_per_token": seconds / (rollouts * length),
-        "bandwidth_share": _share(size / seconds, ceilings["bandwidth"]),
-        "matmul_share": _share(operations / seconds, ceilings["matmul"]),
+        "bandwidth_share": share(size / seconds, ceilings["bandwidth"]),
+        "matmul_share": share(operations / seconds, ceilings["matmul"]),
     }
-
-
-def _share(speed: float, ceiling: float) -> float | None:
-    return round(speed / ceiling, 4) if ceiling else None
 
 
 def _pairs(lab: Lab, shape: str, work: Work) -> None:
@@ -137,7 +158,7 @@ def _pairs(lab: Lab, shape: str, work: Work) -> None:
         lambda: turns.append({name: lab.time(run) for name, run in runs.items()}),
         warm_up=lambda: [run() for name, run in runs.items() if name != "generate"],
         repeats=PAIRS,
-        budget=lab.options.seconds_for_pairs,
+        budget=lab.sizes.seconds_for_pairs,
     )
     if SECONDS in measured:
         seconds = {name: [turn[name] for turn in turns] for name in runs}

@@ -1,11 +1,12 @@
-"""What every section of gpu.py needs: models of the public shapes, a clock that ends in time, a report on disk."""
+"""What every part of gpu.py needs: models of the public shapes, a clock that ends in time, a report on disk."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +22,113 @@ from winnow.records import Prompt
 
 GIB = 2**30
 RUNS = 2.0  # that a measurement takes at least: to warm up, and to be timed
-FIRST_GUESS = 0.6  # seconds per minute of the whole run, before a kind of measurement has been taken
+FIRST_GUESS = 0.6  # seconds per minute of the whole part, before a kind of measurement has been taken
+PER_RUN = 10  # operations per timed run of a ceiling
 SECONDS = "median_seconds"  # in a record: that it was measured
-SIZES: dict[str, dict[str, int]] = {  # of the public configurations of Qwen2.5; the embedding is tied in all of them
+SHAPES: dict[str, dict[str, int]] = {  # of the public configurations of Qwen2.5; the embedding is tied in all of them
     "0.5B": dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, intermediate_size=4864),
     "1.5B": dict(hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, intermediate_size=8960),
     "3B": dict(hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, intermediate_size=11008),
     "tiny": dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=512),
 }
+PEAKS = {"H200": 989.4e12, "H100": 989.4e12, "A100": 312e12}  # dense bfloat16 operations per second, by the vendor
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured: on a GPU, and in a dry run, which only shows that everything runs."""
+
+    shapes: tuple[str, ...] = ("1.5B", "0.5B", "3B")  # the first one is the main line
+    prompt_tokens: int = 128
+    tokens: int = 256  # of every rollout
+    rollouts: tuple[int, ...] = (64, 8, 512, 128, 256, 32, 16)  # at once, in this order
+    few_rollouts: tuple[int, ...] = (64, 512, 8)  # for the other shapes
+    updated: int = 128  # rollouts of an update
+    micro_batches: tuple[int, ...] = (16384, 65536)  # tokens
+    most_rollouts: int = 1024  # tried in one micro-batch
+    cap_gib: float = 47.0  # of a card of 48 GiB; CUDA itself takes some
+    seconds_per_point: float = 8.0  # spent on repeating a measurement
+    seconds_for_pairs: float = 45.0
+    learning_steps: int = 120
+    learning_problems: int = 512
+    learning_runs: tuple[tuple[str, int], ...] = (("bfloat16", 0), ("float32", 0), ("bfloat16", 1), ("float32", 1))
+    resumed: tuple[str, ...] = ("grpo_pods", "gvm_window", "lora_kl")
+    kills: int = 24
+    policy: tuple[tuple[str, int], ...] = (("hidden", 640), ("layers", 11), ("heads", 10), ("intermediate", 2560))
+    lessons: tuple[tuple[str, int], ...] = (("careful", 1400), ("mixed", 400), ("size", 64))
+    peaks: tuple[float, ...] = (1e-3, 3e-4, 3e-3)  # learning rates of the lessons, until one leaves something to learn
+    seeds: int = 2
+    sampled: tuple[int, int] = (64, 16)  # rollouts of a prompt, and how many of them are trained on
+    prompts_per_step: int = 32
+    asked: int = 256  # held-out problems
+
+
+TINY = Sizes(
+    shapes=("tiny",),
+    prompt_tokens=6,
+    tokens=4,
+    rollouts=(64,),
+    few_rollouts=(),
+    updated=4,
+    micro_batches=(64,),
+    most_rollouts=8,
+    seconds_per_point=0.1,
+    seconds_for_pairs=0.1,
+    learning_steps=1,
+    learning_problems=2,
+    learning_runs=(("bfloat16", 0),),
+    resumed=("grpo_pods",),
+    kills=1,
+    policy=(("hidden", 32), ("layers", 1), ("heads", 2), ("intermediate", 64)),
+    lessons=(("careful", 1), ("mixed", 1), ("size", 4)),
+    peaks=(1e-3,),
+    seeds=1,
+    sampled=(4, 2),
+    prompts_per_step=2,
+    asked=2,
+)
 
 
 @dataclass
 class Lab:
-    """One run: its settings, what is left of its time, and what it has found so far."""
+    """One part: its sizes, what is left of its time, and what it has found so far."""
 
-    options: Any
+    part: str
     device: torch.device
-    dtype: torch.dtype
+    folder: Path  # of the results
+    sizes: Sizes
+    minutes: float
     ends: float  # on time.perf_counter
     found: dict[str, Any]
-    section: str = ""
+    dry: bool = False
+    dtype: torch.dtype = torch.bfloat16
+    native: Sequence[tuple[str, dict[str, Any]]] = ()  # further options of the native engine to measure, by their text
     _seen: dict[str, dict[int, float]] = field(default_factory=dict)  # seconds of a run by kind and size
 
     @property
     def left(self) -> float:
-        """Seconds until the section must be over."""
+        """Seconds until the part, or its section, must be over."""
         return self.ends - time.perf_counter()
 
-    def record(self, what: dict[str, Any]) -> None:
-        """Add to the section's findings and write everything down, so that an end by force loses nothing."""
-        self.found.setdefault(self.section, []).append(what)
+    @contextmanager
+    def within(self, share: float) -> Iterator[None]:
+        """A section that may take a share of the time that is left."""
+        ends = self.ends
+        self.ends = time.perf_counter() + share * self.left
+        try:
+            yield
+        finally:
+            self.ends = ends
+
+    def record(self, what: dict[str, Any], *, section: str = "records") -> None:
+        """Add to the part's findings and write everything down, so that an end by force loses nothing."""
+        self.found.setdefault(section, []).append(what)
         self.write()
-        print(f"{self.section}: {what}", flush=True)
+        print(f"{self.part}: {what}", flush=True)
 
     def write(self) -> Path:
-        return frame.write("gpu", self.found)
+        report = {"device": described(self.device), "sizes": asdict(self.sizes), **self.found}
+        return frame.write(f"gpu_{self.part}", report, folder=self.folder)
 
     def measure(
         self,
@@ -71,18 +144,18 @@ class Lab:
         """The point with the seconds of each run, their median (`SECONDS`) and the peak memory.
 
         Where there are none, with the reason instead: `out_of_memory`, `error`, or `skipped` for want of time. Runs are
-        repeated as long as `budget` seconds allow (by default the options' for a point). Of one `kind`, the larger in
+        repeated as long as `budget` seconds allow (by default the sizes' for a point). Of one `kind`, the larger in
         `size` is expected to take longer.
         """
         expected = RUNS * self._expected(kind, size)
         if self.left < expected:
             return point | {"skipped": f"{self.left:.0f} s left, about {expected:.0f} s needed"}
         seconds: list[float] = []
-        allowed = min(self.options.seconds_per_point if budget is None else budget, self.left)
-        problem = self._attempt(warm_up or work)
+        allowed = min(self.sizes.seconds_per_point if budget is None else budget, self.left)
+        problem = self.attempt(warm_up or work)
         begin_peak(self.device)
         while not problem and (not seconds or _affords(seconds, repeats, allowed)):
-            problem = self._attempt(lambda: seconds.append(self.time(work)))
+            problem = self.attempt(lambda: seconds.append(self.time(work)))
         peak = peak_gib(self.device)
         release(self.device)
         if problem:
@@ -98,16 +171,8 @@ class Lab:
         synchronize(self.device)
         return round(time.perf_counter() - start, 5)
 
-    def _expected(self, kind: str, size: int) -> float:
-        """Seconds of a run, from the seen one nearest in size: in proportion where that was smaller, else as many."""
-        seen = self._seen.get(kind)
-        if not seen:
-            return float(self.options.minutes * FIRST_GUESS)
-        nearest = min(seen, key=lambda other: max(other, size) / min(other, size))
-        return seen[nearest] * max(1.0, size / nearest)
-
-    def _attempt(self, work: Callable[[], Any]) -> dict[str, Any]:
-        """What went wrong; a broken contestant must not cost the rest of the run."""
+    def attempt(self, work: Callable[[], Any]) -> dict[str, Any]:
+        """What went wrong; a broken contestant must not cost the rest of the part."""
         try:
             work()
         except torch.OutOfMemoryError:
@@ -115,6 +180,14 @@ class Lab:
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"[:500]}
         return {}
+
+    def _expected(self, kind: str, size: int) -> float:
+        """Seconds of a run, from the seen one nearest in size: in proportion where that was smaller, else as many."""
+        seen = self._seen.get(kind)
+        if not seen:
+            return self.minutes * FIRST_GUESS
+        nearest = min(seen, key=lambda other: max(other, size) / min(other, size))
+        return seen[nearest] * max(1.0, size / nearest)
 
 
 def _affords(seconds: Sequence[float], repeats: int, allowed: float) -> bool:
@@ -134,6 +207,11 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def held(device: torch.device) -> int:
+    """Bytes that are allocated now; 0 on the CPU, where nobody counts."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
 def begin_peak(device: torch.device) -> None:
     """Count the peak from what is held now."""
     gc.collect()
@@ -143,13 +221,67 @@ def begin_peak(device: torch.device) -> None:
 
 def peak_gib(device: torch.device) -> float | None:
     """The most memory allocated since `begin_peak`; None on the CPU, where nobody counts."""
-    return round(torch.cuda.max_memory_allocated(device) / GIB, 2) if device.type == "cuda" else None
+    return round(torch.cuda.max_memory_allocated(device) / GIB, 3) if device.type == "cuda" else None
+
+
+def described(device: torch.device) -> dict[str, Any]:
+    """The device, as it stands in a result."""
+    if device.type != "cuda":
+        return {"name": device.type}
+    has = torch.cuda.get_device_properties(device)
+    return {"name": has.name, "memory_gib": round(has.total_memory / GIB, 1), "cuda": torch.version.cuda}
+
+
+def ceilings(lab: Lab) -> dict[str, float]:
+    """`bandwidth` in bytes per second, the best of three ways to move memory, and `matmul` in operations per second;
+    beside them `peak`, the vendor's figure for the latter, or 0.
+    """
+    large = lab.device.type == "cuda"
+    rows = torch.randn(65536 if large else 1024, 16384 if large else 1024, device=lab.device, dtype=lab.dtype)  # 2 GiB
+    side = 8192 if large else 256
+    a, b = (torch.randn(side, side, device=lab.device, dtype=lab.dtype) for _ in range(2))
+    speeds = {name: _speed(lab, name, work, amount) for name, (work, amount) in _moves(rows).items()}
+    matmul = _speed(lab, "matmul", lambda: a @ b, 2 * side**3)
+    name = described(lab.device)["name"]
+    peak = next((operations for chip, operations in PEAKS.items() if chip in name), 0.0)
+    return {"bandwidth": max(speeds.values()), "matmul": matmul, "peak": peak}
+
+
+def _moves(rows: torch.Tensor) -> dict[str, tuple[Callable[[], Any], int]]:
+    """Work and the bytes that it reads and writes."""
+    size = rows.numel() * rows.element_size()
+    other, target = torch.ones_like(rows), torch.empty_like(rows)
+    vector = torch.ones(rows.shape[1], device=rows.device, dtype=rows.dtype)
+    return {
+        "copy": (lambda: target.copy_(rows), 2 * size),
+        "triad": (lambda: torch.add(rows, other, alpha=3.0, out=target), 3 * size),
+        "matrix times vector": (lambda: rows @ vector, size),
+    }
+
+
+def _speed(lab: Lab, name: str, work: Callable[[], Any], amount: int) -> float:
+    """Amount per second; 0 where it could not be measured."""
+
+    def run() -> None:
+        for _ in range(PER_RUN):
+            work()
+
+    measured = lab.measure("ceiling", 1, {"what": name}, run, repeats=5)
+    speed = PER_RUN * amount / min(measured["seconds"]) if SECONDS in measured else 0.0
+    unit, scale = ("tera_operations", 1e12) if name == "matmul" else ("gigabytes", 1e9)
+    lab.record(measured | {f"{unit}_per_second": round(speed / scale, 2)}, section="ceilings")
+    return speed
+
+
+def share(speed: float, ceiling: float) -> float | None:
+    """None where the ceiling is not known."""
+    return round(speed / ceiling, 4) if ceiling else None
 
 
 def random_model(shape: str, lab: Lab) -> Any:
     """A Qwen2 of a public shape with random weights, made on the device."""
     config = transformers.Qwen2Config(
-        **{"vocab_size": 151936, "num_key_value_heads": 2, **SIZES[shape]},
+        **{"vocab_size": 151936, "num_key_value_heads": 2, **SHAPES[shape]},
         max_position_embeddings=32768,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -191,6 +323,7 @@ class Cost:
     head_parameters: int  # of these, in the output layer
     key_value_bytes: int  # per token
     attention_flops: int  # per token and token of context
+    vocabulary: int
 
 
 def cost_of(model: Any) -> Cost:
@@ -208,4 +341,5 @@ def cost_of(model: Any) -> Cost:
         * width
         * parameters[0].element_size(),
         attention_flops=4 * config.num_hidden_layers * config.hidden_size,
+        vocabulary=config.vocab_size,
     )

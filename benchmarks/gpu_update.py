@@ -1,71 +1,128 @@
-"""Seconds and memory of an update against its rollouts, with and without selection and gradient checkpointing."""
+"""Updates as a run takes them, from a configuration: seconds, model FLOP utilisation, and memory beside its plan.
+
+Utilisation is the share of the vendor's operations per second that a model's own arithmetic takes: per token read, 6
+per parameter (2 forward, 4 backward; the embedding is looked up, the output layer is met by completions alone), and 12
+per layer, hidden unit and token of context for attention, half of the context being masked (Chowdhery et al. 2022,
+arXiv 2204.02311, appendix B, with causal attention). What checkpointing computes again is no part of it: with all of
+the forward pass twice the device does 4/3 of it.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from gpu_lab import SECONDS, Cost, Lab, cost_of, random_model, random_prompts, release
+import torch
+from gpu_lab import (
+    GIB,
+    SECONDS,
+    Cost,
+    Lab,
+    begin_peak,
+    ceilings,
+    cost_of,
+    held,
+    random_model,
+    random_prompts,
+    release,
+    share,
+)
 
-from winnow.algos.advantage import grpo
-from winnow.algos.loss import clip
-from winnow.algos.objective import Objective
-from winnow.algos.selection import Selector, keep_all, max_variance
-from winnow.algos.weighting import token
-from winnow.learner.optimizer import Optimizer
-from winnow.learner.policy import Policy
-from winnow.learner.schedule import schedule
-from winnow.memory import footprint
-from winnow.records import Batch, Group, Outcome, Prompt, Rollout
-from winnow.seeds import Rng
+import winnow.engines  # noqa: F401  # registers native, whose part of the plan is left out
+from winnow.config import ModelSection
+from winnow.config_file import validate
+from winnow.learner.learner import Learner, make_learner
+from winnow.learner.micro_batches import cut
+from winnow.learner.model_input import shares
+from winnow.models.load import load_tokenizer
+from winnow.models.precision import keeps_masters
+from winnow.records import Batch, Rollout, TrainingSequence
+from winnow.training.build import load_model
+from winnow.training.device_plan import plan_devices
+from winnow.training.members import Members
+from winnow.training.resolve import resolve_members
 
-PER_PROMPT, KEPT = 64, 16  # rollouts of a prompt, and how many of them selection keeps
-SAMPLED = (64, 256)  # rollouts of an update, of which it trains on all or on the kept
+PER_PROMPT = 16  # rollouts
 FEWEST = 8  # rollouts in one micro-batch that the search begins with
-BISECTIONS, REPEATS = 2, 2
-ACCUMULATING = 0.75  # of the rollouts that fit alone: the gradients of the earlier micro-batches need room too
-SELECTORS: dict[str, Selector] = {
-    "all": keep_all,
-    f"{PER_PROMPT} -> {KEPT}": functools.partial(max_variance, keep_per_prompt=KEPT),
+BISECTIONS, REPEATS = 3, 3
+UPDATING = ("always", "update")  # phases of the memory plan
+LOADING = 15.0  # seconds that a shape may take to load
+Keys = dict[str, Any]
+
+CHECKPOINTING: tuple[Any, ...] = (  # its settings, none first and all last
+    typing.get_args(ModelSection.model_fields["gradient_checkpointing"].annotation) or (False, True)
+)
+OFF, FULL = CHECKPOINTING[0], CHECKPOINTING[-1]
+LORA: Keys = {"model": {"lora": {"rank": 16}}}
+QUANTIZED: Keys = {"model": {"lora": {"rank": 16}, "quantization": "nf4"}}
+EIGHT_BIT: Keys = {"optimizer": {"moments": "8bit"}}
+ROUNDED: Keys = {"optimizer": {"master_weights": False, "stochastic_rounding": True}}
+
+
+def checkpointed(how: Any) -> Keys:
+    return {"model": {"gradient_checkpointing": how}}
+
+
+TECHNIQUES: dict[str, tuple[Keys, ...]] = {  # each on its own, then together
+    "none": (),
+    **{f"checkpointing {how}": (checkpointed(how),) for how in CHECKPOINTING[1:]},
+    "updates rounded at random": (ROUNDED,),
+    "8-bit moments": (EIGHT_BIT,),
+    "lora": (LORA,),
+    "nf4 and lora": (QUANTIZED,),
+    f"8-bit moments, checkpointing {FULL}": (EIGHT_BIT, checkpointed(FULL)),
+    f"lora, checkpointing {FULL}": (LORA, checkpointed(FULL)),
+    f"nf4 and lora, checkpointing {FULL}": (QUANTIZED, checkpointed(FULL)),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Learner:
-    """A model with its optimizer, whose state stays in memory from one measurement to the next."""
+class Training:
+    """What a run would train, without its engine and its data. Its bytes are counted from what was held before it."""
 
-    shape: str
-    model: Any
-    optimizer: Optimizer
-    objective: Objective
+    members: Members
+    learner: Learner
+    cost: Cost
+    before: int
 
-    def update(self, policy: Policy, batch: Batch) -> None:
-        """As a step of the corridor does it; an update that ran out of memory may have left gradients behind."""
-        self.model.zero_grad(set_to_none=True)
-        for mb in policy.micro_batches(batch.sequences):
-            self.objective(policy.forward(mb), mb).total.backward()
-        self.optimizer.step()
+    def update(self, batch: Batch) -> None:
+        """As a step takes it."""
+        for mb in self.learner.micro_batches(batch):
+            self.learner.backward(self.members.objective(self.learner.forward(mb, self.members.needs), mb).total)
+        self.learner.step()
 
 
-def updates(lab: Lab, shape: str, ceilings: Mapping[str, float]) -> None:
-    """How many rollouts fit in one micro-batch; then whole updates, accumulated where they do not fit."""
-    learner = _learner(lab, shape)
-    for checkpointing in ("none", "selective", "full"):
-        at_once = functools.partial(_at_once, lab, learner, checkpointing, ceilings)
-        fits, fails = most_that_fit(at_once, lab.options.most_rollouts)
-        point = {"shape": shape, "checkpointing": checkpointing}
-        lab.record(point | {"rollouts_that_fit": fits, "rollouts_that_need_accumulation": fails})
-        for sampled, (name, selector) in itertools.product(SAMPLED if fits else (), SELECTORS.items()):
-            batch = _batch(lab, learner.model, sampled, selector)
-            rows = len(batch.sequences)
-            per_micro_batch = rows if rows <= fits else max(1, int(ACCUMULATING * fits))
-            _measure(lab, learner, batch, per_micro_batch, point | {"sampled": sampled, "selection": name}, ceilings)
-    del learner, at_once
-    release(lab.device)
+def updates(lab: Lab) -> None:
+    """Of every shape, checkpointing and size of a micro-batch: tokens per second, utilisation, and peak over plan."""
+    known = ceilings(lab)
+    for shape in lab.sizes.shapes:
+        with random_folder(shape, lab) as folder:
+            for how in CHECKPOINTING:
+                for tokens in lab.sizes.micro_batches:
+                    point = {"shape": shape, "checkpointing": how, "tokens_per_micro_batch": tokens}
+                    _update(lab, folder, point, known)
+
+
+def memory(lab: Lab) -> None:
+    """The most rollouts that one micro-batch trains, prompt included, on a card of a certain size, by technique."""
+    capped = lab.device.type == "cuda"
+    total = torch.cuda.get_device_properties(lab.device).total_memory if capped else 1
+    if capped:
+        torch.cuda.set_per_process_memory_fraction(min(1.0, lab.sizes.cap_gib * GIB / total))
+    try:
+        for shape in lab.sizes.shapes:
+            with random_folder(shape, lab) as folder:
+                for name, keys in list(TECHNIQUES.items())[: 2 if lab.dry else None]:
+                    _most(lab, folder, {"shape": shape, "technique": name}, keys)
+    finally:
+        if capped:
+            torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def most_that_fit(fits_at: Callable[[int], bool | None], most: int) -> tuple[int, int | None]:
@@ -91,66 +148,148 @@ def most_that_fit(fits_at: Callable[[int], bool | None], most: int) -> tuple[int
     return fits, fails
 
 
-def _learner(lab: Lab, shape: str) -> Learner:
-    model = random_model(shape, lab)
-    optimizer = Optimizer(
-        dict(model.named_parameters()),
-        learning_rate=1e-6,
-        betas=(0.9, 0.95),
-        eps=1e-8,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        schedule="constant",
-        warmup_updates=0,
-        total_updates=1,
-    )
-    return Learner(shape, model, optimizer, Objective(clip))
+@contextmanager
+def random_folder(shape: str, lab: Lab) -> Iterator[str]:
+    """A model folder with random weights of a public shape and the bundled tokenizer, which fits in any vocabulary."""
+    with TemporaryDirectory(prefix="winnow-gpu-") as folder:
+        model = random_model(shape, lab)
+        model.save_pretrained(folder)
+        load_tokenizer("bundled").save_pretrained(folder)
+        del model
+        release(lab.device)
+        yield folder
 
 
-def _at_once(
-    lab: Lab, learner: Learner, checkpointing: footprint.Checkpointing, ceilings: Mapping[str, float], rollouts: int
-) -> bool | None:
-    """Whether an update on so many rollouts fits as one micro-batch; None where that was not measured."""
-    batch = _batch(lab, learner.model, rollouts, keep_all)
-    point = {"shape": learner.shape, "checkpointing": checkpointing, "one_micro_batch": True}
-    record = _measure(lab, learner, batch, rollouts, point, ceilings)
-    return True if SECONDS in record else False if "out_of_memory" in record else None
+def _update(lab: Lab, folder: str, point: Mapping[str, Any], known: Mapping[str, float]) -> None:
+    """Time an update with one way of checkpointing and one size of a micro-batch."""
+    how, tokens = point["checkpointing"], point["tokens_per_micro_batch"]
+    keys = _keys(lab, folder, lab.sizes.updated, tokens, (checkpointed(how),))
+    found: list[Training] = []
+    problem = _loaded(lab, keys, found)
+    if not problem:
+        training, batch = found[0], random_batch(lab, lab.sizes.updated, found[0].cost)
+        parts = cut(batch.sequences, tokens=tokens)
+        kind = f"update {point['shape']} {how}"
+        size = len(batch.sequences) * lab.sizes.tokens
+        record = dict(point) | {"rollouts": lab.sizes.updated, "micro_batches": len(parts)}
+        record = lab.measure(kind, size, record, lambda: training.update(batch), repeats=REPEATS)
+        if SECONDS in record:
+            shared = how == OFF and all(shares([batch.sequences[i] for i in part]) for part in parts)
+            prompts = sum(_prompts([batch.sequences[i] for i in part], shared) for part in parts)
+            record |= _rates(lab, record[SECONDS], training.cost, prompts, known, again=how == FULL and how != OFF)
+        lab.record(record | _beside_plan(lab, training, record.get("peak_gib")))
+        del training
+    else:
+        lab.record(dict(point) | problem)
+    found.clear()
+    release(lab.device)
 
 
-def _measure(
-    lab: Lab,
-    learner: Learner,
-    batch: Batch,
-    per_micro_batch: int,
-    point: dict[str, Any],
-    ceilings: Mapping[str, float],
-) -> dict[str, Any]:
-    """Time the update; in its share of the matrix products' ceiling, nothing that is computed again counts."""
-    length = lab.options.prompt_tokens + lab.options.tokens
-    policy = Policy(
-        learner.model,
-        temperature=1.0,
-        pad_token=0,
-        tokens_per_micro_batch=per_micro_batch * length,
-        gradient_checkpointing=point["checkpointing"],
-    )
-    rollouts = len(batch.sequences)
-    point = point | {
-        "rollouts": rollouts,
-        "tokens": rollouts * length,
-        "micro_batches": -(-rollouts // per_micro_batch),
+def _most(lab: Lab, folder: str, point: dict[str, Any], keys: tuple[Keys, ...]) -> None:
+    """Search for the most rollouts in one micro-batch. The first update makes the moments, so it is not counted."""
+    found: list[Training] = []
+    length = lab.sizes.prompt_tokens + lab.sizes.tokens
+    everything = lab.sizes.most_rollouts * length
+    problem = _loaded(lab, _keys(lab, folder, PER_PROMPT, everything, keys), found)
+    if not problem:
+        training = found[0]
+        problem = lab.attempt(lambda: training.update(random_batch(lab, 1, training.cost)))
+        peaks: dict[int, float | None] = {}
+
+        def fits_at(rollouts: int) -> bool | None:
+            release(lab.device)
+            batch = random_batch(lab, rollouts, training.cost)
+            record = lab.measure(
+                f"most {point}", rollouts, {}, lambda: training.update(batch), warm_up=lambda: None, repeats=1
+            )
+            peaks[rollouts] = record.get("peak_gib")
+            if SECONDS not in record:
+                lab.attempt(training.learner.step)  # an update that broke off has left gradients behind
+            if "error" in record:
+                lab.record(point | {"rollouts": rollouts, **record})
+            return True if SECONDS in record else False if "out_of_memory" in record else None
+
+        if not problem:
+            fits, fails = most_that_fit(fits_at, lab.sizes.most_rollouts)
+            point = point | {"most_rollouts": fits, "fails_at": fails, "tokens_each": length}
+            if fits:
+                planned = _members(lab, _keys(lab, folder, fits, everything, keys))
+                point |= _beside_plan(lab, training, peaks[fits], planned)
+        del training, fits_at
+    lab.record(point | problem)
+    found.clear()
+    release(lab.device)
+
+
+def _keys(lab: Lab, folder: str, rollouts: int, tokens: int, changes: tuple[Keys, ...]) -> Keys:
+    """A configuration that trains so many rollouts in micro-batches of so many tokens."""
+    keys: Keys = {
+        "device": lab.device.type,
+        "model": {"path": folder, "dtype": "bfloat16"},
+        "prompt": {"max_prompt_tokens": lab.sizes.prompt_tokens},
+        "rollout": {"prompts_per_step": 1, "rollouts_per_prompt": rollouts, "max_new_tokens": lab.sizes.tokens},
+        "select": "all",
+        "update": {"tokens_per_micro_batch": tokens},
+        "optimizer": {"learning_rate": 1e-6},
+        "verify": {"workers": 0},
     }
-    kind = f"update {learner.shape} {point['checkpointing']}"
-    record = lab.measure(kind, rollouts, point, lambda: learner.update(policy, batch), repeats=REPEATS)
-    if SECONDS in record and ceilings["matmul"]:
-        prompts = (
-            rollouts if point["checkpointing"] != "none" else len({id(row.prompt) for row in batch.sequences})
-        )  # shared, or not
-        sizes = lab.options.prompt_tokens, lab.options.tokens
-        operations = _operations(cost_of(learner.model), rollouts, prompts, *sizes)
-        record["matmul_share"] = round(operations / record[SECONDS] / ceilings["matmul"], 4)
-    lab.record(record)
-    return record
+    for change in changes:
+        keys = {key: {**value, **change.get(key, {})} if key in change else value for key, value in keys.items()}
+    return keys
+
+
+def _members(lab: Lab, keys: Keys) -> Members:
+    return resolve_members(validate(keys), base=lab.folder)
+
+
+def _loaded(lab: Lab, keys: Keys, found: list[Training]) -> dict[str, Any]:
+    """Append what the configuration trains to `found`, or say why not: an error, too little memory or time."""
+    if lab.left < LOADING and not lab.dry:
+        return {"skipped": f"{lab.left:.0f} s left"}
+    begin_peak(lab.device)
+    before = held(lab.device)
+
+    def load() -> None:
+        members = _members(lab, keys)
+        config = members.config
+        tokenizer = load_tokenizer(config.model.path)
+        loaded = load_model(config, lab.device, None, tokenizer, masters=keeps_masters(config))
+        cost = cost_of(loaded.model)
+        found.append(Training(members, make_learner(config, loaded, needs=members.needs, resumed=False), cost, before))
+
+    problem = lab.attempt(load)
+    release(lab.device)
+    return problem
+
+
+def _beside_plan(
+    lab: Lab, training: Training, peak: float | None, members: Members | None = None
+) -> dict[str, float | None]:
+    """What the memory plan says of an update, and how the measured peak compares with it."""
+    plan = plan_devices(members or training.members, lab.device, longest_prompt=lab.sizes.prompt_tokens)
+    planned = sum(part.bytes for part in plan.parts if part.phase in UPDATING) / GIB
+    above = None if peak is None else peak - training.before / GIB
+    return {"planned_gib": round(planned, 3), "peak_over_plan": above and round(above / planned, 4)}
+
+
+def _prompts(sequences: list[TrainingSequence], shared: bool) -> int:
+    """Prompts that a micro-batch reads."""
+    return len({sequence.prompt.id for sequence in sequences}) if shared else len(sequences)
+
+
+def _rates(
+    lab: Lab, seconds: float, cost: Cost, prompts: int, known: Mapping[str, float], *, again: bool
+) -> dict[str, float | None]:
+    """Tokens of prompts and completions per second, and utilisation; `again` says that forward is computed twice."""
+    rollouts, prompt, tokens = lab.sizes.updated, lab.sizes.prompt_tokens, lab.sizes.tokens
+    operations = _operations(cost, rollouts, prompts, prompt, tokens)
+    return {
+        "tokens_per_second": round(rollouts * (prompt + tokens) / seconds, 1),
+        "model_tera_operations": round(operations / 1e12, 3),
+        "mfu": share(operations / seconds, known["peak"]),
+        "device_utilisation": share(operations / seconds * (4 / 3 if again else 1), known["peak"]),
+        "share_of_measured_matmul": share(operations / seconds, known["matmul"]),
+    }
 
 
 def _operations(cost: Cost, rollouts: int, prompts: int, prompt: int, completion: int) -> int:
@@ -161,40 +300,22 @@ def _operations(cost: Cost, rollouts: int, prompts: int, prompt: int, completion
     return 6 * body + 3 * cost.attention_flops * pairs
 
 
-def _batch(lab: Lab, model: Any, sampled: int, selector: Selector) -> Batch:
-    """One update on rollouts of equal length of which every other is right, as the corridor would make it."""
-    vocabulary, length = model.config.vocab_size, lab.options.tokens
-    per_prompt = min(sampled, PER_PROMPT)
-    prompts = random_prompts(-(-sampled // per_prompt), lab.options.prompt_tokens, vocabulary)
-    groups = [_group(prompt, per_prompt, length, vocabulary) for prompt in prompts]
-    groups = [group.fill(keep=selector(group, Rng(("select",)))) for group in groups]
-    groups = [group.fill(advantages=credit) for group, credit in zip(groups, grpo(groups), strict=True)]
-    (batch,) = schedule(
-        groups,
-        token,
-        epochs=1,
-        updates_per_step=1,
-        max_new_tokens=length,
-        planned=len(groups),
-        pass_rates=None,
-        seed=("update",),
-    )
-    return batch
-
-
-def _group(prompt: Prompt, rollouts: int, length: int, vocabulary: int) -> Group:
+def random_batch(lab: Lab, rollouts: int, cost: Cost) -> Batch:
+    """Rollouts of equal length, a few of each prompt, of which every other is right."""
+    vocabulary, length = cost.vocabulary, lab.sizes.tokens
+    prompts = random_prompts(-(-rollouts // PER_PROMPT), lab.sizes.prompt_tokens, vocabulary)
     rng = np.random.default_rng(1)
-    made = tuple(
-        Rollout(
-            index=i,
-            tokens=rng.integers(0, vocabulary, length),
-            logprobs=np.zeros(length),
-            text="",
-            finish="length",
-            version=0,
-        )
-        for i in range(rollouts)
+    made = functools.partial(Rollout, logprobs=np.zeros(length), text="", finish="length", version=0)
+    return Batch(
+        epoch=0,
+        sequences=tuple(
+            TrainingSequence(
+                prompt=prompts[i // PER_PROMPT],
+                rollout=made(index=i % PER_PROMPT, tokens=rng.integers(0, vocabulary, length)),
+                group=i // PER_PROMPT,
+                advantage=1.0 if i % 2 else -1.0,
+                weight=1.0 / (rollouts * length),
+            )
+            for i in range(rollouts)
+        ),
     )
-    right = [i % 2 == 0 for i in range(rollouts)]
-    outcomes = tuple(Outcome(reward=float(yes), correct=yes, kind="correct" if yes else "wrong") for yes in right)
-    return Group(prompt=prompt, rollouts=made, outcomes=outcomes)

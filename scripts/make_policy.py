@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,12 @@ def slip(result: int, slips: float, rng: np.random.Generator) -> int:
     return max(0, result + int(rng.choice((-2, -1, 1, 2)))) if rng.random() < slips else result
 
 
-def batches(tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator, levels: Sequence[int] = TAUGHT
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (tokens, labels), padded on the right; labels are the demonstration alone."""
     while True:
-        rows = [row(tokenizer, habits, rng) for _ in range(size)]
+        rows = [row(tokenizer, habits, rng, levels) for _ in range(size)]
         tokens = [torch.tensor(tokens) for tokens, _ in rows]
         labels = [torch.tensor(labels) for _, labels in rows]
         yield (
@@ -178,32 +180,42 @@ def batches(tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator)
         )
 
 
-def row(tokenizer: Any, habits: Habits, rng: np.random.Generator) -> tuple[list[int], list[int]]:
-    expression = draw(rng)
+def row(tokenizer: Any, habits: Habits, rng: np.random.Generator, levels: Sequence[int]) -> tuple[list[int], list[int]]:
+    expression = draw(rng, levels)
     asked = tokenizer.encode(f"<|user|>What is {expression}?{END}<|assistant|><think>", add_special_tokens=False)
     answer = tokenizer.encode(demonstrate(expression, habits, rng), add_special_tokens=False)
     return asked + answer, [-100] * len(asked) + answer
 
 
-def draw(rng: np.random.Generator) -> str:
+def draw(rng: np.random.Generator, levels: Sequence[int]) -> str:
     """An expression of the train split."""
     while True:
-        expression, _ = LEVELS[TAUGHT[int(rng.integers(len(TAUGHT)))]](rng)
+        expression, _ = LEVELS[levels[int(rng.integers(len(levels)))]](rng)
         if split_of(expression) == "train":
             return expression
 
 
-def warm_start(model: PreTrainedModel, tokenizer: Any, *, seed: int, careful: int, mixed: int, size: int) -> None:
+def warm_start(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    *,
+    seed: int,
+    careful: int,
+    mixed: int,
+    size: int,
+    levels: Sequence[int] = TAUGHT,
+    peak: float = PEAK,
+) -> None:
     """Teach the method first, then the habits: a policy cannot mix what it has not learned. Counts are steps."""
     lessons = itertools.chain(
-        itertools.islice(batches(tokenizer, CAREFUL, size, generator("make_policy", seed, "careful")), careful),
-        itertools.islice(batches(tokenizer, MIXED, size, generator("make_policy", seed, "mixed")), mixed),
+        itertools.islice(batches(tokenizer, CAREFUL, size, generator("make_policy", seed, "careful"), levels), careful),
+        itertools.islice(batches(tokenizer, MIXED, size, generator("make_policy", seed, "mixed"), levels), mixed),
     )
     optimizers = make_optimizers(model)
     for step, (tokens, labels) in enumerate(lessons):
         for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = PEAK * min((step + 1) / 50, 1.0, 2 * (1 - step / (careful + mixed)))
-        loss = model(input_ids=tokens, labels=labels, use_cache=False).loss
+            optimizer.param_groups[0]["lr"] = peak * min((step + 1) / 50, 1.0, 2 * (1 - step / (careful + mixed)))
+        loss = model(input_ids=tokens.to(model.device), labels=labels.to(model.device), use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:

@@ -304,6 +304,8 @@ class Config(Section):
     """Where the policy is trained; "auto": CUDA where there is one."""
     threads: NonNegative = 0
     """CPU threads for torch; 0: every core."""
+    deterministic: bool = False
+    """On a GPU, compute the same bits at every launch, which takes more time; a CPU always does."""
     model: ModelSection = ModelSection()
     task: Member = Member(use="arithmetic")
     """Where problems come from."""

@@ -54,12 +54,36 @@ def _inverted(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """
     missing = -mass.shape[1] % BLOCK
     blocks = (functional.pad(mass, (0, missing)) if missing else mass).view(len(mass), -1, BLOCK)
-    ends = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    ends = _cumulative(blocks.sum(dim=-1, dtype=torch.float64))
     sought = uniform * ends[:, -1:]
     block = _first_above(ends, sought)
     before = functional.pad(ends, (1, 0)).gather(-1, block)
-    inside = blocks[torch.arange(len(mass), device=mass.device), block[:, 0]].cumsum(dim=-1, dtype=torch.float64)
+    inside = _cumulative(blocks[torch.arange(len(mass), device=mass.device), block[:, 0]])
     return block * BLOCK + _first_above(before + inside, sought), ends[:, -1:]
+
+
+def _cumulative(values: Tensor) -> Tensor:
+    """[R, X] the float64 sums of each row of values [R, X] up to each column; torch's own need not repeat on a GPU."""
+    if values.is_cuda and torch.are_deterministic_algorithms_enabled():
+        return ascending_sums(values)
+    return values.cumsum(dim=-1, dtype=torch.float64)
+
+
+def ascending_sums(values: Tensor) -> Tensor:
+    """[R, X] the float64 sums of each row of values [R, X], 0 or more, up to each column, by repeatable operations.
+
+    Blocks of columns are multiplied by a triangle of ones, and what stands before a block is added to all of its sums.
+    A product sums all of its columns in the same order. So a sum is never below the one before it, and equal to it
+    where the value is 0: no token without mass is ever drawn.
+    """
+    missing = -values.shape[1] % BLOCK
+    blocks = functional.pad(values.double(), (0, missing)).view(len(values), -1, BLOCK)
+    inside = blocks @ torch.ones(BLOCK, BLOCK, dtype=torch.float64, device=values.device).triu()
+    before = [torch.zeros_like(inside[:, 0, 0])]
+    for block in inside[:, :-1, -1].unbind(dim=1):
+        before.append(before[-1] + block)
+    sums = inside + torch.stack(before, dim=1).unsqueeze(-1)
+    return sums.flatten(1)[:, : values.shape[1]].contiguous()
 
 
 def _first_above(ends: Tensor, sought: Tensor) -> Tensor:
@@ -76,7 +100,7 @@ def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if sampling.top_p < 1:
         ordered, order = logits.sort(dim=-1, descending=True)
-        before = ordered.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64).roll(1, dims=-1)
+        before = _cumulative(ordered.softmax(dim=-1)).roll(1, dims=-1)
         before[:, 0] = 0
         logits = logits.scatter(-1, order, ordered.masked_fill(before >= sampling.top_p, -torch.inf))
     if sampling.min_p > 0:

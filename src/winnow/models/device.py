@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from contextlib import AbstractContextManager
 
@@ -49,3 +50,29 @@ def beside(device: torch.device) -> AbstractContextManager[object]:
 @functools.cache  # memory that a stream has used is kept for that stream: one for all saves
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def describe_gpu(device: torch.device) -> dict[str, str | int | None]:
+    """What the bits of a result depend on beside torch's version: the GPU's name, and the versions of its driver, of
+    CUDA and of cuDNN. Empty for a CPU.
+    """
+    if device.type != "cuda":
+        return {}
+    return {
+        "name": torch.cuda.get_device_name(device),
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+    }
+
+
+def driver_version(library: str = "libnvidia-ml.so.1") -> str | None:
+    """Of NVIDIA's driver, as its own library says it; None where there is none."""
+    try:
+        nvml = ctypes.CDLL(library)
+    except OSError:
+        return None
+    text = ctypes.create_string_buffer(80)
+    if nvml.nvmlInit_v2() != 0 or nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text))) != 0:
+        return None
+    return text.value.decode()

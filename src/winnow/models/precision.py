@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from winnow.config import Config
+from winnow.errors import ConfigError
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable, read when cuBLAS is first used
+FIXED = (":4096:8", ":16:8")  # its values under which cuBLAS sums in one order, the faster one first
 
 
 def keeps_masters(config: Config) -> bool:
@@ -20,6 +28,38 @@ def set_matrix_products(*, tf32: bool) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
 
 
+def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
+    """Whether the same numbers on the same GPU, driver and versions give the same bits; on a CPU they do so anyway.
+
+    torch then takes kernels that add in one order, and raises RuntimeError where it has none. Attention is among them:
+    torch's flash and memory-efficient kernels have a repeatable backward, and it leaves cuDNN's out. Raises ConfigError
+    where it is too late for cuBLAS.
+    """
+    if device.type != "cuda":
+        return
+    if deterministic:
+        _fix_workspace(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.deterministic = deterministic
+
+
+@contextmanager
+def distinct_places() -> Iterator[None]:
+    """While a tensor is written at places of which none is named twice, which is repeatable as it is. torch cannot know
+    that: under `set_deterministic` it would sort the places and write the whole tensor anew.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
 def in_words(config: Config, device: str) -> str:
     """For a person: what is computed, kept and summed in which precision."""
     dtype, few = config.model.dtype, config.optimizer.moments == "8bit"
@@ -32,3 +72,15 @@ def in_words(config: Config, device: str) -> str:
         return f"bfloat16{base}, the adapter in float32{', its moments in 8 bits' if few else ''}"
     kept = "float32 masters" if config.optimizer.master_weights else "updates rounded at random"
     return f"bfloat16, {kept}; gradients{' in float32, moments in 8 bits' if few else ' and moments in float32'}"
+
+
+def _fix_workspace(cuda_is_used: bool) -> None:
+    """Have cuBLAS sum in one order; `cuda_is_used` says that it may have been started in this process."""
+    chosen = os.environ.get(WORKSPACE)
+    if chosen not in FIXED and (chosen is not None or cuda_is_used):
+        why = "is not set, and CUDA is already in use in this process" if chosen is None else f"is {chosen!r}"
+        raise ConfigError(
+            f"deterministic = true: the environment variable {WORKSPACE} {why}, so matrix products need not repeat; "
+            f"start Python with {WORKSPACE}={FIXED[0]}, or call winnow before anything else uses the GPU"
+        )
+    os.environ.setdefault(WORKSPACE, FIXED[0])

@@ -25,9 +25,11 @@ def describe_run(
     threads: int,
     inputs: Mapping[str, Mapping[str, str]],
     packages: Sequence[str] = (),
+    gpu: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The resolved configuration, the folder its files are relative to, digests of the files it reads by key, the
-    versions of everything that computes, and the machine, as JSON. `packages` brought members of the run.
+    versions of everything that computes, and the machine, as JSON. `packages` brought members of the run; `gpu` is the
+    policy's device where that is one, with what drives it.
     """
     return {
         "config": dump(config),
@@ -37,6 +39,7 @@ def describe_run(
         "device": device,
         "threads": threads,
         "platform": platform.platform(),
+        **({"gpu": dict(gpu)} if gpu else {}),
     }
 
 

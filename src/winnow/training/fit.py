@@ -14,8 +14,8 @@ import torch
 
 from winnow import ranks
 from winnow.errors import ConfigError, RunFolderError
-from winnow.models.device import resolve_device
-from winnow.models.precision import set_matrix_products
+from winnow.models.device import describe_gpu, resolve_device
+from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
@@ -98,6 +98,7 @@ def fit(
     torch.set_num_threads(config.threads or torch.get_num_threads())
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
+    set_deterministic(device, deterministic=config.deterministic)
     with RunFolder.open(members.output, resume=resume) as folder:
         saved = checkpoint.newest(folder.path) if resume else None
         done = saved.step if saved else 0
@@ -128,6 +129,7 @@ def _described(members: Members, device: torch.device, inputs: Digests) -> dict[
         threads=torch.get_num_threads(),
         inputs=inputs,
         packages=members.packages,
+        gpu=describe_gpu(device),
     )
 
 

@@ -97,10 +97,14 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
     installed = is_installed("vllm") if vllm is None else vllm
-    two = devices >= 2 and installed and config.device in ("auto", "cuda") and config.model.dtype != "float64"
+    two = devices >= 2 and installed and config.device in ("auto", "cuda") and _suits_vllm(config)
     chosen = SECOND_DEVICE if two else {"use": "native"}
     rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
     return config.model_copy(update={"rollout": rollout})
+
+
+def _suits_vllm(config: Config) -> bool:
+    return config.model.dtype != "float64" and not config.deterministic
 
 
 def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:

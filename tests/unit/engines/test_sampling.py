@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from winnow.engines import sampling
 from winnow.engines.requests import pending_rollouts
-from winnow.engines.sampling import choose, uniforms
+from winnow.engines.sampling import ascending_sums, choose, uniforms
+from winnow.errors import EngineError
 from winnow.records import Prompt, Sampling
 
 P = torch.tensor([[0.1, 0.0, 0.4, 0.3, 0.2]], dtype=torch.float64)  # cumulative: .1 .1 .5 .8 1
@@ -47,6 +49,45 @@ def test_blocks_of_the_vocabulary_choose_as_one_cumulative_sum_does(vocabulary: 
     assert (token != expected).sum() <= 1  # the second: a uniform of almost 1, which rounding may lift onto the end
     torch.testing.assert_close(logprob, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0])
     assert logprob.isfinite().all()
+
+
+@pytest.mark.parametrize("width", [1, 5, 64, 65, 2374])
+def test_repeatable_sums_are_as_exact_as_plain_ones_and_ascend_with_the_mass(width: int) -> None:
+    random = np.random.default_rng(width)
+    values = random.random((300, width)) * 10.0 ** random.integers(-30, 1, (300, width))
+    values[random.random(values.shape) < 0.3] = 0.0
+    exact = values.astype(np.longdouble).cumsum(axis=1)
+    found = ascending_sums(torch.from_numpy(values)).numpy()
+    off = np.abs(found - exact) / np.where(exact > 0, exact, 1)
+    assert off.max() <= 5 * np.finfo(np.float64).eps
+    assert off.mean() <= 1e-15
+    rises = np.diff(found, axis=1, prepend=0.0)
+    assert rises.min() >= 0
+    assert (rises[values == 0] == 0).all(), "or a token without mass could be drawn"
+    assert (ascending_sums(torch.from_numpy(values).float()).dtype, found.shape) == (torch.float64, values.shape)
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.8}])
+def test_repeatable_sums_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch, cut: dict[str, float]) -> None:
+    random = np.random.default_rng(7)
+    logits = torch.from_numpy(random.normal(0, 4, (20_000, 200))).float()
+    logits[:, ::3] = -torch.inf
+    u = torch.from_numpy(random.random(len(logits)))
+    settings = Sampling(max_new_tokens=1, **cut)
+    plain = choose(logits, u, settings)
+    monkeypatch.setattr(sampling, "_cumulative", ascending_sums)
+    token, logprob = choose(logits, u, settings)
+    assert torch.equal(token, plain[0])
+    torch.testing.assert_close(logprob, plain[1], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_repeatable_sums_hide_no_broken_logits(monkeypatch: pytest.MonkeyPatch, broken: float) -> None:
+    logits = torch.zeros(2, 200)
+    logits[1, 150] = broken
+    monkeypatch.setattr(sampling, "_cumulative", ascending_sums)
+    with pytest.raises(EngineError, match="not finite"):
+        choose(logits, torch.zeros(2, dtype=torch.float64), Sampling(max_new_tokens=1))
 
 
 def test_temperature_sharpens_and_zero_is_greedy_at_temperature_one() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from winnow.config_file import validate
 from winnow.engines.base import EngineContext, Tolerance
-from winnow.engines.vllm.engine import visible
+from winnow.engines.vllm.engine import fits, visible
 from winnow.engines.vllm.served import FromPolicy, describe, served_weights
-from winnow.errors import EngineError
+from winnow.errors import ConfigError, EngineError
 from winnow.models.adapter import adapter_weights, add_lora
 from winnow.testing import tiny
 
@@ -121,3 +122,10 @@ def test_devices_are_counted_among_those_that_the_trainer_sees(monkeypatch: pyte
     assert visible("cuda:1", 2) == {"CUDA_VISIBLE_DEVICES": "1,2"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     assert visible("cuda:1", 1) == {"CUDA_VISIBLE_DEVICES": "5"}
+
+
+def test_vllm_is_refused_where_bits_must_repeat():
+    keys = {"model": {"dtype": "bfloat16"}, "rollout": {"engine": "vllm"}}
+    fits(validate(keys))
+    with pytest.raises(ConfigError, match=r"deterministic = true: .* choose the engine 'native' or 'hf'"):
+        fits(validate({**keys, "deterministic": True}))

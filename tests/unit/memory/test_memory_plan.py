@@ -64,6 +64,8 @@ def test_auto_takes_vllm_on_a_second_device_and_native_without_one(cuda_devices,
 def test_an_engine_that_is_named_stays():
     config = validate({"rollout": {"engine": "hf"}})
     assert with_engine(config, cuda_devices=8, vllm=True) is config
+    repeatable = validate({"device": "cuda", "deterministic": True})
+    assert with_engine(repeatable, cuda_devices=2, vllm=True).rollout.engine.use == "native"
 
 
 def test_auto_has_no_options_of_its_own():

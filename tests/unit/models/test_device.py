@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from winnow.errors import ConfigError
-from winnow.models.device import resolve_device
+from winnow.models.device import describe_gpu, driver_version, resolve_device
 
 
 def test_auto_takes_the_fastest_that_is_there() -> None:
@@ -24,3 +24,15 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 def test_mps_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="'mps' has no float64"):
         resolve_device("mps")
+
+
+def test_a_gpu_is_described_by_what_its_bits_depend_on(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    found = describe_gpu(torch.device("cuda"))
+    assert found.keys() == {"name", "driver", "cuda", "cudnn"}
+    assert (found["name"], found["cuda"]) == ("NVIDIA H200", torch.version.cuda)
+    assert describe_gpu(torch.device("cpu")) == {}
+
+
+def test_without_nvidia_s_driver_there_is_no_version_of_it() -> None:
+    assert driver_version("libnothing-of-the-kind.so.1") is None

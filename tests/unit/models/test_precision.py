@@ -6,8 +6,17 @@ import pytest
 import torch
 
 from winnow.config_file import validate
+from winnow.errors import ConfigError
+from winnow.models import precision
 from winnow.models.load import load
-from winnow.models.precision import in_words, keeps_masters, set_matrix_products
+from winnow.models.precision import (
+    WORKSPACE,
+    distinct_places,
+    in_words,
+    keeps_masters,
+    set_deterministic,
+    set_matrix_products,
+)
 
 LORA = {"model": {"dtype": "bfloat16", "lora": {}}}
 PURE = {
@@ -62,6 +71,59 @@ def test_tf32_is_set_whatever_it_was(matrix_products, tf32) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not tf32
     set_matrix_products(tf32=tf32)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (tf32, tf32)
+
+
+@pytest.fixture
+def algorithms(monkeypatch):
+    """torch's own settings, given back, and cuBLAS's in an environment where it has none."""
+    monkeypatch.setenv(WORKSPACE, "")  # so that it is taken back, too
+    monkeypatch.delenv(WORKSPACE)
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    yield monkeypatch
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+
+
+def test_a_gpu_is_told_to_repeat_itself_and_told_otherwise_again(algorithms) -> None:
+    torch.backends.cudnn.benchmark = True
+    set_deterministic(torch.device("cuda"), deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.is_deterministic_algorithms_warn_only_enabled(), "what cannot repeat must not run"
+    assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (True, False)
+    assert precision.os.environ[WORKSPACE] == ":4096:8"
+    set_deterministic(torch.device("cuda"), deterministic=False)
+    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic) == (False, False)
+
+
+def test_a_cpu_repeats_itself_without_being_told(algorithms) -> None:
+    set_deterministic(torch.device("cpu"), deterministic=True)
+    assert (torch.are_deterministic_algorithms_enabled(), WORKSPACE in precision.os.environ) == (False, False)
+
+
+def test_it_is_refused_where_cublas_may_have_begun_otherwise(algorithms) -> None:
+    algorithms.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(ConfigError, match=f"{WORKSPACE} is not set, and CUDA is already in use.*{WORKSPACE}=:4096:8"):
+        set_deterministic(torch.device("cuda"), deterministic=True)
+    assert not torch.are_deterministic_algorithms_enabled()
+    algorithms.setenv(WORKSPACE, ":16:8")
+    set_deterministic(torch.device("cuda"), deterministic=True)
+    assert precision.os.environ[WORKSPACE] == ":16:8"
+    algorithms.setattr(torch.cuda, "is_initialized", lambda: False)
+    algorithms.setenv(WORKSPACE, ":0:0")
+    with pytest.raises(ConfigError, match=f"{WORKSPACE} is ':0:0'"):
+        set_deterministic(torch.device("cuda"), deterministic=True)
+
+
+def test_writing_at_distinct_places_takes_no_detour_and_what_follows_is_checked_again(algorithms) -> None:
+    with distinct_places():
+        assert not torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    for warn_only in (False, True):
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        with distinct_places():
+            assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
 
 
 @pytest.mark.parametrize("arch", ["qwen2", "llama"])

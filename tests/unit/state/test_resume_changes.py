@@ -63,6 +63,17 @@ def test_more_steps_and_other_surroundings_are_changes_and_told():
     assert recorded(changes)[0] == {"step": 7, "key": "steps", "was": 100, "now": 200}
 
 
+def test_another_gpu_or_driver_is_told():
+    old, new = manifest(), manifest()
+    old["gpu"] = {"name": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "cudnn": 91002}
+    new["gpu"] = {**old["gpu"], "name": "NVIDIA H100", "driver": "580.2"}
+    assert [change.notice.partition(";")[0] for change in compare(old, new, run=RUN, step=7)] == [
+        "gpu.name was 'NVIDIA H200' and is now 'NVIDIA H100'",
+        "gpu.driver was '580.1' and is now '580.2'",
+    ]
+    assert "gpu" not in manifest(), "a run on a CPU has none"
+
+
 @pytest.mark.parametrize("allow", ["optimizer.learning_rate", "optimizer"])
 def test_an_allowed_key_may_change_and_no_other_does(allow):
     new = manifest(optimizer={"learning_rate": 1e-3})

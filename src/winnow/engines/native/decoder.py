@@ -16,6 +16,7 @@ from winnow.engines.native.kv_cache import KVCache
 from winnow.engines.native.shared_prompt import attention as shared_attention
 from winnow.engines.padding import left_pad
 from winnow.errors import ConfigError
+from winnow.models.precision import distinct_places
 from winnow.records import IntArray, Prompt
 
 if TYPE_CHECKING:
@@ -88,8 +89,9 @@ class Decoder:
     def move(self, source: Tensor, target: Tensor) -> None:
         """Overwrite rows `target` by rows `source`."""
         source, target = source.to(self._mask.device), target.to(self._mask.device)
-        for table in (self._token, self._position, self._mask):
-            table[target] = table[source]
+        with distinct_places():
+            for table in (self._token, self._position, self._mask):
+                table[target] = table[source]
         self.cache.move(source, target)
 
     def append(self, token: Tensor) -> None:

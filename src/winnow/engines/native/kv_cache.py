@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import Cache
 
 from winnow.engines.native.cache_size import CacheSize, KVCacheSpec
+from winnow.models.precision import distinct_places
 from winnow.records import IntArray
 
 
@@ -43,10 +44,11 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def store(self, prefilled: Cache, owner: Sequence[int], blocks: Sequence[int]) -> None:
         """Keep keys and values of left-padded prompts: those of the `owner`-th prompt for each block in `blocks`."""
         end, of, into = self.used.prompt_columns, list(owner), list(blocks)
-        for layer, source in enumerate(prefilled.layers):
-            begin = end - source.keys.shape[2]
-            self._prompt_keys[layer, into, :, :, begin:end] = source.keys[of].mT
-            self._prompt_values[layer, into, :, begin:end] = source.values[of]
+        with distinct_places():
+            for layer, source in enumerate(prefilled.layers):
+                begin = end - source.keys.shape[2]
+                self._prompt_keys[layer, into, :, :, begin:end] = source.keys[of].mT
+                self._prompt_values[layer, into, :, begin:end] = source.values[of]
 
     def set_block_table(self, blocks: IntArray, *, tight: bool = True) -> None:
         """Set which block each running row [R] reads, after rollouts have started or ended.
@@ -78,8 +80,9 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         """Write one column of a layer [R, heads, 1, D]. What is returned is not used: `attend` reads the table."""
         keys, values = self._own_keys[layer_idx, : self.used.rows], self._own_values[layer_idx, : self.used.rows]
         if keys.is_cuda:  # a recorded step finds the column in a tensor; a plain one writes three times as fast
-            keys.index_copy_(3, self._column_on_device, key_states.mT)
-            values.index_copy_(2, self._column_on_device, value_states)
+            with distinct_places():
+                keys.index_copy_(3, self._column_on_device, key_states.mT)
+                values.index_copy_(2, self._column_on_device, value_states)
         else:
             keys[..., self._column] = key_states[:, :, 0]
             values[:, :, self._column] = value_states[:, :, 0]
@@ -92,8 +95,9 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def move(self, source: Tensor, target: Tensor) -> None:
         """Overwrite rows `target` by rows `source`."""
         columns = self.used.columns
-        self._own_keys[:, target, ..., :columns] = self._own_keys[:, source, ..., :columns]
-        self._own_values[:, target, :, :columns] = self._own_values[:, source, :, :columns]
+        with distinct_places():
+            self._own_keys[:, target, ..., :columns] = self._own_keys[:, source, ..., :columns]
+            self._own_values[:, target, :, :columns] = self._own_values[:, source, :, :columns]
 
     def attend(self, layer: int, queries: Tensor, mask: Tensor) -> Tensor:
         """Attention of queries [R, Q, D], already scaled, over each row's prompt and own tokens; `mask` [R, P + C] is

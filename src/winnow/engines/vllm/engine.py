@@ -39,6 +39,11 @@ def fits(config: Config) -> None:
         check_merge(config.model.dtype, how)
         if beside(how, config.model.dtype):
             kernel_rank(lora.rank)
+    if config.deterministic:
+        raise ConfigError(
+            "deterministic = true: in which order vLLM adds depends on what it samples side by side, so its bits need "
+            "not repeat; choose the engine 'native' or 'hf'"
+        )
 
 
 def job(demand: Demand) -> str:

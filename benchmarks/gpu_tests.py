@@ -1,0 +1,54 @@
+"""The tests that need a GPU, as a part of gpu.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from xml.etree import ElementTree
+
+from gpu_lab import Lab
+
+REPOSITORY = Path(__file__).parents[1]
+DEVICE = "WINNOW_TEST_GPU"  # read by tests/gpu: where they run
+QUICK = "sums or repeatable or rounding or masters or manifest"  # of which the dry run takes a second each
+
+
+def tests(lab: Lab) -> None:
+    """One record per test. Warnings of other versions of torch are shown, and fail nothing here."""
+    with TemporaryDirectory(prefix="winnow-gpu-") as folder:
+        report = Path(folder) / "report.xml"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "tests/gpu",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "filterwarnings=default",
+        ]
+        command += ["-q", "-rfEs", "--tb=short", f"--junitxml={report}", f"--basetemp={folder}/tests"]
+        command += ["-k", QUICK] if lab.dry else []
+        environment = {**os.environ, DEVICE: lab.device.type}
+        done = subprocess.run(
+            command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=max(60.0, lab.left)
+        )
+        print((done.stdout + done.stderr)[-6000:], flush=True)
+        if report.exists():
+            for case in ElementTree.parse(report).iter("testcase"):
+                lab.found.setdefault("tests", []).append(_outcome(case))
+    lab.found["status"] = done.returncode
+    lab.found["passed"] = sum(test["outcome"] == "passed" for test in lab.found.get("tests", []))
+    lab.write()
+    if done.returncode != 0 or not lab.found["passed"]:
+        raise RuntimeError(f"pytest ended with {done.returncode}, {lab.found['passed']} tests passed; see above")
+
+
+def _outcome(case: ElementTree.Element) -> dict[str, Any]:
+    bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+    found = {"name": case.get("name"), "seconds": float(case.get("time", 0)), "outcome": "passed"}
+    return found if bad is None else found | {"outcome": bad.tag, "said": (bad.get("message") or "")[:500]}

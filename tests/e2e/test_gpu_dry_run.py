@@ -1,0 +1,40 @@
+"""The dry run of scripts/test-gpu: every part runs on a machine without a GPU, and writes what it promises."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+PARTS = ("tests", "learn", "resume", "generation", "update", "memory", "policy50m")
+
+
+def test_every_part_runs_in_its_smallest_size(tmp_path):
+    command = ["bash", str(REPOSITORY / "scripts" / "test-gpu"), "--dry-run", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    written = {path.stem.partition("_gpu_")[2]: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert written.keys() == set(PARTS)
+    assert not any("error" in found for found in written.values())
+    assert written["tests"]["status"] == 0
+    assert written["tests"]["passed"] == len(written["tests"]["tests"]) > 5
+    assert written["learn"]["records"][0]["parity"]["parity_alarm"] == 0
+    assert written["resume"]["equal"] == "1 of 1"
+    sampled = {record["engine"] for record in written["generation"]["records"] if "tokens_per_second" in record}
+    assert {"native", "generate"} <= sampled
+    assert all(record["tokens_per_second"] > 0 for record in written["update"]["records"])
+    assert all(record["most_rollouts"] == 8 for record in written["memory"]["records"])
+    assert [run["arm"] for run in written["policy50m"]["runs"]] == ["grpo", "pods"]
+    assert all(run["steps"] == 1 and run["accuracy"] for run in written["policy50m"]["runs"])
+
+
+def test_a_part_that_does_not_exist_is_refused_with_those_that_do():
+    command = ["bash", str(REPOSITORY / "scripts" / "test-gpu"), "speed", "--dry-run"]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 2
+    assert f"there is no part 'speed'; there are {', '.join(PARTS)}" in done.stderr
