@@ -64,7 +64,7 @@ def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
 
 def packed_bytes(model: MetaModel, dtype: torch.dtype) -> int:
-    """Memory of the copies: every large matrix but an embedding that is no output layer too, and but those of 4 bits."""
+    """Memory of the copies: every large matrix but those of 4 bits, and an embedding that is no output layer too."""
     head = footprint.head(model)
     large = (p for name, p in model.named_parameters() if p.ndim == 2 and (p is head or "embed" not in name))
     return sum(p.numel() * dtype.itemsize for p in large if p.numel() > LEAST and p.is_floating_point())
