@@ -22,12 +22,10 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def packs(device: str, dtype: torch.dtype) -> bool:
-    """Whether weights of a precision can be packed: on x86, in float32, and in bfloat16 where oneDNN computes in it."""
+    """Whether weights of this precision can be packed on a device: float32 and bfloat16 on x86, by torch's oneDNN."""
     if device != "cpu" or dtype not in DTYPES or platform.machine().lower() not in ("x86_64", "amd64"):
         return False
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -41,7 +39,6 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
         layer
         for layer in model.modules()
         if type(layer) is nn.Linear
-        and "forward" not in vars(layer)  # no other package computes for it
         and layer.weight.numel() > LEAST
         and packs(layer.weight.device.type, layer.weight.dtype)
     ]
@@ -67,7 +64,7 @@ def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
 
 def packed_bytes(model: MetaModel, dtype: torch.dtype) -> int:
-    """Memory of the copies: of every large matrix but one of 4 bits, and but an embedding that is no output layer too."""
+    """Memory of the copies: every large matrix but those of 4 bits, and an embedding that is no output layer too."""
     head = footprint.head(model)
     large = (p for name, p in model.named_parameters() if p.ndim == 2 and (p is head or "embed" not in name))
     return sum(p.numel() * dtype.itemsize for p in large if p.numel() > LEAST and p.is_floating_point())
