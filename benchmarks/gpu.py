@@ -98,7 +98,7 @@ def _options() -> argparse.Namespace:
     if unknown := [name for name in options.parts if name not in PARTS]:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     options.device = "cpu" if options.dry_run else "cuda"
-    options.minutes = options.minutes or (1.0 if options.dry_run else 8.3)
+    options.minutes = options.minutes or (30.0 if options.dry_run else 8.3)
     if not options.dry_run and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --dry-run shows on the CPU that every part runs")
     return options

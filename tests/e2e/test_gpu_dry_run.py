@@ -8,14 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 PARTS = ("tests", "learn", "resume", "generation", "update", "memory", "policy50m")
 
 
+@pytest.mark.timeout(1200)  # a minute of computing, on a machine that may have other things to do
 def test_every_part_runs_in_its_smallest_size(tmp_path):
     command = ["bash", str(REPOSITORY / "scripts" / "test-gpu"), "--dry-run", "--out", str(tmp_path / "out")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     written = {path.stem.partition("_gpu_")[2]: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
     assert written.keys() == set(PARTS)
@@ -30,11 +33,3 @@ def test_every_part_runs_in_its_smallest_size(tmp_path):
     assert all(record["most_rollouts"] == 8 for record in written["memory"]["records"])
     assert [run["arm"] for run in written["policy50m"]["runs"]] == ["grpo", "pods"]
     assert all(run["steps"] == 1 and run["accuracy"] for run in written["policy50m"]["runs"])
-
-
-def test_a_part_that_does_not_exist_is_refused_with_those_that_do():
-    command = ["bash", str(REPOSITORY / "scripts" / "test-gpu"), "speed", "--dry-run"]
-    environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 2
-    assert f"there is no part 'speed'; there are {', '.join(PARTS)}" in done.stderr

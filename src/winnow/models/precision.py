@@ -29,7 +29,8 @@ def set_matrix_products(*, tf32: bool) -> None:
 
 
 def set_deterministic(device: torch.device, *, deterministic: bool) -> None:
-    """Whether the same numbers on the same GPU, driver and versions give the same bits; on a CPU they do so anyway.
+    """Whether the same numbers on the same GPU, driver and versions give the same bits; on a CPU they do so anyway. As
+    with TF32, what a program that winnow is called from has told torch does not count.
 
     torch then takes kernels that add in one order, and raises RuntimeError where it has none. Attention is among them:
     torch's flash and memory-efficient kernels have a repeatable backward, and it leaves cuDNN's out. Raises ConfigError
