@@ -101,7 +101,9 @@ def test_the_budget_adds_up(smallest):
     assert sums["budget/tokens_generated"] == sums["budget/tokens_verified"] == sum(lengths)
     assert sums["budget/tokens_trained"] + sums["budget/tokens_wasted"] == sum(lengths)
     phases = {k: v for k, v in sums.items() if k.startswith("seconds/") and k != "seconds/step"}
-    assert set(phases) == {f"seconds/{p}" for p in ("generate", "verify", "select", "logprobs", "update", "sync")}
+    assert set(phases) == {
+        f"seconds/{p}" for p in ("generate", "verify", "select", "logprobs", "save", "update", "sync")
+    }
     assert sum(phases.values()) <= sums["seconds/step"]
 
 

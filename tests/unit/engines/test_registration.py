@@ -84,7 +84,8 @@ def test_an_engine_that_declares_nothing_is_named_and_no_more() -> None:
 
     plan = planned(silent)
     assert "; silent samples; " in plan.jobs
-    assert {part.name for part in plan.parts} == {"weights", "optimizer", "gradients", "activations", "output layer"}
+    own = {"weights", "optimizer", "gradients", "activations", "a layer's backward"}
+    assert {part.name for part in plan.parts} == own
 
 
 def test_what_an_engine_s_own_plan_raises_is_told_by_its_name(tmp_path: Path) -> None:

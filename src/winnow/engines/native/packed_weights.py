@@ -22,10 +22,12 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def packs(device: str, dtype: torch.dtype) -> bool:
-    """Whether weights of this precision can be packed on a device: float32 and bfloat16 on x86, by torch's oneDNN."""
+    """Whether weights of a precision can be packed: on x86, in float32, and in bfloat16 where oneDNN computes in it."""
     if device != "cpu" or dtype not in DTYPES or platform.machine().lower() not in ("x86_64", "amd64"):
         return False
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @contextlib.contextmanager
@@ -39,6 +41,7 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
         layer
         for layer in model.modules()
         if type(layer) is nn.Linear
+        and "forward" not in vars(layer)  # no other package computes for it
         and layer.weight.numel() > LEAST
         and packs(layer.weight.device.type, layer.weight.dtype)
     ]
