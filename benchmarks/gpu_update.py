@@ -72,7 +72,7 @@ def checkpointed(how: Any) -> Keys:
 TECHNIQUES: dict[str, tuple[Keys, ...]] = {  # each on its own, then together
     "none": (),
     **{f"checkpointing {how}": (checkpointed(how),) for how in CHECKPOINTING[1:]},
-    "updates rounded at random": (ROUNDED,),
+    "stochastic rounding": (ROUNDED,),
     "8-bit moments": (EIGHT_BIT,),
     "lora": (LORA,),
     "nf4 and lora": (QUANTIZED,),

@@ -23,7 +23,7 @@ from winnow.engines.base import make_engine
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.models.device import resolve_device
-from winnow.models.precision import set_matrix_products
+from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import Group, Kind, Outcome, Prompt, Rollout
 from winnow.registry import resolve
 from winnow.report.text import accuracies, duration, percent, quoted, safe
@@ -110,6 +110,7 @@ def evaluate_model(config: Config, base: Path) -> Measured:
     config = members.config
     torch.set_num_threads(config.threads or torch.get_num_threads())
     set_matrix_products(tf32=config.model.tf32)
+    set_deterministic(resolve_device(config.device), deterministic=config.deterministic)
     check_installed(members)
     problems, tokenizer = held_out_problems(members), prompt_tokenizer(config)
     held_out = rendered(members, problems, tokenizer)

@@ -111,6 +111,7 @@ class Optimizer:
             name, _, key = full_name.rpartition("/")
             self._check(name, key, value)
             state.setdefault(name, {})[key] = value
+        self._check_masters([name for name, of in state.items() if (MASTER in of) != self._keeps_masters])
         self._adamw.load_state(state)
         self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
@@ -118,6 +119,20 @@ class Optimizer:
         result = UpdateResult(grad_norm=grad_norm, learning_rate=self.learning_rate, skipped=skipped)
         self.updates += 1
         return result
+
+    @property
+    def _keeps_masters(self) -> bool:
+        return isinstance(self._adamw, MasterAdamW)
+
+    def _check_masters(self, otherwise: list[str]) -> None:
+        """Weights that were trained in another precision are refused: the old masters, or none, are not these."""
+        if otherwise:
+            has = "no float32 master" if self._keeps_masters else "a float32 master"
+            raise RunFolderError(
+                f"the saved optimizer has {has} of {otherwise[0]!r}: the run was in another precision; resume with the "
+                f"model.dtype and optimizer.master_weights that it had, or start a new run with the checkpoint as "
+                f"model.path"
+            )
 
     def _check(self, name: str, key: str, value: Tensor) -> None:
         shape = self._adamw.shape(name)

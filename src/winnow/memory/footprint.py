@@ -22,6 +22,7 @@ CHUNK_TOKENS = 4096  # whose logits exist at once, at most
 CHUNK_LOGITS = 2**26  # that exist at once: 441 tokens of a vocabulary of 151,936
 EXACT_BYTES = 4  # of float32, in which 16-bit weights are trained
 PACKED = torch.uint8  # two numbers of 4 bits
+ROUNDING_COPIES = 5  # of a parameter, while its update is rounded at random
 STEP_BYTES = 4  # AdamW counts its updates per parameter, in float32
 LOGIT_COPIES = 3  # at once in a chunk's backward: log-probs, their gradient, and the logits' own
 ENTROPY_COPIES = 5  # with p and p log p
@@ -68,6 +69,11 @@ def unsummed_bytes(model: nn.Module) -> int:
     """The gradient of the largest trained parameter of 16 bits, before it is added to its float32 sum."""
     trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
     return max((p.numel() * p.element_size() for p in trained), default=0)
+
+
+def rounding_bytes(model: nn.Module) -> int:
+    """The largest trained parameter of 16 bits in float32 and, of as many bytes, noise, sums and comparisons."""
+    return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in model.parameters() if p.requires_grad), default=0)
 
 
 def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:

@@ -57,6 +57,8 @@ def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]
     if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
         yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
     yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
+    if config.optimizer.stochastic_rounding:
+        yield MemoryPart("one parameter's rounding", footprint.rounding_bytes(model), "update", device)
 
 
 def _smaller_weights(config: Config) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from winnow import seeds
 from winnow.errors import ConfigError, RunFolderError
-from winnow.models.bnb import dtype_of, exact, has_4_bits, is_scale, meant
+from winnow.models.bnb import dequantized, dequantized_shape, dtype_of, is_4bit, is_scale, without_hub_kernels
 from winnow.models.tensor_file import write_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -49,7 +49,8 @@ def add_lora(
     The same `seed` gives the same A. Raises ConfigError when no module is called like a target, and when a target
     shares its weight with another module: the merged model could not be saved as one of this architecture.
     """
-    import peft  # slow to import, and not needed without an adapter
+    with without_hub_kernels():  # peft imports bitsandbytes
+        import peft  # slow to import, and not needed without an adapter
 
     modules = targets if isinstance(targets, str) else list(targets)
     adapter = peft.LoraConfig(
@@ -76,7 +77,8 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     Raises RunFolderError when there is none in safetensors (peft would open a pickle instead), or it is not one of
     this model's shape.
     """
-    import peft
+    with without_hub_kernels():
+        import peft
 
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise RunFolderError(f"there is no {ADAPTER_WEIGHTS} in {folder}; resume from another checkpoint")
@@ -116,7 +118,7 @@ def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
     They are made one by one, beside the model: merging in place and undoing it would not give W back bit by bit.
     """
     adapted = {name: m for name, m in plain_model(model).named_modules() if hasattr(m, "get_delta_weight")}
-    return {**unpacks(model), **{f"{name}.weight": partial(_merged, module) for name, module in adapted.items()}}
+    return {**dequantizers(model), **{f"{name}.weight": partial(_merged, module) for name, module in adapted.items()}}
 
 
 def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -124,29 +126,29 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return ((name, merge()) for name, merge in merges(model).items())
 
 
-def drawn(model: nn.Module) -> dict[str, Tensor]:
+def dequantized_shapes(model: nn.Module) -> dict[str, Tensor]:
     """The shape of each matrix of 4 bits as the plain one that it means, on the meta device."""
     plain = plain_names(plain_model(model).named_parameters())
-    return {name: meant(weight) for name, weight in plain if has_4_bits(weight)}
+    return {name: dequantized_shape(weight) for name, weight in plain if is_4bit(weight)}
 
 
-def unpacks(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
+def dequantizers(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
     """What makes each matrix of 4 bits a plain one, in the precision that it computes in, without an adapter."""
     plain = plain_names(plain_model(model).named_parameters())
-    return {name: partial(_rounded, weight) for name, weight in plain if has_4_bits(weight)}
+    return {name: partial(_rounded, weight) for name, weight in plain if is_4bit(weight)}
 
 
 @torch.no_grad()
 def _merged(module: Any) -> Tensor:
     weight: Tensor = module.get_base_layer().weight
     wide = torch.promote_types(dtype_of(weight), torch.float32)
-    merged: Tensor = exact(weight).to(wide) + module.get_delta_weight(TRAINED).to(wide)
+    merged: Tensor = dequantized(weight).to(wide) + module.get_delta_weight(TRAINED).to(wide)
     return merged.to(dtype_of(weight))
 
 
 @torch.no_grad()
 def _rounded(weight: Tensor) -> Tensor:
-    return exact(weight).to(dtype_of(weight))
+    return dequantized(weight).to(dtype_of(weight))
 
 
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -6,8 +6,11 @@ and the scales in 8 bits themselves.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,16 +26,31 @@ BLOCK, SCALES_BLOCK = 64, 256  # numbers of 4 bits that share a scale; scales of
 SCALES = ("absmax", "quant_map", "nested_absmax", "nested_quant_map", "quant_state.bitsandbytes__nf4")
 
 
-# Whoever imports the package first, and peft does where it is installed: it says which kernel for a CPU it would rather
-# have.
+# It says that it would rather have a kernel from the hub (see `without_hub_kernels`).
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def bitsandbytes() -> Any:
     """The package. It is imported late, as it takes seconds."""
-    import bitsandbytes
+    with without_hub_kernels():
+        import bitsandbytes
 
     return bitsandbytes
+
+
+@contextlib.contextmanager
+def without_hub_kernels() -> Iterator[None]:
+    """While bitsandbytes is imported, which peft does too: on some CPUs it would have the package `kernels`, where that
+    is installed, bring a kernel from the hub and load it. Nothing is brought that was not asked for, and no code.
+    """
+    missing = "kernels" not in sys.modules
+    if missing:
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # importing it raises ImportError
+    try:
+        yield
+    finally:
+        if missing:
+            del sys.modules["kernels"]
 
 
 def load_in_nf4(dtype: torch.dtype, device: str) -> dict[str, Any]:
@@ -49,7 +67,7 @@ def load_in_nf4(dtype: torch.dtype, device: str) -> dict[str, Any]:
     return {"quantization_config": asked, "device_map": {"": device}}
 
 
-def settle(model: Any) -> None:
+def as_plain_model(model: Any) -> None:
     """Make a model in 4 bits compute in one way, and call itself a plain one, which is what is saved of it.
 
     On some CPUs a layer would turn its scales into bfloat16, for good, in the first pass without gradients: later
@@ -65,7 +83,7 @@ def settle(model: Any) -> None:
     del model.config.quantization_config
 
 
-def has_4_bits(weight: Tensor) -> bool:
+def is_4bit(weight: Tensor) -> bool:
     """Whether it is a packed matrix, two numbers a byte."""
     return getattr(weight, "quant_state", None) is not None
 
@@ -75,9 +93,9 @@ def is_scale(name: str) -> bool:
     return name.endswith(tuple(f".weight.{scale}" for scale in SCALES))
 
 
-def exact(weight: Tensor) -> Tensor:
+def dequantized(weight: Tensor) -> Tensor:
     """A matrix as it is, or, of 4 bits, what they mean, in float32."""
-    if not has_4_bits(weight):
+    if not is_4bit(weight):
         return weight
     meaning = copy.copy(weight.quant_state)  # type: ignore[attr-defined]
     meaning.dtype = torch.float32
@@ -85,7 +103,7 @@ def exact(weight: Tensor) -> Tensor:
     return numbers
 
 
-def meant(weight: Tensor) -> Tensor:
+def dequantized_shape(weight: Tensor) -> Tensor:
     """What a matrix of 4 bits means, as a shape and a precision on the meta device."""
     shape: torch.Size = weight.quant_state.shape  # type: ignore[attr-defined]
     return torch.empty(shape, dtype=dtype_of(weight), device="meta")
@@ -93,11 +111,11 @@ def meant(weight: Tensor) -> Tensor:
 
 def dtype_of(weight: Tensor) -> torch.dtype:
     """That of a matrix, or, of 4 bits, the one that it was rounded from and computes in."""
-    dtype: torch.dtype = weight.quant_state.dtype if has_4_bits(weight) else weight.dtype  # type: ignore[attr-defined]
+    dtype: torch.dtype = weight.quant_state.dtype if is_4bit(weight) else weight.dtype  # type: ignore[attr-defined]
     return dtype
 
 
-def drawn_in_4_bits(model: Any) -> None:
+def to_4bit_shapes(model: Any) -> None:
     """Give a model on the meta device the shapes that its linear layers, but the output layer, have in 4 bits."""
     head = model.get_output_embeddings()
     for module in model.modules():

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from winnow.errors import ConfigError, DataError, did_you_mean
-from winnow.models.bnb import load_in_nf4, settle
+from winnow.models.bnb import as_plain_model, load_in_nf4
 from winnow.models.model_folder import settings_folder, weights_folder
 from winnow.models.published_files import published_files
 
@@ -85,13 +85,11 @@ def load(
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
             f"belong together; copy the tokenizer files of the same model into the folder"
         )
-    if quantization is not None and getattr(config, "quantization_config", None) is not None:
-        raise DataError(f"{path}: the model is quantized already (config.json says how); remove model.quantization")
     if quantization is None:
         model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
     else:
         model = _weights(path, config, DTYPES[dtype], **load_in_nf4(DTYPES[dtype], device)).eval()
-        settle(model)
+        as_plain_model(model)
     exact = _rounded(model, DTYPES[dtype]) if masters else {}
     files = published_files(settings_folder(path))
     return Loaded(model=model, tokenizer=tokenizer, stop_tokens=ends(path, tokenizer), files=files, masters=exact)
@@ -189,12 +187,19 @@ def _rounded(model: Any, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def read_config(path: str) -> Any:
-    """The model's settings. Raises DataError where there are none, and where they name other files of weights."""
+    """The model's settings. Raises DataError where there are none, and where they name other files of weights, or
+    packed ones.
+    """
     config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
     if named := getattr(config, "transformers_weights", None):
         raise DataError(
             f"{path}: config.json takes its weights from {named!r} (transformers_weights); winnow reads "
             f"model.safetensors, or what its index names: rename the files, and remove the key"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise DataError(
+            f"{path}: the model is quantized already (quantization_config in config.json), and its weights are no "
+            f"numbers to train from; name the model that it was made of, with model.quantization = 'nf4' for 4 bits"
         )
     return config
 

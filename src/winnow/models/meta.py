@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from winnow.errors import DataError
-from winnow.models.bnb import drawn_in_4_bits
+from winnow.models.bnb import to_4bit_shapes
 from winnow.models.load import DTYPES, read_config
 from winnow.models.skeleton import Skeleton, skeleton
 
@@ -37,7 +37,7 @@ def meta_model(
             f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         ) from error
     if quantization is not None:
-        drawn_in_4_bits(made)
+        to_4bit_shapes(made)
     return made
 
 

@@ -70,8 +70,9 @@ def in_words(config: Config, device: str) -> str:
         shown = products if device.startswith("cuda") and dtype == "float32" else ""
         return f"{dtype}{shown}{base}{'; moments in 8 bits' if few else ''}"
     if config.model.lora is not None:
-        return f"bfloat16{base}, the adapter in float32{', its moments in 8 bits' if few else ''}"
-    kept = "float32 masters" if config.optimizer.master_weights else "updates rounded at random"
+        tf32 = f" with TF32 {'on' if config.model.tf32 else 'off'}" if device.startswith("cuda") else ""
+        return f"bfloat16{base}, the adapter in float32{tf32}{', its moments in 8 bits' if few else ''}"
+    kept = "float32 masters" if config.optimizer.master_weights else "stochastic rounding"
     return f"bfloat16, {kept}; gradients{' in float32, moments in 8 bits' if few else ' and moments in float32'}"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from winnow.errors import DataError
 
+MOST = 2**28  # bytes; the largest known have some 20 MB
 GENERATION = "generation_config.json"
 NAMES = (
     "tokenizer.json",
@@ -31,13 +32,15 @@ NAMES = (
 
 
 def published_files(folder: Path) -> dict[str, bytes]:
-    """{name: content} of those that a model folder has, links followed. Raises DataError for one that cannot be read.
+    """{name: content} of those that a model folder has. Raises DataError for one that cannot be read, that is larger
+    than any is, or that is a link to another place: it would be copied into checkpoints, which people publish. The
+    hub's cache consists of links, to its blobs.
 
     The contents and not the places: a run takes days, and the folder may be moved, or cleared from the hub's cache.
     They are a few to some twenty megabytes.
     """
     found = (file for name in NAMES for file in sorted(folder.glob(name)) if file.is_file())
-    return {file.relative_to(folder).as_posix(): _content(file) for file in found}
+    return {file.relative_to(folder).as_posix(): _content(file, folder) for file in found}
 
 
 def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
@@ -48,8 +51,13 @@ def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
         file.write_bytes(content)
 
 
-def _content(file: Path) -> bytes:
+def _content(file: Path, folder: Path) -> bytes:
+    place, home = file.resolve(), folder.resolve()
+    if not (place.is_relative_to(home) or place.is_relative_to(home.parents[1] / "blobs")):
+        raise DataError(f"model.path: {file} is a link to {place}, outside of the model's folder; copy the file there")
     try:
+        if file.stat().st_size > MOST:
+            raise DataError(f"model.path: {file} has {file.stat().st_size} bytes, which no such file has; remove it")
         return file.read_bytes()
     except OSError as error:
         raise DataError(f"model.path: cannot read {file}: {error.strerror}; every checkpoint needs it") from error

@@ -12,7 +12,15 @@ from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
-from winnow.models.adapter import ADAPTER_WEIGHTS, drawn, has_adapter, merges, plain_model, plain_names, save_adapter
+from winnow.models.adapter import (
+    ADAPTER_WEIGHTS,
+    dequantized_shapes,
+    has_adapter,
+    merges,
+    plain_model,
+    plain_names,
+    save_adapter,
+)
 from winnow.models.published_files import GENERATION, write_published_files
 from winnow.models.tensor_file import write_tensors
 
@@ -42,7 +50,7 @@ def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> di
 
 def _write_weights(plain: Any, changed: Mapping[str, Callable[[], Tensor]], path: Path) -> str:
     """A transformers model's weights, some of them `changed`, by their published names; tied ones once."""
-    state = dict(plain_names(plain.state_dict().items())) | drawn(plain)
+    state = dict(plain_names(plain.state_dict().items())) | dequantized_shapes(plain)
     state = remove_tied_weights_from_state_dict(state, plain)
     state = {name: tensor for name, tensor in state.items() if name not in (plain._keys_to_ignore_on_save or ())}
 

@@ -9,10 +9,10 @@
 
 "step 10" means that ten steps, 0 to 9, are done; a resumed run continues with step 10. There is no pickle anywhere.
 
-The parameters to resume from: `save_pretrained` writes every parameter in its own precision, so a full model resumes
-bit-exactly from the model folder itself. A LoRA run resumes from its base model and `adapter/`; its model folder is the
-merged model, for use, from which base and adapter cannot be separated any more. Either way trainer.safetensors holds no
-parameter twice.
+The parameters to resume from: a model folder has every parameter in its own precision, so a full model resumes
+bit-exactly from that, or, where its weights are rounded from float32 masters, from those in trainer.safetensors. A LoRA
+run resumes from its base model and `adapter/`; its model folder is the merged model, for use, from which base and
+adapter cannot be separated any more.
 
 Tensors are written one by one and hashed as they are written: nothing but the one under way is copied to the host, and
 the digests in the manifest are of the bytes that were given to the disk. After the rename, sizes alone are compared.

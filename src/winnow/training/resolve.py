@@ -17,6 +17,7 @@ from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain
 from winnow.config import Config, Member
+from winnow.engines.vllm.settings import LORA_RANKS, beside
 from winnow.errors import ConfigError
 from winnow.families import (
     ADVANTAGE,
@@ -104,17 +105,22 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
 
 
 def _suits_vllm(config: Config) -> bool:
-    return config.model.dtype != "float64" and not config.deterministic
+    """Not what its own `fits` would refuse, as nobody has named it."""
+    lora = config.model.lora
+    ranks = lora is None or not beside("auto", config.model.dtype) or lora.rank <= LORA_RANKS[-1]
+    return config.model.dtype != "float64" and not config.deterministic and ranks
 
 
 def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
     """The configuration with a precision instead of `auto`: bfloat16 where the policy is trained on CUDA, float32 on
-    the CPU. By default a CUDA device is looked for here.
+    the CPU, and on a GPU that only emulates bfloat16. By default a CUDA device is looked for here.
     """
     if config.model.dtype != "auto":
         return config
     there = torch.cuda.is_available() if cuda is None else cuda
     on_cuda = config.device == "cuda" or (config.device == "auto" and there)
+    if cuda is None and there and on_cuda:
+        on_cuda = torch.cuda.is_bf16_supported(including_emulation=False)
     model = config.model.model_copy(update={"dtype": "bfloat16" if on_cuda else "float32"})
     return config.model_copy(update={"model": model})
 

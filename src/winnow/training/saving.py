@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from threading import Thread
 
 from winnow.state.checkpoint import Checkpoint
+from winnow.training.signals import Leave
 
 Save = Callable[[], Checkpoint]
 Tell = Callable[["Future[Checkpoint]"], None]
@@ -44,8 +45,14 @@ class Saving:
             return
         outcome, tell = self._under_way
         outcome.exception()  # waits
+        try:
+            tell(outcome)
+        except Leave:  # told again by the next call
+            raise
+        except BaseException:
+            self._under_way = None
+            raise
         self._under_way = None
-        tell(outcome)
 
 
 def _fill(outcome: Future[Checkpoint], save: Save) -> None:

@@ -48,6 +48,29 @@ def test_the_policy_s_chunk_is_the_one_that_is_planned_for() -> None:
 
 @pytest.mark.parametrize("with_entropy", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk", [1, 3, 4096])
+def test_gradients_are_those_of_a_plain_softmax(chunk: int, temperature: float, with_entropy: bool) -> None:
+    torch.manual_seed(0)
+    targets, found = torch.randint(V, (8,)), []
+    for plain in (False, True):
+        torch.manual_seed(1)
+        head = nn.Linear(16, V, dtype=torch.float64)
+        hidden = torch.randn(8, 16, dtype=torch.float64, requires_grad=True)
+        if plain:
+            all_logprobs = (head(hidden) / temperature).log_softmax(-1)
+            logprobs, entropy = all_logprobs[range(8), targets], -(all_logprobs.exp() * all_logprobs).sum(-1)
+        else:
+            options = {"temperature": temperature, "chunk": chunk, "with_entropy": with_entropy}
+            logprobs, entropy = token_logprobs(hidden, head, targets, **options)
+        weights = torch.linspace(-1, 2, 8, dtype=torch.float64)
+        total = (weights * logprobs).sum() + ((weights * entropy).sum() if with_entropy else 0)
+        found.append([logprobs.detach(), *torch.autograd.grad(total, (hidden, *head.parameters()))])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_many_chunks_round_a_sixteen_bit_head_s_gradient_once(with_entropy: bool, temperature: float) -> None:
     """512 chunks of one token. Summed in bfloat16, all but the first few would be rounded away: 8 bits of mantissa."""
     torch.manual_seed(0)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
+import sys
+import types
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +32,7 @@ from winnow.models.adapter import (
     plain_names,
     set_frozen_adapter,
 )
-from winnow.models.bnb import drawn_in_4_bits, exact, has_4_bits
+from winnow.models.bnb import dequantized, is_4bit, to_4bit_shapes, without_hub_kernels
 from winnow.models.load import load
 from winnow.models.meta import meta_model, weight_bytes
 from winnow.models.save import write_model_folder
@@ -60,7 +64,7 @@ def as_plain(model: nn.Module, dtype: str) -> nn.Module:
 
 
 def matrices(model: nn.Module) -> dict[str, Tensor]:
-    return {n: p for n, p in plain_names(plain_model(model).named_parameters()) if has_4_bits(p)}
+    return {n: p for n, p in plain_names(plain_model(model).named_parameters()) if is_4bit(p)}
 
 
 @DTYPES
@@ -83,11 +87,11 @@ def test_4_bits_are_near_the_weights_and_the_same_each_time() -> None:
     one, other, files = matrices(packed()), matrices(packed()), load("bundled").model.state_dict()
     for name, weight in one.items():
         assert torch.equal(weight, other[name])
-        assert torch.equal(exact(weight), exact(other[name]))
+        assert torch.equal(dequantized(weight), dequantized(other[name]))
         blocks = files[name].reshape(-1, 64)
         largest = blocks.abs().amax(dim=1, keepdim=True)
         scale_error = 0.9 / 64 / 2 * (largest - largest.mean()).abs().max()
-        off = (exact(weight).reshape(-1, 64) - blocks).abs()
+        off = (dequantized(weight).reshape(-1, 64) - blocks).abs()
         assert (off <= (1 - 0.6962) / 2 * largest + scale_error + 1e-6).all()
         assert off.max() > 1e-3
 
@@ -104,7 +108,7 @@ def test_the_merged_model_is_summed_in_float32_and_rounded_once(dtype: str, targ
             a = model.get_parameter(name.replace("lora_B", "lora_A"))
             changes[name.removeprefix("base_model.model.").split(".lora_B")[0] + ".weight"] = 2.0 * (p @ a).detach()
     for name, weight in matrices(model).items():
-        whole = exact(weight) + changes[name] if name in changes else exact(weight)
+        whole = dequantized(weight) + changes[name] if name in changes else dequantized(weight)
         assert whole.dtype == torch.float32
         assert torch.equal(merged[name], whole.to(getattr(torch, dtype)))
 
@@ -187,7 +191,7 @@ def test_the_base_and_a_frozen_second_adapter_come_and_go() -> None:
 def test_what_it_takes_is_what_is_planned(dtype: str) -> None:
     model = packed(dtype)
     drawn = add_lora(meta_model("bundled", dtype=dtype, adaptable=True, quantization="nf4"), **LORA)
-    scales = [m.weight.quant_state for m in plain_model(model).modules() if has_4_bits(getattr(m, "weight", None))]
+    scales = [m.weight.quant_state for m in plain_model(model).modules() if is_4bit(getattr(m, "weight", None))]
     scales = {id(s): s for s in scales}.values()
     held = [*model.parameters(), *model.buffers(), *(s.absmax for s in scales), *(s.state2.absmax for s in scales)]
     held += [s.offset for s in scales]
@@ -205,7 +209,7 @@ def test_native_packs_no_matrix_of_4_bits() -> None:
         drawn = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=1))
     head = 512 * 512 * 4
     assert packed_bytes(drawn, torch.float32) == 8 * head
-    drawn_in_4_bits(drawn)
+    to_4bit_shapes(drawn)
     assert packed_bytes(drawn, torch.float32) == head
 
 
@@ -228,7 +232,7 @@ def test_an_engine_with_weights_of_its_own_gets_what_they_mean() -> None:
     FromPolicy(server, model, adapter=True)
     (first,) = server.loaded
     for name, weight in matrices(model).items():
-        assert torch.equal(first[name], exact(weight).bfloat16())
+        assert torch.equal(first[name], dequantized(weight).bfloat16())
     for name, weight in adapter_weights(model).items():
         assert torch.equal(first[name], weight)
     assert not any(weight.dtype == torch.uint8 for weight in first.values())
@@ -240,8 +244,9 @@ def test_a_base_that_is_quantized_already_is_refused(tmp_path) -> None:
     loaded.model.config.quantization_config = {"quant_method": "gptq", "bits": 4}
     loaded.model.config.save_pretrained(tmp_path)
     loaded.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(DataError, match=r"quantized already .*remove model\.quantization"):
-        load(str(tmp_path), quantization="nf4")
+    for quantization in ("nf4", None):
+        with pytest.raises(DataError, match=r"quantized already .*name the model that it was made of"):
+            load(str(tmp_path), quantization=quantization)
 
 
 def test_layers_that_lie_on_their_side_are_refused(tmp_path) -> None:
@@ -253,5 +258,18 @@ def test_layers_that_lie_on_their_side_are_refused(tmp_path) -> None:
 
 def test_the_output_layer_of_a_drawn_model_stays_whole() -> None:
     model = meta_model("bundled", dtype="bfloat16", adaptable=True)
-    drawn_in_4_bits(model)
+    to_4bit_shapes(model)
     assert model.lm_head.weight.dtype == model.model.embed_tokens.weight.dtype == torch.bfloat16
+
+
+def test_no_kernel_is_brought_from_the_hub_and_the_package_is_left_as_it_was(monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    with without_hub_kernels():
+        assert importlib.util.find_spec("kernels") is None
+        with pytest.raises(ImportError):
+            importlib.import_module("kernels")
+    assert "kernels" not in sys.modules
+    there = types.ModuleType("kernels")
+    monkeypatch.setitem(sys.modules, "kernels", there)  # somebody uses it: not ours to hide
+    with without_hub_kernels():
+        assert sys.modules["kernels"] is there

@@ -32,8 +32,8 @@ PURE = {
         ({"model": {"dtype": "float32", "tf32": True}}, False, "float32", "float32 with TF32 on"),
         ({"model": {"dtype": "float64"}}, False, "float64", "float64"),
         ({"model": {"dtype": "bfloat16"}}, True, *2 * ("bfloat16, float32 masters; gradients and moments in float32",)),
-        (PURE, False, *2 * ("bfloat16, updates rounded at random; gradients and moments in float32",)),
-        (LORA, False, *2 * ("bfloat16, the adapter in float32",)),
+        (PURE, False, *2 * ("bfloat16, stochastic rounding; gradients and moments in float32",)),
+        (LORA, False, "bfloat16, the adapter in float32", "bfloat16, the adapter in float32 with TF32 off"),
         (
             {"model": {"dtype": "float32", "lora": {}, "quantization": "nf4"}},
             False,

@@ -28,11 +28,14 @@ def test_all_but_weights_settings_and_what_is_not_a_model_s(folder: Path) -> Non
     assert found == {name: name.encode() + b"\r\n\xff" for name in kept}
 
 
-def test_links_as_in_the_hub_s_cache_become_files_that_can_be_written(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "blob").write_text("{}")
-    (tmp_path / "blob").chmod(0o444)
-    (folder / "tokenizer.json").symlink_to(tmp_path / "blob")
-    (folder / "vocab.json").symlink_to(tmp_path / "gone")
+def test_links_as_in_the_hub_s_cache_become_files_that_can_be_written(tmp_path: Path) -> None:
+    folder, blobs = tmp_path / "cache" / "snapshots" / "0f3a", tmp_path / "cache" / "blobs"
+    folder.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "blob").write_text("{}")
+    (blobs / "blob").chmod(0o444)
+    (folder / "tokenizer.json").symlink_to(blobs / "blob")
+    (folder / "vocab.json").symlink_to(blobs / "gone")
     made = tmp_path / "made"
     made.mkdir()
     (made / "tokenizer.json").write_text("what a library wrote, and more of it")
@@ -43,10 +46,28 @@ def test_links_as_in_the_hub_s_cache_become_files_that_can_be_written(folder: Pa
     assert (made / "tokenizer.json").stat().st_mode & stat.S_IWUSR
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="a file that opens and cannot be read")
-def test_one_that_cannot_be_read_is_named(folder: Path) -> None:
-    (folder / "vocab.json").symlink_to("/proc/self/mem")
+def test_one_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "vocab.json").write_text("{}")
+
+    def fail(path: Path) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(DataError, match=r"model\.path: cannot read .*vocab\.json: Input/output error"):
+        published_files(folder)
+
+
+def test_what_lies_elsewhere_is_not_copied_into_checkpoints(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "id_rsa").write_text("secret")
+    (folder / "vocab.txt").symlink_to(tmp_path / "id_rsa")
+    with pytest.raises(DataError, match=r"vocab\.txt is a link to .*id_rsa, outside of the model's folder"):
+        published_files(folder)
+
+
+def test_a_file_larger_than_any_tokenizer_is_refused(folder: Path) -> None:
+    with (folder / "merges.txt").open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(DataError, match=r"merges\.txt has 268435457 bytes, which no such file has"):
         published_files(folder)
 
 

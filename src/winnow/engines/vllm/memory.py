@@ -24,6 +24,8 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
         yield from _on_device(demand, device, weights)
     if demand.config.model.lora is not None and not beside(options["lora"], demand.config.model.dtype):
         yield MemoryPart("merged weights", weights, "generate", demand.device)
+    if packed:  # all at once, on their way to vLLM
+        yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
     if options["process"] == "own":
         yield MemoryPart("hand-over", weights, "always", "cpu")
 

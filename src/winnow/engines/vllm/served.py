@@ -18,10 +18,10 @@ from winnow.engines.weight_versions import check_names
 from winnow.models.adapter import (
     adapter_config,
     adapter_weights,
+    dequantizers,
     merged_weights,
     plain_model,
     plain_names,
-    unpacks,
 )
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -93,7 +93,7 @@ class FromPolicy:
         if not self._adapter:
             return served_weights(self._model, {})
         base = {name: parameter.detach() for name, parameter in _plain_parameters(self._model)}
-        unpacked = {name: unpack() for name, unpack in unpacks(self._model).items()}
+        unpacked = {name: unpack() for name, unpack in dequantizers(self._model).items()}
         return {**base, **unpacked, **adapter_weights(self._model)}
 
 
