@@ -43,7 +43,8 @@ PURE = {
         (
             {"model": {"dtype": "bfloat16", "lora": {}, "quantization": "nf4"}, "optimizer": {"moments": "8bit"}},
             False,
-            *2 * ("bfloat16 on a base of 4 bits (nf4), the adapter in float32, its moments in 8 bits",),
+            "bfloat16 on a base of 4 bits (nf4), the adapter in float32, its moments in 8 bits",
+            "bfloat16 on a base of 4 bits (nf4), the adapter in float32 with TF32 off, its moments in 8 bits",
         ),
         (
             {"model": {"dtype": "bfloat16"}, "optimizer": {"moments": "8bit"}},
