@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import low_precision
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,26 +19,16 @@ QLORA = {"lora": {"rank": 32}, "quantization": "nf4"}
 
 
 def settings(output: Path, *, steps: int = 3, dtype: str = "float32", engine: str = "native", **model: object) -> dict:
-    return {
-        "output": str(output),
-        "steps": steps,
-        "device": "cpu",
-        "threads": 1,
-        "model": {"path": "bundled", "dtype": dtype, **QLORA, **model},
-        "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 8, "engine": engine},
-        "evaluate": {"problems": 2, "rollouts_per_prompt": 1},
-        "select": "all",
-        "terms": [{"use": "kl", "coefficient": 0.01}],
-        "checkpoint": {"every": 0},
-        "optimizer": {"learning_rate": 1e-2, "moments": "8bit"},
-        "verify": {"workers": 0},
-        "reward": half_of_the_tokens,
-    }
-
-
-def half_of_the_tokens(prompt, rollout):
-    """Differs between rollouts, so that every group teaches."""
-    return float((rollout.tokens % 2 == 0).mean() + 0.01 * len(rollout.tokens))
+    return low_precision.settings(
+        output,
+        steps=steps,
+        model={"path": "bundled", "dtype": dtype, **QLORA, **model},
+        rollout={"engine": engine},
+        evaluate={"problems": 2, "rollouts_per_prompt": 1},
+        terms=[{"use": "kl", "coefficient": 0.01}],
+        checkpoint={"every": 0},
+        optimizer={"learning_rate": 1e-2, "moments": "8bit"},
+    )
 
 
 def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
@@ -53,9 +44,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, dtype, engine):
     winnow.train(**settings(resumed, steps=1, dtype=dtype, engine=engine))
     winnow.train(**settings(resumed, dtype=dtype, engine=engine), resume=True)
     one, other = tensors(straight, 3), tensors(resumed, 3)
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+    low_precision.check_same_bits(one, other)
     assert {one[name].dtype for name in one if name.endswith("/state1")} == {torch.uint8, torch.float32}
     rows = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
     alarms = [row["policy/parity_alarm"] for row in rows if "policy/parity_alarm" in row]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import low_precision
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,25 +21,14 @@ WAYS = pytest.mark.parametrize("optimizer", [{}, PURE], ids=["masters", "rounded
 
 
 def settings(output: Path, *, steps: int = 4, **optimizer: object) -> dict:
-    return {
-        "output": str(output),
-        "steps": steps,
-        "device": "cpu",
-        "threads": 1,
-        "model": {"path": "bundled", "dtype": "bfloat16"},
-        "rollout": {"prompts_per_step": 3, "rollouts_per_prompt": 4, "max_new_tokens": 8},
-        "evaluate": {"problems": 4, "rollouts_per_prompt": 1},
-        "select": "all",
-        "checkpoint": {"every": 2},
-        "optimizer": optimizer,
-        "verify": {"workers": 0},
-        "reward": half_of_the_tokens,
-    }
-
-
-def half_of_the_tokens(prompt, rollout):
-    """Differs between rollouts, so that every group teaches."""
-    return float((rollout.tokens % 2 == 0).mean() + 0.01 * len(rollout.tokens))
+    return low_precision.settings(
+        output,
+        steps=steps,
+        model={"path": "bundled", "dtype": "bfloat16"},
+        evaluate={"problems": 4, "rollouts_per_prompt": 1},
+        checkpoint={"every": 2},
+        optimizer=optimizer,
+    )
 
 
 def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
@@ -53,9 +43,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, optimizer):
     winnow.train(**settings(resumed, steps=2, **optimizer))
     winnow.train(**settings(resumed, **optimizer), resume=True)
     one, other = tensors(straight, 4), tensors(resumed, 4)
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+    low_precision.check_same_bits(one, other)
 
 
 def test_the_model_folder_is_the_masters_rounded(tmp_path):

@@ -110,11 +110,12 @@ def evaluate_model(config: Config, base: Path) -> Measured:
     config = members.config
     torch.set_num_threads(config.threads or torch.get_num_threads())
     set_matrix_products(tf32=config.model.tf32)
-    set_deterministic(resolve_device(config.device), deterministic=config.deterministic)
+    device = resolve_device(config.device)
+    set_deterministic(device, deterministic=config.deterministic)
     check_installed(members)
     problems, tokenizer = held_out_problems(members), prompt_tokenizer(config)
     held_out = rendered(members, problems, tokenizer)
-    loaded = load_model(config, resolve_device(config.device), None, tokenizer)
+    loaded = load_model(config, device, None, tokenizer)
     with contextlib.ExitStack() as stack:
         verifiers = stack.enter_context(Verifiers(members.reward, **config.verify.model_dump(), base=base))
         engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)

@@ -29,9 +29,8 @@ class AdamW:
     """torch's or bitsandbytes', on parameters of float32 or float64."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
-        """`make` is given a list of parameters, and makes the optimizer that changes them."""
+        """`make` is given a list of parameters, and makes the optimizer that changes them; it may be given an `lr`."""
         self._weights = dict(parameters)
-        self._make = make
         self._adamw = make(list(self._weights.values()))
 
     def shape(self, name: str) -> torch.Size | None:
@@ -177,11 +176,9 @@ class RoundedAdamW:
     def _step(self, name: str, parameter: nn.Parameter, learning_rate: float, update: int) -> None:
         weight = nn.Parameter(parameter.detach().float())
         weight.grad = self._sums[name].grad
-        adamw = self._make([weight])
+        adamw = self._make([weight], lr=learning_rate)
         if name in self._state:
             adamw.state[weight] = self._state[name]
-        for group in adamw.param_groups:
-            group["lr"] = learning_rate
         adamw.step()
         self._state[name] = adamw.state[weight]
         number = seeds.derive(*self._seed, update, name) % 2**63

@@ -53,8 +53,7 @@ def gradient_bytes(model: nn.Module) -> int:
 
 def master_bytes(model: nn.Module) -> int:
     """A float32 copy of every trained parameter of 16 bits."""
-    trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
-    return sum(p.numel() * EXACT_BYTES for p in trained)
+    return sum(p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model))
 
 
 def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
@@ -67,13 +66,12 @@ def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
 
 def unsummed_bytes(model: nn.Module) -> int:
     """The gradient of the largest trained parameter of 16 bits, before it is added to its float32 sum."""
-    trained = [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
-    return max((p.numel() * p.element_size() for p in trained), default=0)
+    return max((p.numel() * p.element_size() for p in _trained_in_16_bits(model)), default=0)
 
 
 def rounding_bytes(model: nn.Module) -> int:
     """The largest trained parameter of 16 bits in float32 and, of as many bytes, noise, sums and comparisons."""
-    return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in model.parameters() if p.requires_grad), default=0)
+    return ROUNDING_COPIES * max((p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model)), default=0)
 
 
 def saved_bytes(model: nn.Module, *, masters: bool, eight_bit: bool = False) -> int:
@@ -136,6 +134,10 @@ def head(model: nn.Module) -> nn.Parameter:
     """[V, H] of the output layer."""
     weight: nn.Parameter = plain_model(model).get_output_embeddings().weight
     return weight
+
+
+def _trained_in_16_bits(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad and p.element_size() < EXACT_BYTES]
 
 
 def _moment_bytes(numbers: int) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from winnow import seeds
 from winnow.errors import ConfigError, RunFolderError
 from winnow.models.bnb import dequantized, dequantized_shape, dtype_of, is_4bit, is_scale, without_hub_kernels
-from winnow.models.tensor_file import write_tensors
+from winnow.models.tensor_file import FORMAT, write_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TRAINED = "default"  # peft's name of a model's first adapter
@@ -49,9 +49,7 @@ def add_lora(
     The same `seed` gives the same A. Raises ConfigError when no module is called like a target, and when a target
     shares its weight with another module: the merged model could not be saved as one of this architecture.
     """
-    with without_hub_kernels():  # peft imports bitsandbytes
-        import peft  # slow to import, and not needed without an adapter
-
+    peft = _peft()
     modules = targets if isinstance(targets, str) else list(targets)
     adapter = peft.LoraConfig(
         r=rank, lora_alpha=alpha, target_modules=modules, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
@@ -77,9 +75,7 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     Raises RunFolderError when there is none in safetensors (peft would open a pickle instead), or it is not one of
     this model's shape.
     """
-    with without_hub_kernels():
-        import peft
-
+    peft = _peft()
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise RunFolderError(f"there is no {ADAPTER_WEIGHTS} in {folder}; resume from another checkpoint")
     saved = load_file(folder / ADAPTER_WEIGHTS)
@@ -101,7 +97,7 @@ def save_adapter(model: Any, folder: Path) -> str:
     config = copy.copy(model.peft_config[TRAINED])
     config.inference_mode = True  # as peft saves it: who loads the folder says what to train
     config.save_pretrained(folder)
-    return write_tensors(folder / ADAPTER_WEIGHTS, adapter_weights(model), metadata={"format": "pt"})
+    return write_tensors(folder / ADAPTER_WEIGHTS, adapter_weights(model), metadata=FORMAT)
 
 
 def plain_names(named: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -128,14 +124,26 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def dequantized_shapes(model: nn.Module) -> dict[str, Tensor]:
     """The shape of each matrix of 4 bits as the plain one that it means, on the meta device."""
-    plain = plain_names(plain_model(model).named_parameters())
-    return {name: dequantized_shape(weight) for name, weight in plain if is_4bit(weight)}
+    return {name: dequantized_shape(weight) for name, weight in _in_4_bits(model)}
 
 
 def dequantizers(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
     """What makes each matrix of 4 bits a plain one, in the precision that it computes in, without an adapter."""
+    return {name: partial(_rounded, weight) for name, weight in _in_4_bits(model)}
+
+
+def _in_4_bits(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The matrices of 4 bits, by the names that they have in the plain model."""
     plain = plain_names(plain_model(model).named_parameters())
-    return {name: partial(_rounded, weight) for name, weight in plain if is_4bit(weight)}
+    return ((name, weight) for name, weight in plain if is_4bit(weight))
+
+
+def _peft() -> Any:
+    """The package, which is slow to import and not needed without an adapter. It imports bitsandbytes."""
+    with without_hub_kernels():
+        import peft
+
+    return peft
 
 
 @torch.no_grad()

@@ -124,7 +124,5 @@ def to_4bit_shapes(model: Any) -> None:
             packed = torch.empty(-(-module.weight.numel() // 2), 1, dtype=torch.uint8, device="meta")
             module.weight = nn.Parameter(packed, requires_grad=False)
             module.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device="meta"))
-            of_scales = torch.empty(
-                -(-scales // SCALES_BLOCK) + 1, device="meta"
-            )  # and the mean they are measured from
-            module.register_buffer("scales_of_scales", of_scales)
+            of_scales = -(-scales // SCALES_BLOCK) + 1  # and the mean they are measured from
+            module.register_buffer("scales_of_scales", torch.empty(of_scales, device="meta"))

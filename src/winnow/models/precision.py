@@ -65,12 +65,10 @@ def in_words(config: Config, device: str) -> str:
     """For a person: what is computed, kept and summed in which precision."""
     dtype, few = config.model.dtype, config.optimizer.moments == "8bit"
     base = "" if config.model.quantization is None else " on a base of 4 bits (nf4)"
+    tf32 = f" with TF32 {'on' if config.model.tf32 else 'off'}" if device.startswith("cuda") else ""
     if dtype != "bfloat16":
-        products = f" with TF32 {'on' if config.model.tf32 else 'off'}"
-        shown = products if device.startswith("cuda") and dtype == "float32" else ""
-        return f"{dtype}{shown}{base}{'; moments in 8 bits' if few else ''}"
+        return f"{dtype}{tf32 if dtype == 'float32' else ''}{base}{'; moments in 8 bits' if few else ''}"
     if config.model.lora is not None:
-        tf32 = f" with TF32 {'on' if config.model.tf32 else 'off'}" if device.startswith("cuda") else ""
         return f"bfloat16{base}, the adapter in float32{tf32}{', its moments in 8 bits' if few else ''}"
     kept = "float32 masters" if config.optimizer.master_weights else "stochastic rounding"
     return f"bfloat16, {kept}; gradients{' in float32, moments in 8 bits' if few else ' and moments in float32'}"

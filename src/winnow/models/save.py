@@ -21,12 +21,11 @@ from winnow.models.adapter import (
     plain_names,
     save_adapter,
 )
+from winnow.models.model_folder import WEIGHTS
 from winnow.models.published_files import GENERATION, write_published_files
-from winnow.models.tensor_file import write_tensors
+from winnow.models.tensor_file import FORMAT, write_tensors
 
 ADAPTER = "adapter"  # the folder with the adapter of a model that is saved with its adapter added in
-WEIGHTS = "model.safetensors"
-FORMAT = {"format": "pt"}  # without which transformers refuses a file of weights
 
 
 def write_model_folder(model: Any, files: Mapping[str, bytes], path: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+FORMAT = {"format": "pt"}  # the metadata without which transformers refuses a file of weights
 PIECE_BYTES = 2**26  # moved to the host, hashed and written at a time
 # In the order of the file: the widest first, so that every tensor begins at a multiple of its own width.
 DTYPES = {

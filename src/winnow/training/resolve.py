@@ -17,7 +17,6 @@ from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain
 from winnow.config import Config, Member
-from winnow.engines.vllm.settings import LORA_RANKS, beside
 from winnow.errors import ConfigError
 from winnow.families import (
     ADVANTAGE,
@@ -98,17 +97,25 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
     installed = is_installed("vllm") if vllm is None else vllm
-    two = devices >= 2 and installed and config.device in ("auto", "cuda") and _suits_vllm(config)
-    chosen = SECOND_DEVICE if two else {"use": "native"}
-    rollout = config.rollout.model_copy(update={"engine": Member.model_validate(chosen)})
+    two = devices >= 2 and installed and config.device in ("auto", "cuda")
+    on_second = _sampled_by(config, SECOND_DEVICE)
+    return on_second if two and _fits(on_second) else _sampled_by(config, {"use": "native"})
+
+
+def _sampled_by(config: Config, engine: Mapping[str, Any]) -> Config:
+    rollout = config.rollout.model_copy(update={"engine": Member.model_validate(engine)})
     return config.model_copy(update={"rollout": rollout})
 
 
-def _suits_vllm(config: Config) -> bool:
-    """Not what its own `fits` would refuse, as nobody has named it."""
-    lora = config.model.lora
-    ranks = lora is None or not beside("auto", config.model.dtype) or lora.rank <= LORA_RANKS[-1]
-    return config.model.dtype != "float64" and not config.deterministic and ranks
+def _fits(config: Config) -> bool:
+    """Whether the engine serves the configuration on CUDA: one that nobody has named is not the one to refuse it."""
+    engine = resolve(ENGINE, config.rollout.engine.use)
+    try:
+        if engine.traits.fits is not None:
+            engine.traits.fits(with_dtype(config, cuda=True))
+    except ConfigError:
+        return False
+    return True
 
 
 def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
