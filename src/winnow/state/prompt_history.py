@@ -7,7 +7,6 @@ This module imports no torch.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,24 +129,27 @@ class History:
         return np.array([math.nan if p is None or p.pass_rate is None else p.pass_rate for p in planned])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as JSON."""
+        """Everything, as JSON: a prompt's results as [verified, correct, gradient norm], its plan as [count, rate]."""
         return {
-            "seen": {name: dataclasses.asdict(seen) for name, seen in self._seen.items()},
-            "probed": {name: dataclasses.asdict(seen) for name, seen in self._probed.items()},
-            "plan": {name: dataclasses.asdict(planned) for name, planned in self._plan.items()},
+            "seen": {name: (s.verified, s.correct, s.gradient_norm) for name, s in self._seen.items()},
+            "probed": {name: (s.verified, s.correct, s.gradient_norm) for name, s in self._probed.items()},
+            "plan": {name: (p.count, p.pass_rate) for name, p in self._plan.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._seen = {name: Seen(**seen) for name, seen in state["seen"].items()}
-        self._probed = {name: Seen(**seen) for name, seen in state["probed"].items()}
-        self._plan = {name: Planned(**planned) for name, planned in state["plan"].items()}
+        self._seen, self._probed = _results(state["seen"]), _results(state["probed"])
+        self._plan = {name: Planned(count=count, pass_rate=rate) for name, (count, rate) in state["plan"].items()}
 
     def _planned(self, prompt: Prompt, step: int) -> Planned:
         try:
             return self._plan[prompt.id]
         except KeyError:
             raise ValueError(f"step {step}: prompt {prompt.id!r} has no planned count; record a plan first") from None
+
+
+def _results(state: Mapping[str, Sequence[Any]]) -> dict[str, Seen]:
+    return {name: Seen(verified=v, correct=c, gradient_norm=norm) for name, (v, c, norm) in state.items()}
 
 
 def _stats(prompts: Sequence[Prompt], known: Mapping[str, Seen]) -> PromptStats:

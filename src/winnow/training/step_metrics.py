@@ -220,12 +220,12 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
     if not rollouts:
         return {}
     lengths = np.concatenate([g.lengths for g in groups])
-    logprobs = np.concatenate([r.logprobs for r in rollouts])
+    tokens = int(lengths.sum())
     return {
         "rollout/length_mean": float(lengths.mean()),
         "rollout/length_max": float(lengths.max()),
         "rollout/truncated": sum(r.finish == "length" for r in rollouts) / len(rollouts),
-        "policy/entropy": -float(logprobs.mean()) if len(logprobs) else np.nan,
+        "policy/entropy": -sum(float(r.logprobs.sum()) for r in rollouts) / tokens if tokens else np.nan,
     }
 
 

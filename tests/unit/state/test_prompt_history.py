@@ -36,7 +36,7 @@ def test_pass_rates_count_verified_rollouts_over_all_steps():
     np.testing.assert_array_equal(stats.trials, [0, 4, 0])
     np.testing.assert_array_equal(stats.pass_rate, [np.nan, 0.75, np.nan])
     assert np.isnan(stats.gradient_norm).all()
-    assert history.state_dict()["seen"]["a"] == {"verified": 4, "correct": 3, "gradient_norm": None}
+    assert history.state_dict()["seen"]["a"] == (4, 3, None)
 
 
 def test_an_earlier_visit_counts_for_less():
