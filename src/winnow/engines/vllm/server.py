@@ -105,7 +105,7 @@ class VllmEngine:
     def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
         adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
         engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
-        sampled = {name: _Sampled() for name in unfinished}
+        sampled = {name: GrowingRollout() for name in unfinished}
         try:
             with engine_errors("take prompts"):
                 for name, pending in unfinished.items():
@@ -165,7 +165,7 @@ class VllmEngine:
             )
 
 
-class _Sampled:
+class GrowingRollout:
     """What vLLM has said of a rollout so far; it says only what is new, where stop strings are watched for."""
 
     def __init__(self) -> None:
