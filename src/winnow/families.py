@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 Baseline = Literal["group", "batch", "values", "none"]  # what a reward is compared with
 Source = Literal["none", "history", "probe"]
+Read = Literal["logprobs"]
 Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "pass_rates"]
 
 
@@ -43,6 +44,7 @@ class RewardTraits(Traits):
     check: Callable[[Mapping[str, Any]], None] | None = None  # of its options; raises ConfigError
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
     correct_at: float = 1.0  # a bare number is correct from here on
+    reads: Sequence[Read] = ()  # what it reads of a rollout besides tokens and text; it is sent to no other reward
     own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
 
     def named_options(self) -> Mapping[str, Sequence[str]]:

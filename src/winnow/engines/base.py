@@ -58,7 +58,8 @@ class Engine(Protocol):
 
     `generate` returns one group per prompt, in prompt order, with `counts[i]` rollouts in index order, each stamped
     with `version`; a count of 0 gives a group without rollouts. `on_rollout` is called with every rollout once, as soon
-    as it is finished and before `generate` returns. A rollout ends with a stop token, or with the token by which its
+    as it is finished and before `generate` returns, from one thread at a time, maybe not the caller's; what it raises,
+    `generate` raises. A rollout ends with a stop token, or with the token by which its
     text first holds a stop string; the text is cut right after that. Its finish is "stop" iff its last token is a stop
     token or its text ends in a stop string; a stop string that is a special token is a stop token. Its log-probs are
     those of the distribution sampled from; greedy ones (temperature 0) are reported at temperature 1.

@@ -20,7 +20,7 @@ from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.padding import left_pad
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
-from winnow.engines.stopping import StopRule, stop_rules
+from winnow.engines.stopping import StopRule, last_of, stop_rules
 from winnow.engines.weight_versions import check_newer
 from winnow.records import FloatArray, Group, Prompt, Sampling
 from winnow.seeds import SeedName
@@ -49,9 +49,9 @@ class HuggingFace:
     ) -> list[Group]:
         """See `Engine`."""
         rule = self._rule(sampling.stop)
-        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        for wave in waves(request.rollouts, self._at_once):
-            self._generate(wave, request, rule, sampling, seed)
+        with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
+            for wave in waves(request.rollouts, self._at_once):
+                self._generate(wave, request, rule, sampling, seed)
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -117,7 +117,7 @@ class _Finish(StoppingCriteria):  # type: ignore[misc]
         tokens = input_ids[:, self._draw.start :].numpy(force=True)
         length = tokens.shape[1]
         for row in (~self._ended).nonzero()[:, 0].tolist():
-            if length == self._limit or self._rule.ends(tokens[row]):
+            if length == self._limit or self._rule.ends(length, last_of(tokens[row])):
                 self._ended[row] = True
                 logprobs = self._draw.logprobs[row, :length].numpy().copy()
                 self._request.finish(self._wave[row], tokens[row].copy(), logprobs)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from winnow.engines.base import OnRollout
 from winnow.engines.stopping import StopRule
@@ -42,7 +45,13 @@ def waves(rollouts: Sequence[PendingRollout], at_once: int) -> list[list[Pending
 
 
 class SamplingRequest:
-    """One call of `generate`: the rollouts that it asks for, and those of them that are finished, in any order."""
+    """One call of `generate`: the rollouts that it asks for, and those of them that are finished, in any order.
+
+    A thread of its own reads the texts and calls `on_rollout`, in the order in which rollouts finish: a long text takes
+    milliseconds, in which the loop that samples must not keep its device waiting. An exception there is raised by the
+    next `finish`, or by `groups`. As a context manager it leaves no thread behind, and after an exception calls
+    `on_rollout` no more.
+    """
 
     def __init__(
         self,
@@ -59,25 +68,50 @@ class SamplingRequest:
         self._rule = rule
         self._version = version
         self._on_rollout = on_rollout
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnow-texts")
+        self._error: BaseException | None = None  # the first in the thread
 
     def finish(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
-        """Make the rollout from its tokens [L] and log-probs [L], and call `on_rollout` with it."""
-        text, stopped = self._rule.read(tokens)
-        rollout = Rollout(
-            index=pending.index,
-            tokens=tokens,
-            logprobs=logprobs,
-            text=text,
-            finish="stop" if stopped else "length",
-            version=self._version,
-        )
-        self._finished[pending.prompt_index, pending.index] = rollout
-        if self._on_rollout is not None:
-            self._on_rollout(pending.prompt, rollout)
+        """Have the rollout made from its tokens [L] and log-probs [L], and `on_rollout` called with it."""
+        self._check()
+        self._thread.submit(self._make, pending, tokens, logprobs)
 
     def groups(self) -> list[Group]:
-        """One group per prompt, rollouts in index order."""
+        """One group per prompt, rollouts in index order; waits until all of them are made."""
+        self._thread.shutdown()
+        self._check()
         found: list[list[Rollout]] = [[] for _ in self._prompts]
         for pending in self.rollouts:
             found[pending.prompt_index].append(self._finished[pending.prompt_index, pending.index])
         return [Group(prompt=p, rollouts=tuple(r)) for p, r in zip(self._prompts, found, strict=True)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(cancel_futures=kind is not None)
+
+    def _make(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
+        if self._error is not None:
+            return
+        try:
+            text, stopped = self._rule.read(tokens)
+            rollout = Rollout(
+                index=pending.index,
+                tokens=tokens,
+                logprobs=logprobs,
+                text=text,
+                finish="stop" if stopped else "length",
+                version=self._version,
+            )
+            self._finished[pending.prompt_index, pending.index] = rollout
+            if self._on_rollout is not None:
+                self._on_rollout(pending.prompt, rollout)
+        except BaseException as raised:
+            self._error = raised
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error

@@ -9,7 +9,7 @@ import numpy as np
 
 from winnow.engines.base import Engine, EngineContext, OnRollout, Tolerance
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.stopping import StopRule, stop_rules
+from winnow.engines.stopping import StopRule, last_of, stop_rules
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, Sampling
@@ -52,11 +52,11 @@ class Scripted:
     ) -> list[Group]:
         """See `Engine`; the seed plays no part."""
         rule = self._rule(sampling.stop)
-        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        for pending in request.rollouts:
-            text = self._script(pending.prompt, pending.index)
-            tokens = self._cut(self._tokens(text), rule, sampling.max_new_tokens)
-            request.finish(pending, tokens, np.zeros(len(tokens)))
+        with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
+            for pending in request.rollouts:
+                text = self._script(pending.prompt, pending.index)
+                tokens = self._cut(self._tokens(text), rule, sampling.max_new_tokens)
+                request.finish(pending, tokens, np.zeros(len(tokens)))
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -73,7 +73,7 @@ class Scripted:
 
     @staticmethod
     def _cut(tokens: IntArray, rule: StopRule, limit: int) -> IntArray:
-        ends = (n for n in range(1, min(len(tokens), limit)) if rule.ends(tokens[:n]))
+        ends = (n for n in range(1, min(len(tokens), limit)) if rule.ends(n, last_of(tokens[:n])))
         return tokens[: next(ends, limit)]
 
 

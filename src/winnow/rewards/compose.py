@@ -20,6 +20,7 @@ from winnow.metrics import distinct
 from winnow.options import Bound, bind
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import resolve
+from winnow.rewards.not_read import without_logprobs
 from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
 
 Score = Callable[[Prompt, Rollout], Outcome]
@@ -71,6 +72,12 @@ def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
             entry.traits.warm({**entry.defaults, **part.get("options", {})})
 
 
+def reads(spec: Mapping[str, Any], *, base: Path | None = None) -> frozenset[str]:
+    """What the parts read of a rollout besides tokens and text (their trait `reads`). Raises ConfigError."""
+    parts = spec.get("parts", [spec])
+    return frozenset(name for part in parts for name in resolve(REWARD, part["use"], base=base).traits.reads)
+
+
 def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
     _refuse_unknown(spec, _PART, key)
     weight = spec.get("weight", 1.0)
@@ -91,10 +98,11 @@ def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, 
 
 def _total(reward: Bound[RewardTraits]) -> Score:
     function, correct_at = reward.call, float(reward.traits.correct_at)
+    sees_logprobs = "logprobs" in reward.traits.reads
 
     def score(prompt: Prompt, rollout: Rollout) -> Outcome:
         try:
-            result = function(prompt, rollout)
+            result = function(prompt, rollout if sees_logprobs else without_logprobs(rollout))
         except MemoryError:
             return failure("memory", f"the reward {reward.name!r} ran out of memory")
         except (Exception, SystemExit) as error:

@@ -2,9 +2,9 @@
 
 A worker may be sent tasks in advance (prefetch), so that it need not wait for the fork server between quick verdicts,
 which would cost more than the verdicts themselves. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at
-the speed of the worker's last verdicts. Where one verdict turns out slow all the same while another worker is idle, the
-tasks that wait behind it are assigned to others. They cannot be removed from the slow worker's socket, so that worker
-is retired after the verdict it is working on.
+the speed of the worker's last verdicts, and at most `PREFETCH_BYTES`. Where one verdict turns out slow all the same
+while another worker is idle, the tasks that wait behind it are taken back (claims.py) and assigned to others; the slow
+worker lives on, with all that it has imported and prepared.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from winnow.verify.claims import Claims
 from winnow.verify.line_socket import LineSocket
 
 MAX_PREFETCH = 7  # tasks
 PREFETCH_SECONDS = 0.005
+PREFETCH_BYTES = 2**18  # no task is sent in advance behind so many
 SLOW_SECONDS = 0.02  # no task waits behind a verdict that takes longer while another worker is idle
 TASKS_PER_WORKER = 2000  # then a fresh one takes over, which bounds what a leaking reward can take
 
@@ -37,20 +39,44 @@ class Worker:
 
     pid: int
     socket: LineSocket
+    claims: Claims
     tasks: deque[Task] = field(default_factory=deque)  # assigned and unanswered; the first is being judged
     started: float = 0.0  # time.monotonic() at which judging the first of them began
     answered: int = 0
     prefetch: int = 0  # tasks that may wait behind the one being judged
     warm: bool = False  # it has given a verdict before, so its imports are done
-    retiring: bool = False  # it gets no more tasks
+    _sent: int = 0  # lines
     _last_seconds: float = math.inf  # of its last verdict
 
     @property
     def room(self) -> int:
         """How many more tasks may be assigned to it."""
-        if self.retiring:
+        if sum(len(task.line) for task in self.tasks) >= PREFETCH_BYTES:
             return 0
         return min(1 + self.prefetch, TASKS_PER_WORKER - self.answered) - len(self.tasks)
+
+    def assign(self, task: Task) -> None:
+        """Send it a task, to be judged after those that it has."""
+        self.tasks.append(task)
+        self.send(task)
+
+    def send(self, task: Task) -> None:
+        """Send it a task's line, and the right to judge it."""
+        self.socket.send(task.line)
+        self.claims.offer(self._sent)
+        self._sent += 1
+
+    def take_back(self) -> list[Task]:
+        """Every task that it has not begun and now will not judge, in order. It is sent none in advance until it has
+        given its next verdict.
+        """
+        self.prefetch = 0
+        return [self.tasks.pop() for _ in range(self.claims.take_back())][::-1]
+
+    def close(self) -> None:
+        """The fork server's ends of what connects them."""
+        self.socket.close()
+        self.claims.close()
 
     def record_verdict(self, seconds: float) -> None:
         """Set `prefetch` by the quicker of the last two verdicts: on a busy machine any single one may be delayed."""
@@ -72,11 +98,3 @@ def any_idle(workers: Sequence[Worker], most: int) -> bool:
 def with_waiting_tasks(workers: Iterable[Worker]) -> list[Worker]:
     """The workers with tasks that wait behind the one being judged."""
     return [worker for worker in workers if len(worker.tasks) > 1]
-
-
-def release_waiting(worker: Worker) -> list[Task]:
-    """The tasks behind the one being judged, in order, for other workers; this one is retired after that verdict."""
-    first, *rest = worker.tasks
-    worker.tasks = deque([first])
-    worker.retiring = True
-    return rest

@@ -30,6 +30,7 @@ from typing import NoReturn
 from winnow.errors import WinnowError
 from winnow.records import Outcome
 from winnow.rewards.compose import Score, make_reward, warm
+from winnow.verify.claims import Claims
 from winnow.verify.codec import encode_error, encode_outcome
 from winnow.verify.dispatch import (
     SLOW_SECONDS,
@@ -38,7 +39,6 @@ from winnow.verify.dispatch import (
     Worker,
     any_idle,
     least_busy,
-    release_waiting,
     with_waiting_tasks,
 )
 from winnow.verify.failures import is_retried, timed_out, worker_ended
@@ -102,7 +102,7 @@ class ForkServer:
         now = time.monotonic()
         for worker in with_waiting_tasks(self._workers):
             if now - worker.started >= SLOW_SECONDS and any_idle(self._workers, self._settings.workers):
-                self._queue.extend(release_waiting(worker))
+                self._queue.extendleft(reversed(worker.take_back()))
                 self._assign()
 
     def _assign(self) -> None:
@@ -114,17 +114,13 @@ class ForkServer:
                 break
             if not worker.tasks:
                 worker.started = time.monotonic()
-            task = self._queue.popleft()
-            worker.tasks.append(task)
-            worker.socket.send(task.line)
+            worker.assign(self._queue.popleft())
         for worker in self._workers:
             worker.socket.flush()
 
     def _read(self, worker: Worker) -> None:
         valid = all(self._forward(worker, line) for line in worker.socket.exchange()) and not worker.socket.overflowed
-        if worker.retiring and not worker.tasks:  # it may have begun a task that was assigned to another
-            self._kill(worker)
-        elif worker.socket.closed or not valid:
+        if worker.socket.closed or not valid:
             self._replace_ended(worker, valid_lines=valid)
         elif worker.answered >= TASKS_PER_WORKER:
             self._kill(worker)
@@ -136,7 +132,7 @@ class ForkServer:
         began, worker.started = worker.started, time.monotonic()
         seconds = worker.started - began
         if not worker.warm and self._was_warming_up(worker, seconds):
-            worker.socket.send(worker.tasks[0].line)
+            worker.send(worker.tasks[0])
             return True
         self._trainer.send(line)
         worker.tasks.popleft()
@@ -189,7 +185,7 @@ class ForkServer:
         for kill in (os.killpg, os.kill):
             with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a zombie
                 kill(worker.pid, signal.SIGKILL)
-        worker.socket.close()
+        worker.close()
         self._workers.remove(worker)
 
     def _requeue(self, worker: Worker) -> None:
@@ -204,24 +200,26 @@ class ForkServer:
 
     def _fork(self) -> Worker:
         ours, theirs = socket.socketpair()
-        server = os.getpid()
+        claims, server = Claims(), os.getpid()
         pid = os.fork()
         if pid == 0:
             self._close_inherited(ours)
-            serve(theirs, self._reward, memory_mb=self._settings.memory_mb, parent=server)
+            claims.keep_reading_end()
+            serve(theirs, claims, self._reward, memory_mb=self._settings.memory_mb, parent=server)
         theirs.close()
         with suppress(OSError):  # the worker does the same, whichever process runs first
             os.setpgid(pid, pid)
-        worker = Worker(pid, LineSocket(ours, longest=LONGEST_VERDICT))
+        worker = Worker(pid, LineSocket(ours, longest=LONGEST_VERDICT), claims)
         self._workers.append(worker)
         return worker
 
     def _close_inherited(self, ours: socket.socket) -> None:
-        """In the worker: close the sockets of the others, whose end would otherwise never be noticed."""
+        """In the worker: close what connects the others, whose end would otherwise never be noticed."""
         os.setpgid(0, 0)
         ours.close()
-        for line_socket in (self._trainer, *(worker.socket for worker in self._workers)):
-            line_socket.close()
+        self._trainer.close()
+        for worker in self._workers:
+            worker.close()
 
 
 def main(arguments: Sequence[str]) -> NoReturn:

@@ -6,18 +6,23 @@ cannot break a line, and no byte that arrives is ever executed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import select
 import socket
+from collections import deque
 from collections.abc import Iterable
 
 _READ_BYTES = 1 << 18  # at once
+_BUFFERS = 64  # written at once
+_END = memoryview(b"\n")
 LONGEST_VERDICT = 16 * 2**20  # bytes; no verdict needs more
 
 
 class LineSocket:
     """One end of a stream socket, with buffers for what is not written yet and for a line that is not complete yet.
 
+    Lines to be written are kept as they are given, and a byte that arrives is looked at once, however long its line is.
     A line longer than `longest` bytes is dropped, and `overflowed` is then set.
     """
 
@@ -27,13 +32,18 @@ class LineSocket:
         self.overflowed = False
         self._longest = longest
         self._end = end
-        self._outgoing = bytearray()
-        self._incoming = bytearray()
+        self._outgoing: deque[memoryview] = deque()
+        self._pieces: list[bytes] = []  # of the line that is not complete yet
+        self._bytes = 0  # of these
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a line, or a part of one, is not written yet."""
+        return bool(self._outgoing)
 
     def send(self, line: bytes) -> None:
         """Queue a line; `flush` or `exchange` writes it."""
-        self._outgoing += line
-        self._outgoing += b"\n"
+        self._outgoing += (memoryview(line), _END)
 
     def exchange(self) -> list[bytes]:
         """Write what fits, and return the complete lines that have arrived. Sets `closed` at the end of the stream."""
@@ -44,8 +54,7 @@ class LineSocket:
         """Write what fits now."""
         try:
             while self._outgoing:
-                sent = self._end.send(self._outgoing)
-                del self._outgoing[:sent]
+                self._drop_sent(self._end.sendmsg(itertools.islice(self._outgoing, _BUFFERS)))
         except BlockingIOError:
             pass
         except OSError:  # the other side has closed; what it sent before is still to be read
@@ -62,6 +71,12 @@ class LineSocket:
     def close(self) -> None:
         self._end.close()
 
+    def _drop_sent(self, count: int) -> None:
+        while self._outgoing and count >= len(self._outgoing[0]):
+            count -= len(self._outgoing.popleft())
+        if count:
+            self._outgoing[0] = self._outgoing[0][count:]
+
     def _read(self) -> list[bytes]:
         try:
             received = self._end.recv(_READ_BYTES)
@@ -70,19 +85,22 @@ class LineSocket:
         except OSError:
             received = b""
         self.closed = not received
-        self._incoming += received
-        if b"\n" not in received:
-            self._drop_overlong()
+        first, *others = received.split(b"\n")
+        self._keep(first)
+        if not others:
             return []
-        *lines, rest = self._incoming.split(b"\n")
-        self._incoming = rest
-        return [bytes(line) for line in lines]
+        lines = [b"".join(self._pieces), *others[:-1]]
+        self._pieces, self._bytes = [], 0
+        self._keep(others[-1])
+        return lines
 
-    def _drop_overlong(self) -> None:
+    def _keep(self, piece: bytes) -> None:
         """A process that writes without end must not fill the memory of this one."""
-        if len(self._incoming) > self._longest:
+        self._pieces.append(piece)
+        self._bytes += len(piece)
+        if self._bytes > self._longest:
             self.overflowed = True
-            self._incoming.clear()
+            self._pieces, self._bytes = [], 0
 
 
 def wait(sockets: Iterable[LineSocket], seconds: float) -> None:

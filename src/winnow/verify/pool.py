@@ -6,6 +6,7 @@ judge in between, while the trainer samples or computes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import socket
@@ -15,15 +16,18 @@ import threading
 import time
 import weakref
 from collections import deque
+from pathlib import Path
 
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.verify.codec import decode_error, decode_outcome, encode_task
+from winnow.rewards.compose import reads
+from winnow.verify.codec import decode_error, decode_outcome, encode_prompt, encode_task
 from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
 
-UNANSWERED_BYTES = 32 * 2**20  # of tasks that the fork server may hold; the others wait here
+UNANSWERED_BYTES = 32 * 2**20  # of tasks that the fork server may hold; the others wait here, as the trainer has them
+PROMPTS = 512  # kept encoded, as many rollouts have the same
 SILENCE_SECONDS = 60.0  # beyond what one verdict may take; then the fork server, or an import in it, hangs
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
@@ -41,14 +45,17 @@ class Pool:
 
     def __init__(self, settings: WorkerSettings, *, name: str) -> None:
         self._settings = settings.to_json()
+        self._reads = functools.cache(lambda: reads(settings.reward, base=Path(settings.base)))
+        self._encode_prompt = functools.lru_cache(PROMPTS)(encode_prompt)
         self._longest_silence = (1 + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
         self._name = name
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._server: _ForkServerProcess | None = None
-        self._tasks: dict[int, bytes] = {}  # every task without a verdict, by ticket
+        self._tasks: dict[int, tuple[Prompt, Rollout]] = {}  # every task without a verdict, by ticket
         self._waiting: deque[int] = deque()  # of these, not yet sent
-        self._bytes_sent = 0  # of the others
+        self._sent: dict[int, int] = {}  # the others: bytes
+        self._bytes_sent = 0  # of all of them
         self._verdicts: dict[int, bytes] = {}
         self._starts = 0  # since the last verdict
         self._garbled = False  # the fork server sent a line that is no verdict
@@ -56,11 +63,15 @@ class Pool:
         self._closed = False
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> int:
-        """The ticket by which `result` returns the verdict. Never waits for a verdict."""
-        task = encode_task(prompt, rollout)
+        """The ticket by which `result` returns the verdict. Never waits for a verdict.
+
+        Raises DataError when the prompt cannot be sent, ConfigError when the reward cannot be imported.
+        """
         with self._lock:
+            self._reads()
+            self._encode_prompt(prompt)
             ticket = next(self._numbers)
-            self._tasks[ticket] = b"%d %b" % (ticket, task)
+            self._tasks[ticket] = prompt, rollout
             self._waiting.append(ticket)
             self._exchange()
         return ticket
@@ -92,14 +103,22 @@ class Pool:
     def _exchange(self) -> int:
         """Send what may be sent, store what has arrived; returns the number of verdicts among it."""
         connection = self._running().socket
-        while self._waiting and self._bytes_sent < UNANSWERED_BYTES:
-            line = self._tasks[self._waiting.popleft()]
-            self._bytes_sent += len(line)
-            connection.send(line)
+        connection.flush()
+        while self._waiting and self._bytes_sent < UNANSWERED_BYTES and not connection.unsent:
+            connection.send(self._encode(self._waiting.popleft()))
+            connection.flush()
         lines = connection.exchange()
         for line in lines:
             self._store(line)
         return len(lines)
+
+    def _encode(self, ticket: int) -> bytes:
+        """The line of a task that is now sent: encoded here, so that only what the socket takes exists twice."""
+        prompt, rollout = self._tasks[ticket]
+        task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
+        self._sent[ticket] = len(task)
+        self._bytes_sent += len(task)
+        return b"%d %b" % (ticket, task)
 
     def _store(self, line: bytes) -> None:
         head, _, body = line.partition(b" ")
@@ -107,10 +126,11 @@ class Pool:
             self._refusal = decode_error(body)
             raise ConfigError(self._refusal)
         ticket = int(head) if head.isdigit() and len(head) < _LONGEST_TICKET else -1
-        if ticket not in self._tasks:  # a reward's file wrote into the socket while it was imported
+        if ticket not in self._sent:  # a reward's file wrote into the socket while it was imported
             self._garbled = True
             return
-        self._bytes_sent -= len(self._tasks.pop(ticket))
+        del self._tasks[ticket]
+        self._bytes_sent -= self._sent.pop(ticket)
         self._verdicts[ticket] = body
         self._starts = 0
 
@@ -130,6 +150,7 @@ class Pool:
         self._server = None
         self._garbled = False
         self._waiting = deque(sorted(self._tasks))
+        self._sent.clear()
         self._bytes_sent = 0
 
 

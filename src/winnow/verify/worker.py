@@ -16,10 +16,12 @@ from typing import NoReturn
 
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import Score
+from winnow.verify.claims import NUMBERS, Claims
 from winnow.verify.codec import decode_task, encode_outcome
 from winnow.verify.failures import OUT_OF_MEMORY
 
 _PR_SET_PDEATHSIG = 1
+_READ_BYTES = 2**16  # at once
 
 
 def judge(reward: Score, prompt: Prompt, rollout: Rollout) -> Outcome:
@@ -29,13 +31,13 @@ def judge(reward: Score, prompt: Prompt, rollout: Rollout) -> Outcome:
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
-def serve(end: socket.socket, reward: Score, *, memory_mb: int, parent: int) -> NoReturn:
+def serve(end: socket.socket, claims: Claims, reward: Score, *, memory_mb: int, parent: int) -> NoReturn:
     """Judge tasks until the other side closes, or exit with status OUT_OF_MEMORY; never returns."""
     status = 1
     try:
         _end_with(parent)
         _limit_memory(memory_mb)
-        _judge_all(end, reward)
+        _judge_all(end, claims, reward)
         status = 0
     except MemoryError:
         status = OUT_OF_MEMORY
@@ -45,8 +47,12 @@ def serve(end: socket.socket, reward: Score, *, memory_mb: int, parent: int) -> 
         os._exit(status)  # not through the fork server's loop or its exit handlers
 
 
-def _judge_all(end: socket.socket, reward: Score) -> None:
-    for line in end.makefile("rb"):
+def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
+    lines = enumerate(end.makefile("rb", _READ_BYTES))
+    while (claimed := claims.claim()) is not None:
+        line = next((line for number, line in lines if number % NUMBERS == claimed), b"")  # others were taken back
+        if not line:
+            return
         ticket, _, task = line.partition(b" ")
         verdict = judge(reward, *decode_task(task))
         if verdict.cause == "memory":

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +24,7 @@ from winnow.engines.base import Tolerance
 from winnow.engines.process import lifecycle
 from winnow.engines.process.child import find
 from winnow.engines.process.engine import SecondProcess, second_process
-from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done
+from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, Sampled
 from winnow.engines.process.shared_memory import SharedWeights, lay_out, nameless_file
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
@@ -315,6 +316,22 @@ def test_a_channel_carries_whole_messages(channels: tuple[Channel, Channel, sock
     assert channel.receive(0.01) is None
     end.sendall(body[-1:])
     assert channel.receive(1.0) == Done(version=8)
+
+
+def test_a_rollout_crosses_bit_for_bit_in_12_bytes_a_token(channels: tuple[Channel, Channel, socket.socket]) -> None:
+    ours, theirs, _ = channels
+    tokens = np.arange(8192) + 2**31 - 8192
+    logprobs = np.random.default_rng(0).normal(size=8192)
+    sent = Rollout(index=3, tokens=tokens, logprobs=logprobs, text="x", finish="stop", version=7)
+    assert len(pickle.dumps(Sampled(2, sent))) < 12 * 8192 + 1000
+    thread = threading.Thread(target=ours.send, args=(Sampled(2, sent),))  # more than the socket holds
+    thread.start()
+    message = theirs.receive()
+    thread.join()
+    found = message.rollout
+    assert (message.prompt_index, found.index, found.text, found.finish, found.version) == (2, 3, "x", "stop", 7)
+    assert (found.tokens.dtype, found.tokens.tolist()) == (np.int64, tokens.tolist())
+    assert found.logprobs.tobytes() == logprobs.tobytes()
 
 
 def test_a_channel_waits_no_longer_than_told_nor_for_nobody(channels: tuple[Channel, Channel, socket.socket]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from winnow.engines.base import EngineContext
-from winnow.engines.requests import pending_rollouts, waves
+from winnow.engines.base import EngineContext, OnRollout
+from winnow.engines.requests import SamplingRequest, pending_rollouts, waves
 from winnow.engines.scripted import Script, scripted
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import StopRule, last_of
 from winnow.errors import ConfigError, EngineError
-from winnow.records import Prompt, Rollout, Sampling
+from winnow.records import IntArray, Prompt, Rollout, Sampling
 
 
 def words(*vocabulary: str) -> PreTrainedTokenizerFast:
@@ -28,6 +30,10 @@ def words(*vocabulary: str) -> PreTrainedTokenizerFast:
 
 def prompt(name: str, length: int = 1) -> Prompt:
     return Prompt(id=name, tokens=np.ones(length, dtype=np.int64), text="", answer=None, task="")
+
+
+def ends(rule: StopRule, tokens: list[int] | IntArray) -> bool:
+    return rule.ends(len(tokens), last_of(np.asarray(tokens, dtype=np.int64)))
 
 
 def test_waves_are_few_equally_full_and_sorted_by_prompt_length() -> None:
@@ -54,19 +60,19 @@ def test_only_tokens_that_can_complete_a_stop_are_watched() -> None:
 
 def test_a_stop_string_may_span_tokens() -> None:
     rule = StopRule(words("a", "b>", ">b", "c"), (0,), 5, ("ab>",))
-    assert rule.ends(np.array([4, 1, 2]))
-    assert not rule.ends(np.array([4, 2]))
-    assert not rule.ends(np.array([1, 2, 4]))
-    assert rule.ends(np.array([4, 0]))
+    assert ends(rule, [4, 1, 2])
+    assert not ends(rule, [4, 2])
+    assert not ends(rule, [1, 2, 4])
+    assert ends(rule, [4, 0])
     assert rule.read(np.array([4, 1, 2])) == ("cab>", True)
     assert rule.read(np.array([4, 2])) == ("cb>", False)
-    assert not rule.ends(np.array([], dtype=np.int64))
+    assert not ends(rule, [])
 
 
 def test_a_character_spelled_in_bytes_can_be_a_stop() -> None:
     rule = StopRule(words("a", "<0xE2>", "<0x82>", "<0xAC>"), (0,), 5, ("a€",))
     assert rule.watch[4]
-    assert [rule.ends(np.array([1, 2, 3, 4][:n])) for n in (1, 2, 3, 4)] == [False, False, False, True]
+    assert [ends(rule, [1, 2, 3, 4][:n]) for n in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 def spelled(pieces: list[str], decoder: decoders.Decoder, **settings: bool) -> PreTrainedTokenizerFast:
@@ -106,9 +112,8 @@ def test_a_rollout_ends_with_the_first_token_by_which_its_whole_text_holds_a_sto
             tokenizer.decode(tokens[:n], skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for n in range(len(tokens) + 1)
         ]
-        ends = (n for n in range(1, 25) if tokens[n - 1] in stop_tokens or any(s in texts[n] for s in stop))
-        over = next(ends, 24)
-        assert next((n for n in range(1, 25) if rule.ends(tokens[:n])), 24) == over
+        over = next((n for n in range(1, 25) if tokens[n - 1] in stop_tokens or any(s in texts[n] for s in stop)), 24)
+        assert next((n for n in range(1, 25) if ends(rule, tokens[:n])), 24) == over
         text, stopped = rule.read(tokens[:over])
         assert stopped == (tokens[over - 1] in stop_tokens or text.endswith(stop))
         whole = texts[over]
@@ -125,22 +130,23 @@ def test_characters_spelled_in_bytes_are_found_among_others_like_them() -> None:
     a, (u, euro) = 2, ([6, 7], [3, 4, 5])  # "ü" and "€"
     letter, wrong = 8, 9
 
-    def ends(tokens: list[int]) -> list[int]:
-        return [n for n in range(len(tokens) + 1) if rule.ends(np.array(tokens[:n], dtype=np.int64))]
+    def over(tokens: list[int]) -> list[int]:
+        return [n for n in range(len(tokens) + 1) if ends(rule, tokens[:n])]
 
-    assert ends([*8 * u, *euro]) == [19]
-    assert ends([wrong, a, *8 * u, *euro]) == [21]
-    assert ends([wrong, *8 * u, *euro]) == []
+    assert over([*8 * u, *euro]) == [19]
+    assert over([wrong, a, *8 * u, *euro]) == [21]
+    assert over([wrong, *8 * u, *euro]) == []
+    assert over([wrong, 1, *euro]) == over([a, wrong, *9 * [1], *euro]) == []  # special tokens end no run of bytes
     assert rule.read(np.array([wrong, *u, *euro])) == ("\ufffd" * 6, False)
-    assert ends([*8 * u, letter, *euro]) == [20]
-    assert ends([wrong, *8 * u, letter, *euro]) == []  # the last eight of these bytes, alone, are "üüA€"
+    assert over([*8 * u, letter, *euro]) == [20]
+    assert over([wrong, *8 * u, letter, *euro]) == []  # the last eight of these bytes, alone, are "üüA€"
 
 
 def test_a_stop_string_may_end_inside_a_token() -> None:
     tokenizer = TOKENIZERS["bytes"]
     rule = StopRule(tokenizer, (0,), len(tokenizer), ("</a>",))
     tokens = np.array(tokenizer.convert_tokens_to_ids(["b", "</a", ">ĊĊ"]))
-    assert [rule.ends(tokens[:n]) for n in range(4)] == [False, False, False, True]
+    assert [ends(rule, tokens[:n]) for n in range(4)] == [False, False, False, True]
     assert rule.read(tokens) == ("b</a>", True)
 
 
@@ -151,26 +157,30 @@ def test_the_stop_string_that_is_complete_first_ends_the_text() -> None:
         assert StopRule(tokenizer, (0,), len(tokenizer), stop).read(tokens) == ("</a>", True)
 
 
-def test_only_the_end_of_a_long_text_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("stop", "token"), [("</a>", ">"), ("</a>", "a>b"), ("é", "Ã"), ("é", "©"), ("\n\n", ">Ċ")])
+def test_however_long_a_rollout_is_only_its_end_is_looked_at(stop: str, token: str) -> None:
+    """Of every token a stop string's last character, or a part of it: each is watched, and none ends the rollout."""
     tokenizer = TOKENIZERS["bytes"]
-    rule = StopRule(tokenizer, (0,), len(tokenizer), ("</a>",))
-    decoded: list[int] = []
-    decode = tokenizer.decode
-    monkeypatch.setattr(
-        tokenizer, "decode", lambda tokens, **more: decoded.append(len(tokens)) or decode(tokens, **more)
-    )
-    more = tokenizer.convert_tokens_to_ids(">")
-    assert not rule.ends(np.full(4000, more))
-    assert max(decoded) < 20
+    rule = StopRule(tokenizer, (0,), len(tokenizer), (stop,))
+    tokens = np.array(4000 * tokenizer.convert_tokens_to_ids(["<", token]))
+    asked: list[int] = []
+
+    def newest(count: int) -> IntArray:
+        asked.append(count)
+        return tokens[-count:]
+
+    assert rule.watch[tokens[-1]]
+    assert not rule.ends(len(tokens), newest)
+    assert max(asked) <= 20
 
 
 def test_a_stop_string_that_is_a_special_token_is_a_stop_token() -> None:
     tokenizer = TOKENIZERS["bytes"]
     rule = StopRule(tokenizer, (0,), len(tokenizer), ("<|end|>", "</a>"))
     assert (rule.tokens, rule.strings) == ((0, 1), ("</a>",))
-    assert rule.ends(np.array([3, 1]))
+    assert ends(rule, [3, 1])
     assert rule.read(np.array([3, 1])) == ("b", True)
-    assert not StopRule(tokenizer, (0,), len(tokenizer), ("</a>",)).ends(np.array([3, 1]))
+    assert not ends(StopRule(tokenizer, (0,), len(tokenizer), ("</a>",)), [3, 1])
 
 
 @pytest.mark.parametrize("stop", ["<|end|>\n", "</a><eos>"])
@@ -219,3 +229,76 @@ def test_a_script_is_a_function_a_file_or_a_list(tmp_path: Path) -> None:
     assert [r.text for r in write(["a", "b"], sampling, 3)] == ["a", "b", "a"]
     with pytest.raises(ConfigError, match="empty list"):
         write([], sampling)
+
+
+def answer(request: SamplingRequest, texts: list[list[int]]) -> None:
+    for pending, tokens in zip(request.rollouts, texts, strict=True):
+        request.finish(pending, np.array(tokens), np.zeros(len(tokens)))
+
+
+def a_request(count: int, on_rollout: OnRollout | None) -> SamplingRequest:
+    rule = StopRule(words(*"abc"), (0,), 4, ())
+    return SamplingRequest([prompt("p")], [count], rule=rule, version=5, on_rollout=on_rollout)
+
+
+def test_rollouts_are_announced_in_the_order_in_which_they_finish_by_one_thread() -> None:
+    announced: list[tuple[int, str, str]] = []
+
+    def on_rollout(_: Prompt, rollout: Rollout) -> None:
+        time.sleep(0.002 * (rollout.index % 3))
+        announced.append((rollout.index, rollout.text, threading.current_thread().name))
+
+    with a_request(9, on_rollout) as request:
+        for n, pending in enumerate(reversed(request.rollouts)):
+            request.finish(pending, np.array([1, 2, 3, 0][: n % 5]), np.zeros(n % 5))
+    (group,) = request.groups()
+    assert [(index, text) for index, text, _ in announced] == [(8 - n, "abc"[: n % 5]) for n in range(9)]
+    (thread,) = {name for _, _, name in announced}
+    assert thread != threading.current_thread().name
+    assert thread not in {alive.name for alive in threading.enumerate()}
+    assert [r.index for r in group.rollouts] == list(range(9))
+    assert [r.finish for r in group.rollouts] == ["stop" if (8 - n) % 5 == 4 else "length" for n in range(9)]
+
+
+def test_an_exception_in_on_rollout_ends_the_request_with_its_own_type() -> None:
+    seen: list[int] = []
+
+    def refuse(_: Prompt, rollout: Rollout) -> None:
+        seen.append(rollout.index)
+        raise ConfigError("no such reward")
+
+    def sample() -> None:
+        with a_request(1, refuse) as request:
+            for _ in range(60_000):
+                answer(request, [[1]])
+                time.sleep(0.001)  # a decoding step
+
+    with pytest.raises(ConfigError, match="no such reward"):
+        sample()
+    assert seen == [0]
+    request = a_request(1, refuse)
+    answer(request, [[1]])
+    with pytest.raises(ConfigError, match="no such reward"):
+        request.groups()
+
+
+def test_after_an_exception_in_the_loop_nothing_is_announced_and_no_thread_is_left() -> None:
+    seen: list[int] = []
+    began, end = threading.Event(), threading.Event()
+
+    def wait(_: Prompt, rollout: Rollout) -> None:
+        seen.append(rollout.index)
+        began.set()
+        end.wait(60)
+
+    def sample() -> None:
+        with a_request(9, wait) as request:
+            answer(request, [[1]] * 9)
+            assert began.wait(60)
+            threading.Timer(0.05, end.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sample()
+    assert seen == [0]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("winnow-texts")]

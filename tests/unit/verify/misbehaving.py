@@ -10,7 +10,10 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import register
 
 
 def act(prompt: Prompt, rollout: Rollout) -> Any:
@@ -23,6 +26,18 @@ def modules(prompt: Prompt, rollout: Rollout) -> Outcome:
     """Answers with its process ids and whether torch got in."""
     found = f"{os.getppid()} {os.getpid()} {'torch' in sys.modules} {os.environ['PYTHONHASHSEED']}"
     return Outcome(reward=1.0, correct=True, kind="correct", answer=found)
+
+
+def reads_logprobs(prompt: Prompt, rollout: Rollout) -> float:
+    return float(np.exp(rollout.logprobs).sum())
+
+
+@register("reward", reads=("logprobs",))
+def mean_logprob(prompt: Prompt, rollout: Rollout) -> Outcome:
+    """In the answer, the log-probs' own bytes."""
+    return Outcome(
+        reward=float(rollout.logprobs.mean()), correct=True, kind="correct", answer=rollout.logprobs.tobytes().hex()
+    )
 
 
 def hang_after_first(prompt: Prompt, rollout: Rollout) -> Outcome:
@@ -154,6 +169,7 @@ def _raise(message: str) -> None:
 
 
 _ACTS: dict[str, Any] = {
+    "pid": lambda _: float(os.getpid()),
     "delay": _delay,
     "spin": _spin,
     "deaf": _deaf,

@@ -9,7 +9,8 @@ import pytest
 
 from winnow.errors import DataError
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.verify.codec import decode_outcome, decode_task, encode_outcome, encode_task
+from winnow.rewards.not_read import NOT_READ
+from winnow.verify.codec import decode_outcome, decode_task, encode_outcome, encode_prompt, encode_task
 
 NASTY = 'NUL \x00, newline \n\r\u2028, lone \ud800 and \udfff, emoji \U0001f600, right to left \u202e, quote " \\'
 
@@ -29,7 +30,7 @@ def a_prompt(**changes: Any) -> Prompt:
 def a_rollout(text: str = "4", **changes: Any) -> Rollout:
     fields: dict[str, Any] = {
         "index": 3,
-        "tokens": np.array([5, 2**40, 0]),
+        "tokens": np.array([5, 2**31 - 1, 0]),
         "logprobs": np.array([-0.1, -1e-300, -np.inf]),
         "text": text,
         "finish": "stop",
@@ -38,10 +39,14 @@ def a_rollout(text: str = "4", **changes: Any) -> Rollout:
     return Rollout(**{**fields, **changes})
 
 
+def line(prompt: Prompt, rollout: Rollout, *, logprobs: bool = True) -> bytes:
+    return encode_task(encode_prompt(prompt), rollout, logprobs=logprobs)
+
+
 def test_a_task_arrives_exactly_as_it_was():
     prompt = a_prompt(answer=["1/2", None, 3.5, {"x": [1]}], meta={"level": 2, "x": math.inf})
     rollout = a_rollout(trainable=np.array([True, False, True]))
-    there_prompt, there_rollout = decode_task(encode_task(prompt, rollout))
+    there_prompt, there_rollout = decode_task(line(prompt, rollout))
 
     assert (there_prompt.id, there_prompt.text, there_prompt.task) == ("p", "q", "t")
     assert there_prompt.answer == prompt.answer
@@ -49,7 +54,8 @@ def test_a_task_arrives_exactly_as_it_was():
     assert there_prompt.tokens.dtype == np.int64
     assert there_prompt.tokens.tolist() == [1, 2]
     assert (there_rollout.index, there_rollout.finish, there_rollout.version) == (3, "stop", 7)
-    assert there_rollout.tokens.tolist() == [5, 2**40, 0]
+    assert there_rollout.tokens.tolist() == [5, 2**31 - 1, 0]
+    assert (there_rollout.tokens.dtype, there_rollout.tokens.flags.writeable) == (np.int64, True)
     assert there_rollout.logprobs.tobytes() == rollout.logprobs.tobytes()
     assert there_rollout.trainable is not None
     assert there_rollout.trainable.tolist() == [True, False, True]
@@ -57,15 +63,15 @@ def test_a_task_arrives_exactly_as_it_was():
 
 @pytest.mark.parametrize("text", ["", NASTY, "x" * 1_000_000, "\ud83d" * 1000])
 def test_any_text_fits_on_one_line(text: str):
-    line = encode_task(a_prompt(id=text, answer=text), a_rollout(text))
-    assert b"\n" not in line
-    prompt, rollout = decode_task(line)
+    task = line(a_prompt(id=text, answer=text), a_rollout(text))
+    assert b"\n" not in task
+    prompt, rollout = decode_task(task)
     assert (prompt.id, prompt.answer, rollout.text) == (text, text, text)
 
 
 def test_an_answer_that_is_no_json_names_its_prompt():
     with pytest.raises(DataError, match=r"prompt 'p'.*not JSON.*verify\.workers = 0"):
-        encode_task(a_prompt(answer={1, 2}), a_rollout())
+        encode_prompt(a_prompt(answer={1, 2}))
 
 
 def test_an_outcome_arrives_exactly_as_it_was():
@@ -89,5 +95,16 @@ def test_an_outcome_that_is_not_plain_data_is_malformed():
 
 
 def test_lines_are_json_with_ascii_escapes():
-    assert json.loads(encode_task(a_prompt(text=NASTY), a_rollout()))["prompt"]["text"] == NASTY
-    assert max(encode_task(a_prompt(text=NASTY), a_rollout())) < 128
+    task = line(a_prompt(text=NASTY), a_rollout())
+    assert json.loads(task)["prompt"]["text"] == NASTY
+    assert max(task) < 128
+
+
+def test_a_token_takes_a_third_of_its_bytes_where_nobody_reads_log_probs():
+    """Base64 makes four bytes of three: 16/3 of 4 bytes, and 32/3 of the 8 of a log-prob. The text is not counted."""
+    rollout = a_rollout("", tokens=np.arange(6000), logprobs=np.zeros(6000))
+    empty = a_rollout("", tokens=np.arange(0), logprobs=np.zeros(0))
+    for logprobs, each in ((False, 16 / 3), (True, 16)):
+        more = len(line(a_prompt(), rollout, logprobs=logprobs)) - len(line(a_prompt(), empty, logprobs=logprobs))
+        assert more == 6000 * each
+    assert decode_task(line(a_prompt(), rollout, logprobs=False))[1].logprobs is NOT_READ

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from winnow.verify.claims import Claims
 from winnow.verify.dispatch import (
+    PREFETCH_BYTES,
     TASKS_PER_WORKER,
     Task,
     Worker,
     any_idle,
     least_busy,
-    release_waiting,
     with_waiting_tasks,
 )
 from winnow.verify.line_socket import LineSocket
@@ -27,8 +28,18 @@ def line_socket() -> Iterator[LineSocket]:
         yield LineSocket(ours)
 
 
-def worker(line_socket: LineSocket, tasks: str = "", **fields: int) -> Worker:
-    return Worker(1, line_socket, deque(Task(name.encode(), b"") for name in tasks), **fields)
+@pytest.fixture
+def claims() -> Iterator[Claims]:
+    pipe = Claims()
+    yield pipe
+    pipe.close()
+
+
+def worker(line_socket: LineSocket, tasks: str = "", *, claims: Claims | None = None, **fields: int) -> Worker:
+    made = Worker(1, line_socket, claims or Claims(), deque(), **fields)
+    for name in tasks:
+        made.assign(Task(name.encode(), name.encode()))
+    return made
 
 
 def test_a_worker_without_a_verdict_gets_one_task(line_socket: LineSocket):
@@ -69,13 +80,37 @@ def test_the_next_task_goes_to_the_least_busy_with_room(line_socket: LineSocket)
     assert least_busy([full, quick, idle]) is idle
 
 
-def test_waiting_tasks_are_released_in_order_and_their_worker_retires(line_socket: LineSocket):
-    slow, busy = worker(line_socket, "abc"), worker(line_socket, "d")
+def test_nothing_is_sent_in_advance_behind_many_bytes(line_socket: LineSocket):
+    one = worker(line_socket)
+    one.record_verdict(1e-6)
+    for room in (8, 7, 6):
+        assert one.room == room
+        one.assign(Task(b"7", b"x" * (PREFETCH_BYTES // 3)))
+    assert one.room == 5
+    one.assign(Task(b"7", b"x"))
+    one.assign(Task(b"7", b"xx"))
+    assert one.room == 0
+    one.tasks.clear()
+    assert one.room == 8
+
+
+def test_what_a_worker_has_not_begun_is_taken_back_in_order(line_socket: LineSocket, claims: Claims):
+    slow, busy = worker(line_socket, "abc", claims=claims, prefetch=2), worker(line_socket, "d")
+    assert claims.claim() == 0
     assert with_waiting_tasks([slow, busy]) == [slow]
-    assert [task.ticket for task in release_waiting(slow)] == [b"b", b"c"]
+    assert [task.ticket for task in slow.take_back()] == [b"b", b"c"]
     assert [task.ticket for task in slow.tasks] == [b"a"]
-    slow.tasks.clear()
+    assert slow.take_back() == []
     assert slow.room == 0
-    assert not any_idle([slow, busy], most=2)
-    assert any_idle([slow, busy], most=3)
+    slow.tasks.clear()
+    assert slow.room == 1
+    slow.assign(Task(b"e", b"e"))
+    assert claims.claim() == 3  # the lines 1 and 2 are not its own any more
+    assert any_idle([worker(line_socket), busy], most=2)
+
+
+def test_whether_any_is_idle(line_socket: LineSocket):
+    busy, other = worker(line_socket, "a"), worker(line_socket, "b")
+    assert not any_idle([busy, other], most=2)
+    assert any_idle([busy, other], most=3)
     assert any_idle([worker(line_socket), busy], most=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import re
@@ -20,7 +21,7 @@ import pytest
 from winnow import registry
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.verify import Verifiers
+from winnow.verify import Verifiers, pool
 
 HERE = Path(__file__).parent
 LIMIT = 2.0
@@ -192,6 +193,18 @@ def test_no_task_waits_behind_a_slow_one_while_another_worker_idles(workers: int
         judged(room, *["4"] * 100)  # the workers are quick, so tasks are sent ahead
         outcomes = judged(room, *others[:3], slow, *others[3:])
     assert all(o.correct for o in outcomes)
+
+
+def test_what_waits_behind_a_slow_verdict_is_taken_back_and_its_worker_lives_on(tmp_path: Path):
+    """As above, with two workers: one of them is slow once, and both judge before and after."""
+    texts = [*[f"mark {tmp_path}/{n}" for n in range(3)], f"await {tmp_path} 40"]
+    texts += [f"mark {tmp_path}/{n}" for n in range(3, 40)]
+    with verifiers(workers=2, timeout_seconds=LONG) as room:
+        before = {o.reward for o in judged(room, *["pid"] * 100)}
+        assert all(o.correct for o in judged(room, *texts))
+        after = {o.reward for o in judged(room, *["pid"] * 100)}
+    assert len(before) == 2
+    assert after <= before
 
 
 def test_a_worker_that_was_slow_once_loses_nothing():
@@ -464,6 +477,75 @@ def test_a_reward_that_winnow_brings_and_a_sum_of_two():
 def test_options_reach_the_worker():
     with verifiers("misbehaving.py:needs_option", options={"bonus": 0.25}) as room:
         assert judged(room, "4")[0].reward == 0.25
+
+
+# log-probs
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_log_probs_come_to_a_reward_that_reads_them_bit_for_bit(workers: int):
+    asked = group("a")
+    logprobs = np.random.default_rng(0).normal(size=30)
+    rollout = dataclasses.replace(asked.rollouts[0], logprobs=logprobs)
+    with verifiers("misbehaving.py:mean_logprob", workers=workers, timeout_seconds=LONG) as room:
+        (outcome,) = room.stream([(asked.prompt, rollout)])
+    assert outcome.answer == logprobs.tobytes().hex()
+    assert outcome.reward == logprobs.mean()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("beside", [(), ("misbehaving.py:mean_logprob",)])
+def test_a_reward_that_has_not_said_that_it_reads_log_probs_is_told_how(workers: int, beside: tuple[str, ...]):
+    """In the company of one that has, too, and in the trainer as in a worker."""
+    parts = [{"use": use} for use in ("misbehaving.py:reads_logprobs", *beside)]
+    settings: dict[str, Any] = {"timeout_seconds": LONG, "memory_mb": 64, "max_failure_share": 1.0, "base": HERE}
+    with Verifiers({"parts": parts}, workers=workers, **settings) as room:
+        (outcome,) = room.stream((g.prompt, g.rollouts[0]) for g in [group("4")])
+    assert outcome.cause == "raised"
+    assert 'reads=("logprobs",)' in outcome.detail
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Of every task that is encoded: the rollout's index, and whether with its log-probs."""
+    encoded: list[tuple[int, bool]] = []
+    encode = pool.encode_task
+
+    def encode_task(prompt: bytes, rollout: Rollout, *, logprobs: bool) -> bytes:
+        encoded.append((rollout.index, logprobs))
+        return encode(prompt, rollout, logprobs=logprobs)
+
+    monkeypatch.setattr(pool, "encode_task", encode_task)
+    return encoded
+
+
+def test_log_probs_are_sent_only_where_a_part_reads_them(monkeypatch: pytest.MonkeyPatch):
+    encoded = counted(monkeypatch)
+    settings: dict[str, Any] = {"timeout_seconds": LONG, "memory_mb": 64, "max_failure_share": 1.0, "base": HERE}
+    for uses in (["act"], ["act", "tokens"], ["act", "mean_logprob"]):
+        with Verifiers({"parts": [{"use": f"misbehaving.py:{use}"} for use in uses]}, workers=1, **settings) as room:
+            judged(room, "4")
+    assert encoded == [(0, False), (0, False), (0, True)]
+
+
+# what is held
+
+
+def test_a_task_is_encoded_when_it_is_sent_and_again_for_a_new_fork_server(monkeypatch: pytest.MonkeyPatch):
+    """The fork server may hold two tasks of this size: a third is encoded only once one of them is answered."""
+    encoded = counted(monkeypatch)
+    monkeypatch.setattr(pool, "UNANSWERED_BYTES", 1000)
+    with verifiers("misbehaving.py:modules", timeout_seconds=LONG) as room:
+        server = int(str(judged(room, "x")[0].answer).split()[0])
+        os.kill(server, signal.SIGSTOP)
+        many = group(*["y" * 600] * 20)
+        encoded.clear()
+        for rollout in many.rollouts:
+            room.submit(many.prompt, rollout)
+        assert [index for index, _ in encoded] == [0, 1]
+        os.kill(server, signal.SIGKILL)
+        (done,) = room.collect([many])
+    assert done.correct.all()
+    assert sorted(index for index, _ in encoded) == sorted([0, 1, *range(20)])
 
 
 def test_too_many_failures_stop_the_run():

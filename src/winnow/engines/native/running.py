@@ -99,7 +99,12 @@ class RunningRollouts:
         longest = self._first[: len(self)] + self._sampling.max_new_tokens == self._written
         ended: BoolArray = longest | rule.stops[newest]
         for row in np.flatnonzero(rule.watch[newest] & ~ended).tolist():
-            ended[row] = rule.ends(self._tokens[row, self._columns_of(row, self._written - self._first[row])[0]])
+
+            def last(count: int, row: int = row) -> IntArray:
+                newest: IntArray = self._tokens[row, np.arange(self._written - count, self._written) % self._columns]
+                return newest
+
+            ended[row] = rule.ends(int(self._written - self._first[row]), last)
         return ended
 
     def _columns_of(self, rows: int | IntArray, length: int) -> IntArray:

@@ -80,7 +80,7 @@ class Native:
         )
         decoder = self._decoder_of(scheduler.size)
         try:
-            with decoder.sampling(scheduler.size), self._weights(self._model):
+            with request, decoder.sampling(scheduler.size), self._weights(self._model):
                 running = RunningRollouts(decoder, scheduler, sampling, seed)
                 while running.admit():
                     running.finish(running.sample(rule), request)

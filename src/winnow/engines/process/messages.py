@@ -16,8 +16,10 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from winnow.engines.base import Tolerance
 from winnow.engines.process.shared_memory import WeightLayout
@@ -71,6 +73,14 @@ class Sampled:
     prompt_index: int  # of its prompt in the request
     rollout: Rollout
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Token ids travel as 32 bits each."""
+        return _sampled, (self.prompt_index, replace(self.rollout, tokens=self.rollout.tokens.astype(np.int32)))
+
+
+def _sampled(prompt_index: int, rollout: Rollout) -> Sampled:
+    return Sampled(prompt_index, replace(rollout, tokens=rollout.tokens.astype(np.int64)))
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -114,7 +124,8 @@ class Channel:
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._end.settimeout(seconds)
         try:
-            self._end.sendall(_LENGTH.pack(len(body)) + body)
+            self._end.sendall(_LENGTH.pack(len(body)))
+            self._end.sendall(body)
         except TimeoutError:
             raise
         except OSError as error:
@@ -123,12 +134,12 @@ class Channel:
     def receive(self, seconds: float | None = None) -> Any:
         """The next message, or None where it has not come whole within `seconds` (None: wait). Raises ChannelClosed."""
         until = None if seconds is None else time.monotonic() + seconds
-        while (body := self._whole()) is None:
+        while (message := self._whole()) is None:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return None
             self._incoming += self._piece(left)
-        return pickle.loads(body)
+        return message
 
     def close(self) -> None:
         self._end.close()
@@ -145,13 +156,14 @@ class Channel:
             raise ChannelClosed
         return piece
 
-    def _whole(self) -> bytes | None:
+    def _whole(self) -> Any:
         """The first message that has come whole, taken out."""
         if len(self._incoming) < _LENGTH.size:
             return None
         end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
         if len(self._incoming) < end:
             return None
-        body = bytes(self._incoming[_LENGTH.size : end])
+        with memoryview(self._incoming) as incoming, incoming[_LENGTH.size : end] as body:
+            message = pickle.loads(body)
         del self._incoming[:end]
-        return body
+        return message

@@ -6,6 +6,8 @@ vLLM itself is imported when the engine is made.
 from __future__ import annotations
 
 import contextlib
+import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import start
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError, WinnowError
-from winnow.records import FloatArray, Group, Prompt, Sampling
+from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
 
 if TYPE_CHECKING:
@@ -59,11 +61,11 @@ class VllmEngine:
     ) -> list[Group]:
         """See `Engine`. Raises EngineError when the workers' weights are not of `version`, too."""
         rule = self._rule(sampling.stop)
-        request = SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout)
-        _check_context(request.rollouts, sampling, self._served.context_tokens)
-        self._wake()
-        self._check_fresh()
-        self._sample(request, rule, sampling, seed)
+        with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
+            _check_context(request.rollouts, sampling, self._served.context_tokens)
+            self._wake()
+            self._check_fresh()
+            self._sample(request, rule, sampling, seed)
         if self._sleep:
             with engine_errors("sleep"):
                 self._llm.sleep(level=1)
@@ -103,6 +105,7 @@ class VllmEngine:
     def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
         adapter = {} if self._adapter is None else {"lora_request": self._adapter.request}
         engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
+        sampled = {name: GrowingRollout() for name in unfinished}
         try:
             with engine_errors("take prompts"):
                 for name, pending in unfinished.items():
@@ -112,13 +115,13 @@ class VllmEngine:
                 with engine_errors("sample"):
                     outputs = engine.step()
                 for output in outputs:
-                    completion = output.outputs[0]
-                    tokens = np.array(completion.token_ids, dtype=np.int64)
-                    if not output.finished and not rule.ends(tokens):
+                    name, so_far = output.request_id, sampled[output.request_id]
+                    so_far.add(output.outputs[0])
+                    if not output.finished and not rule.ends(len(so_far.tokens), so_far.newest):
                         continue
                     if not output.finished:
-                        engine.abort_request([output.request_id])
-                    request.finish(unfinished.pop(output.request_id), tokens, _logprobs(completion))
+                        engine.abort_request([name])
+                    request.finish(unfinished.pop(name), *sampled.pop(name).arrays())
         finally:
             engine.abort_request(list(unfinished))
 
@@ -140,7 +143,7 @@ class VllmEngine:
             logprobs=0,  # of the sampled token alone
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.CUMULATIVE if rule.strings else RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if rule.strings else RequestOutputKind.FINAL_ONLY,
         )
 
     def _wake(self, *tags: str) -> None:
@@ -162,6 +165,33 @@ class VllmEngine:
             )
 
 
+class GrowingRollout:
+    """What vLLM has said of a rollout so far; it says only what is new, where stop strings are watched for."""
+
+    def __init__(self) -> None:
+        self.tokens = array("q")
+        self._logprobs = array("d")
+
+    def add(self, completion: Any) -> None:
+        """Raises EngineError where a log-prob is missing or not finite."""
+        new = completion.logprobs.logprobs
+        if len(new) != len(completion.token_ids) or not all(map(math.isfinite, new)):
+            raise EngineError(
+                "vLLM's log-probs are not finite: the policy's weights have diverged; lower optimizer.learning_rate "
+                "and go on from an earlier checkpoint"
+            )
+        self.tokens.extend(completion.token_ids)
+        self._logprobs.extend(new)
+
+    def newest(self, count: int) -> IntArray:
+        """[count] the last tokens."""
+        return np.array(self.tokens[-count:], dtype=np.int64)
+
+    def arrays(self) -> tuple[IntArray, FloatArray]:
+        """[L] the tokens and their log-probs."""
+        return np.array(self.tokens, dtype=np.int64), np.array(self._logprobs, dtype=np.float64)
+
+
 def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, context_tokens: int) -> None:
     longest = max((len(pending.prompt.tokens) for pending in rollouts), default=0)
     if longest + sampling.max_new_tokens > context_tokens:
@@ -179,17 +209,6 @@ def _check_names(weights: Mapping[str, Tensor], names: frozenset[str]) -> None:
 
 def _prompt(pending: PendingRollout) -> dict[str, list[int]]:
     return {"prompt_token_ids": pending.prompt.tokens.tolist()}
-
-
-def _logprobs(completion: Any) -> FloatArray:
-    """[L] of the sampled tokens. Raises EngineError where they are not finite."""
-    found = np.array(completion.logprobs.logprobs, dtype=np.float64)
-    if len(found) != len(completion.token_ids) or not np.isfinite(found).all():
-        raise EngineError(
-            "vLLM's log-probs are not finite: the policy's weights have diverged; lower optimizer.learning_rate and go "
-            "on from an earlier checkpoint"
-        )
-    return found
 
 
 @contextlib.contextmanager
