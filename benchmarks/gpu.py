@@ -9,6 +9,7 @@
     resume      runs under deterministic = true, killed and resumed, end in the same bytes
     generation  native, generate and continuous batching, for 8 to 512 rollouts at once, random weights
     update      tokens per second, model FLOP utilisation, and peak memory beside the memory plan
+    layouts     an update on rollouts of unequal lengths, padded and packed
     memory      the most rollouts that train together on a card of 48 GiB, with each technique on and off
     policy50m   a policy of 50M parameters learns, GRPO and PODS side by side, in equal seconds
 
@@ -33,7 +34,7 @@ from gpu_lab import TINY, Lab, Sizes
 from gpu_learning import learn, policy50m
 from gpu_resume import resume
 from gpu_tests import tests
-from gpu_update import memory, updates
+from gpu_update import layouts, memory, updates
 
 PARTS: dict[str, Callable[[Lab], None]] = {
     "tests": tests,
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[[Lab], None]] = {
     "resume": resume,
     "generation": generation,
     "update": updates,
+    "layouts": layouts,
     "memory": memory,
     "policy50m": policy50m,
 }

@@ -44,6 +44,7 @@ class Sizes:
     rollouts: tuple[int, ...] = (64, 8, 512, 128, 256, 32, 16)  # at once, in this order
     few_rollouts: tuple[int, ...] = (64, 512, 8)  # for the other shapes
     updated: int = 128  # rollouts of an update
+    unequal: tuple[int, int] = (800, 4096)  # tokens: the median of rollouts of unequal lengths, and the longest
     micro_batches: tuple[int, ...] = (16384, 65536)  # tokens
     most_rollouts: int = 1024  # tried in one micro-batch
     cap_gib: float = 47.0  # of a card of 48 GiB; CUDA itself takes some
@@ -70,6 +71,7 @@ TINY = Sizes(
     rollouts=(64,),
     few_rollouts=(),
     updated=4,
+    unequal=(4, 12),
     micro_batches=(64,),
     most_rollouts=8,
     seconds_per_point=0.1,

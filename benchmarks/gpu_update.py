@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -35,11 +35,11 @@ from gpu_lab import (
 )
 
 import winnow.engines  # noqa: F401  # registers native, whose part of the plan is left out
-from winnow.config import ModelSection
+from winnow.config import ModelSection, UpdateSection
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner
 from winnow.learner.micro_batches import cut
-from winnow.learner.model_input import shares
+from winnow.learner.model_input import length, shares
 from winnow.models.load import load_tokenizer
 from winnow.models.precision import keeps_masters
 from winnow.records import Batch, Rollout, TrainingSequence
@@ -59,6 +59,7 @@ CHECKPOINTING: tuple[Any, ...] = (  # its settings, none first and all last
     typing.get_args(ModelSection.model_fields["gradient_checkpointing"].annotation) or (False, True)
 )
 OFF, FULL = CHECKPOINTING[0], CHECKPOINTING[-1]
+LAYOUTS: tuple[str, ...] = typing.get_args(UpdateSection.model_fields["layout"].annotation)
 LORA: Keys = {"model": {"lora": {"rank": 16}}}
 QUANTIZED: Keys = {"model": {"lora": {"rank": 16}, "quantization": "nf4"}}
 EIGHT_BIT: Keys = {"optimizer": {"moments": "8bit"}}
@@ -107,6 +108,15 @@ def updates(lab: Lab) -> None:
                 for tokens in lab.sizes.micro_batches:
                     point = {"shape": shape, "checkpointing": how, "tokens_per_micro_batch": tokens}
                     _update(lab, folder, point, known)
+
+
+def layouts(lab: Lab) -> None:
+    """Of every shape, checkpointing and layout: an update on rollouts of unequal lengths."""
+    for shape in lab.sizes.shapes:
+        with random_folder(shape, lab) as folder:
+            for how in CHECKPOINTING:
+                for layout in LAYOUTS:
+                    _layout(lab, folder, {"shape": shape, "checkpointing": how, "layout": layout})
 
 
 def memory(lab: Lab) -> None:
@@ -185,11 +195,37 @@ def _update(lab: Lab, folder: str, point: Mapping[str, Any], known: Mapping[str,
     release(lab.device)
 
 
+def _layout(lab: Lab, folder: str, point: Mapping[str, Any]) -> None:
+    """Time an update in one layout. The first run compiles what has to be."""
+    tokens, (median, longest) = lab.sizes.micro_batches[0], lab.sizes.unequal
+    changes = ({"update": {"layout": point["layout"]}, "rollout": {"max_new_tokens": longest}},)
+    keys = _keys(lab, folder, lab.sizes.updated, tokens, (checkpointed(point["checkpointing"]), *changes))
+    found: list[Training] = []
+    problem = _loaded(lab, keys, found)
+    if not problem:
+        training = found[0]
+        drawn = np.random.default_rng(0).lognormal(np.log(median), 0.8, lab.sizes.updated)
+        batch = random_batch(lab, lab.sizes.updated, training.cost, np.clip(drawn, 1, longest).astype(int))
+        real = sum(map(length, batch.sequences))
+        record = dict(point) | {"rollouts": len(batch.sequences), "tokens": real}
+        record["micro_batches"] = sum(1 for _ in training.learner.micro_batches(batch))
+        kind = f"layout {point['shape']} {point['checkpointing']}"
+        record = lab.measure(kind, real, record, lambda: training.update(batch), repeats=REPEATS)
+        if SECONDS in record:
+            record["tokens_per_second"] = round(real / record[SECONDS], 1)
+        lab.record(record | _beside_plan(lab, training, record.get("peak_gib")))
+        del training
+    else:
+        lab.record(dict(point) | problem)
+    found.clear()
+    release(lab.device)
+
+
 def _most(lab: Lab, folder: str, point: dict[str, Any], keys: tuple[Keys, ...]) -> None:
     """Search for the most rollouts in one micro-batch. The first update makes the moments, so it is not counted."""
     found: list[Training] = []
-    length = lab.sizes.prompt_tokens + lab.sizes.tokens
-    everything = lab.sizes.most_rollouts * length
+    each = lab.sizes.prompt_tokens + lab.sizes.tokens
+    everything = lab.sizes.most_rollouts * each
     problem = _loaded(lab, _keys(lab, folder, PER_PROMPT, everything, keys), found)
     if not problem:
         training = found[0]
@@ -211,7 +247,7 @@ def _most(lab: Lab, folder: str, point: dict[str, Any], keys: tuple[Keys, ...]) 
 
         if not problem:
             fits, fails = most_that_fit(fits_at, lab.sizes.most_rollouts)
-            point = point | {"most_rollouts": fits, "fails_at": fails, "tokens_each": length}
+            point = point | {"most_rollouts": fits, "fails_at": fails, "tokens_each": each}
             if fits:
                 planned = _members(lab, _keys(lab, folder, fits, everything, keys))
                 point |= _beside_plan(lab, training, peaks[fits], planned)
@@ -300,22 +336,22 @@ def _operations(cost: Cost, rollouts: int, prompts: int, prompt: int, completion
     return 6 * body + 3 * cost.attention_flops * pairs
 
 
-def random_batch(lab: Lab, rollouts: int, cost: Cost) -> Batch:
-    """Rollouts of equal length, a few of each prompt, of which every other is right."""
-    vocabulary, length = cost.vocabulary, lab.sizes.tokens
+def random_batch(lab: Lab, rollouts: int, cost: Cost, lengths: Sequence[int] | None = None) -> Batch:
+    """Rollouts of these lengths, by default of equal ones, a few of each prompt, of which every other is right."""
+    vocabulary, lengths = cost.vocabulary, [lab.sizes.tokens] * rollouts if lengths is None else lengths
     prompts = random_prompts(-(-rollouts // PER_PROMPT), lab.sizes.prompt_tokens, vocabulary)
     rng = np.random.default_rng(1)
-    made = functools.partial(Rollout, logprobs=np.zeros(length), text="", finish="length", version=0)
+    made = functools.partial(Rollout, text="", finish="length", version=0)
     return Batch(
         epoch=0,
         sequences=tuple(
             TrainingSequence(
                 prompt=prompts[i // PER_PROMPT],
-                rollout=made(index=i % PER_PROMPT, tokens=rng.integers(0, vocabulary, length)),
+                rollout=made(index=i % PER_PROMPT, tokens=rng.integers(0, vocabulary, n), logprobs=np.zeros(n)),
                 group=i // PER_PROMPT,
                 advantage=1.0 if i % 2 else -1.0,
-                weight=1.0 / (rollouts * length),
+                weight=1.0 / sum(lengths),
             )
-            for i in range(rollouts)
+            for i, n in enumerate(lengths)
         ),
     )

@@ -205,6 +205,10 @@ class UpdateSection(Section):
     """Optimizer updates per epoch."""
     tokens_per_micro_batch: Positive = 16384
     """Prompt, completion and padding of one forward and backward pass."""
+    layout: Literal["padded", "packed"] = "padded"
+    """Sequences of like length side by side, padded; or one behind the other in a row, without padding."""
+    max_trained_tokens: Positive | None = None
+    """Only so many tokens of a rollout are trained, its first; absent: all."""
     max_importance: float = Field(0.0, ge=0)
     """Truncates p_policy / p_engine per token, at 1 or more; 0: no correction."""
     max_skipped: NonNegative = 10
@@ -351,6 +355,12 @@ class Config(Section):
 
 
 SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # a name for {use = name}
+
+
+def trained_tokens(config: Config) -> int:
+    """Of one rollout, at most."""
+    most = config.rollout.max_new_tokens
+    return min(most, config.update.max_trained_tokens or most)
 
 
 def dump(config: Config) -> dict[str, Any]:

@@ -56,6 +56,8 @@ METRICS: dict[str, str] = {
     "budget/tokens_verified": "completion tokens of rollouts that got a verdict",
     "budget/tokens_trained": "distinct completion tokens that reached the policy's update",
     "budget/tokens_wasted": "tokens generated and not trained on",
+    "budget/tokens_cut": "of these, tokens behind the first update.max_trained_tokens of a rollout that was trained",
+    "budget/rollouts_cut": "trained rollouts that were cut there",
     "budget/probe_rollouts": "rollouts sampled to plan, not to train; on top of budget/rollouts",
     "budget/probe_tokens": "completion tokens of the probe; on top of budget/tokens_generated",
     "plan/count_min": "fewest rollouts the probed plan gives a prompt",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PARTS = ("tests", "learn", "resume", "generation", "update", "memory", "policy50m")
+PARTS = ("tests", "learn", "resume", "generation", "update", "layouts", "memory", "policy50m")
 
 
 @pytest.mark.timeout(1200)  # a minute of computing, on a machine that may have other things to do
@@ -30,6 +30,8 @@ def test_every_part_runs_in_its_smallest_size(tmp_path):
     sampled = {record["engine"] for record in written["generation"]["records"] if "tokens_per_second" in record}
     assert {"native", "generate"} <= sampled
     assert all(record["tokens_per_second"] > 0 for record in written["update"]["records"])
+    assert {record["layout"] for record in written["layouts"]["records"]} == {"padded", "packed"}
+    assert all(record["tokens_per_second"] > 0 for record in written["layouts"]["records"])
     assert all(record["most_rollouts"] == 8 for record in written["memory"]["records"])
     assert [run["arm"] for run in written["policy50m"]["runs"]] == ["grpo", "pods"]
     assert all(run["steps"] == 1 and run["accuracy"] for run in written["policy50m"]["runs"])

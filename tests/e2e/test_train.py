@@ -107,6 +107,38 @@ def test_the_budget_adds_up(smallest):
     assert sum(phases.values()) <= sums["seconds/step"]
 
 
+def test_what_is_cut_from_training_is_counted(smallest):
+    """Rollouts of up to 8 tokens, of which the first 3 are trained: old and reference log-probs, weights and all."""
+    config = smallest(update={"max_trained_tokens": 3, "epochs": 2}, terms=[{"use": "kl", "coefficient": 0.1}])
+    result, _ = run(config)
+    for row in read_metrics(result.folder):
+        if "budget/rollouts" not in row:
+            continue
+        groups = [entry.group for entry in read_rollouts(result.folder, int(row["step"]))]
+        kept = [len(r.tokens) for g in groups for r, keep in zip(g.rollouts, g.keep, strict=True) if keep]
+        assert row["select/trained"] == len(kept)
+        assert row["budget/tokens_trained"] == sum(min(n, 3) for n in kept)
+        assert row["budget/tokens_cut"] == sum(max(n - 3, 0) for n in kept) > 0
+        assert row["budget/rollouts_cut"] == sum(n > 3 for n in kept)
+        assert row["budget/tokens_wasted"] == row["budget/tokens_generated"] - row["budget/tokens_trained"]
+
+
+@pytest.mark.parametrize("how", ["none", "full"])
+@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+def test_a_packed_run_is_a_padded_one(arch, how, smallest, tmp_path):
+    """The native engine decodes on the same module, a reference stands beside it, and updates follow each other."""
+    keys = {"terms": [{"use": "kl", "coefficient": 0.1}], "model": {"gradient_checkpointing": how}}
+    found = {}
+    for layout in ("padded", "packed"):
+        update = {"layout": layout, "epochs": 2, "tokens_per_micro_batch": 64}
+        result, _ = run(smallest(arch, output=str(tmp_path / layout), update=update, **keys))
+        found[layout] = [row for row in read_metrics(result.folder) if "budget/rollouts" in row]
+    for padded, packed in zip(*found.values(), strict=True):
+        assert packed["policy/parity_alarm"] == 0
+        for name in ("reward/mean", "policy/loss", "policy/grad_norm", "policy/ratio_mean", "loss/kl"):
+            assert packed[name] == pytest.approx(padded[name], rel=1e-3, abs=1e-5), name
+
+
 def test_rewards_are_logged_over_every_rollout(smallest):
     """Not over the kept ones, whose mean is another number (the PODS authors' multi-GPU code logs those)."""
     result, _ = run(smallest(steps=2))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import winnow
 from winnow.config import ModelSection
@@ -77,9 +78,32 @@ def sequences(groups: Sequence[Group]) -> tuple[TrainingSequence, ...]:
     )
 
 
-def learner(loaded: Loaded) -> Policy:
+def learner(loaded: Loaded, **options: Any) -> Policy:
     pad = loaded.tokenizer.pad_token_id
-    return Policy(loaded.model, temperature=1.0, pad_token=pad, tokens_per_micro_batch=4096)
+    return Policy(loaded.model, temperature=1.0, pad_token=pad, tokens_per_micro_batch=4096, **options)
+
+
+@pytest.mark.parametrize("how", ["none", "selective", "full"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_packed_rows_have_the_logprobs_and_gradients_of_padded_ones(dtype: str, how: str) -> None:
+    """On a GPU through flex attention, compiled, which the CPU does not run."""
+    rows, found = sequences(sample(*policy("cpu"))[1]), []
+    for packed in (False, True):
+        of = learner(policy(DEVICE, dtype)[0], gradient_checkpointing=how, packed=packed)
+        pieces: dict[tuple[int, int], Tensor] = {}
+        for mb in of.micro_batches(rows):
+            logprobs = of.forward(mb).logprobs
+            logprobs.sum().backward()  # type: ignore[no-untyped-call]
+            lengths = [len(sequence.rollout.tokens) for sequence in mb.sequences]
+            pieces |= dict(zip((s.key for s in mb.sequences), logprobs.detach().split(lengths), strict=True))
+        gradient = torch.cat([p.grad.flatten().float() for p in of.parameters.values() if p.grad is not None])
+        found.append((torch.cat([pieces[row.key] for row in rows]), gradient))
+    (alone, expected), (together, gradient) = found
+    if dtype == "float32":
+        torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+    assert (together - alone).abs().mean() < 0.02
+    # In bfloat16 every micro-batch rounds the sum of the gradients, and the layouts cut others.
+    assert (gradient - expected).norm() < (1e-4 if dtype == "float32" else 0.2) * expected.norm()
 
 
 def distance_to_boundary(model: Any, prompt: Prompt, rollout: Rollout, column: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from winnow.config import Config
+from winnow.config import Config, trained_tokens
 from winnow.report.text import compact, percent, quoted
 from winnow.training.budget import Budget, per_update
 from winnow.training.first_prompt import FirstPrompt
@@ -31,6 +31,9 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
     yield _about_rollouts(config, b, uniform)
     bound = "at most" if uniform else "on average"
     yield f"kept         {b.kept} per prompt{_chunks(config)} = {b.prompts * b.kept} rows per step, {bound}"
+    if trained_tokens(config) < config.rollout.max_new_tokens:
+        first, most = trained_tokens(config), config.rollout.max_new_tokens
+        yield f"trained      the first {first} tokens of a rollout, which may have {most}"
     yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
     yield (
         f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "

@@ -6,11 +6,9 @@ gradient is the one with respect to a single [V, H] matrix, and for one rollout 
     output head      d_t h_t'            d_t = (onehot(y_t) - p_t) / temperature, h_t the hidden state that predicts y_t
     input embedding  onehot(x_s) g_s'    g_s = the gradient at the embedded token x_s
 
-The squared norm of such a sum is sum_ij (a_i . a_j) (b_i . b_j), so the matrix itself is never made. Where the model
-ties the two, the gradient is that of the shared matrix, and the sum runs over the outer products of both roles.
-
-The d_t are [V] each: they exist for `chunk` tokens at a time, twice. A rollout of more tokens goes through the output
-head once for every pair of its chunks, which takes no more memory, and any head.
+The first is found as head_gradient.py says. The second has one row per distinct token, the sum of its g_s. Where the
+model ties the two, the gradient is that of the shared matrix, W + E for the sums of both roles, and || W + E ||^2 =
+|| W ||^2 + || E ||^2 + 2 sum_s W[x_s] . g_s. Nothing but attention grows faster than the number of tokens.
 """
 
 from __future__ import annotations
@@ -18,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from winnow.errors import ConfigError
+from winnow.learner.head_gradient import Chunk, HeadGradient, head_gradient, logit_gradients
 from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
@@ -56,14 +55,6 @@ def gradient_norms(
     return norms
 
 
-class _Chunk(NamedTuple):
-    """Of one rollout, at most `chunk` completion tokens."""
-
-    hidden: Tensor  # [c, H] what predicts them
-    targets: Tensor  # [c] they themselves
-    mask: Tensor  # [c] bool, False where log P leaves a token out
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rollouts:
     """R rollouts as the model reads them, and what their log P is the sum of."""
@@ -88,32 +79,17 @@ class _Rollouts:
             chunk=chunk,
         )
 
-    def split(self, hidden: Tensor) -> Iterator[list[_Chunk]]:
+    def split(self, hidden: Tensor) -> Iterator[list[Chunk]]:
         """Every rollout's chunks, from the hidden states [T, H] that predict the completion tokens."""
         each = (torch.split(whole, self.lengths) for whole in (hidden, self.targets, self.mask))
         for rollout in zip(*each, strict=True):
-            yield [_Chunk(*chunk) for chunk in zip(*(torch.split(part, self.chunk) for part in rollout), strict=True)]
+            yield [Chunk(*chunk) for chunk in zip(*(torch.split(part, self.chunk) for part in rollout), strict=True)]
 
-    def logit_gradients(self, logits: Tensor, chunk: _Chunk) -> Tensor:
-        """d log P / d logits [c, V]: (onehot - softmax) / temperature, and 0 for tokens that log P leaves out."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.temperature != 1.0:
-            logits = logits / self.temperature
-        gradients = logits.softmax(dim=-1).neg_()
-        gradients[torch.arange(len(gradients), device=gradients.device), chunk.targets] += 1
-        return gradients.mul_(chunk.mask.to(gradients).div_(self.temperature).unsqueeze(-1))
-
-    @torch.no_grad()
-    def outer_squared(self, head: nn.Module, chunks: Sequence[_Chunk], number: int, gradients: Tensor) -> Tensor:
-        """What chunk `number`, of which d log P / d logits are the `gradients`, and those before it add to the squared
-        norm of sum_t d_t h_t'.
-        """
-        own = chunks[number].hidden.to(gradients)
-        squared = ((gradients @ gradients.T) * (own @ own.T)).sum(dtype=torch.float64)
-        for other in chunks[:number]:
-            theirs = self.logit_gradients(head(other.hidden), other)
-            squared += 2 * ((gradients @ theirs.T) * (own @ other.hidden.to(theirs).T)).sum(dtype=torch.float64)
-        return squared
+    def head_gradient(self, head: nn.Module, row: int) -> HeadGradient:
+        """Of one rollout."""
+        return head_gradient(
+            head, self.given.tokens[row], self.lengths[row], chunk=self.chunk, temperature=self.temperature
+        )
 
 
 @torch.no_grad()
@@ -124,14 +100,13 @@ def output_head_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
         hidden = predictors(
             backbone(input_ids=rollouts.given.tokens, use_cache=False).last_hidden_state, rollouts.given
         )
-        return torch.stack([squared(head, chunks) for chunks in rollouts.split(hidden)])
+        return torch.stack([squared(head, row, chunks) for row, chunks in enumerate(rollouts.split(hidden))])
 
-    def squared(head: nn.Module, chunks: Sequence[_Chunk]) -> Tensor:
-        found = torch.zeros((), dtype=torch.float64, device=module.device)
-        for number, chunk in enumerate(chunks):
-            gradients = rollouts.logit_gradients(head(chunk.hidden), chunk)
-            found += rollouts.outer_squared(head, chunks, number, gradients)
-        return found
+    def squared(head: nn.Module, row: int, chunks: Sequence[Chunk]) -> Tensor:
+        gradient = rollouts.head_gradient(head, row)
+        for chunk in chunks:
+            gradient.add(chunk, logit_gradients(head(chunk.hidden), chunk, rollouts.temperature))
+        return gradient.found()[0]
 
     squares: Tensor = module(compute)
     return squares
@@ -158,33 +133,28 @@ def embedding_norms(module: PolicyModule, rollouts: _Rollouts) -> Tensor:
     squares = torch.stack([_input_squared(*row) for row in zip(rollouts.given.tokens, inputs, strict=True)])
     if not tied:
         return squares
-    head_squares, *columns = roles
-    crossed = zip(columns, torch.split(hidden.detach(), rollouts.lengths), inputs, strict=True)
-    between = [(d * (h.to(d) @ g.to(d).T)).sum(dtype=torch.float64) for d, h, g in crossed]
-    return squares + 2 * torch.stack(between) + head_squares
+    head_squares, rows = roles
+    return squares + 2 * (rows * inputs.to(rows)).sum(dim=(1, 2), dtype=torch.float64) + head_squares
 
 
 def _through_head(head: nn.Module, hidden: Tensor, rollouts: _Rollouts, *, tied: bool) -> Iterator[Tensor]:
-    """d log P / d hidden [T, H]; if `tied`, also [R] what the head's role adds to the squares, and for every rollout
-    the columns [L, S] of its d that belong to the tokens it is embedded as.
+    """d log P / d hidden [T, H]; if `tied`, also [R] what the head's role adds to the squares, and [R, S, H] the
+    rows of its gradients for the tokens that are embedded.
     """
-    above, columns = list[Tensor](), list[Tensor]()
-    squares = hidden.new_zeros(len(rollouts.lengths), dtype=torch.float64)
+    above, found = list[Tensor](), list[tuple[Tensor, Tensor]]()
     for row, chunks in enumerate(rollouts.split(hidden)):
-        own = []
-        for number, chunk in enumerate(chunks):
+        role = rollouts.head_gradient(head, row) if tied else None
+        for chunk in chunks:
             below = chunk.hidden.detach().requires_grad_()
             logits = head(below)
-            gradients = rollouts.logit_gradients(logits.detach(), chunk)
+            gradients = logit_gradients(logits.detach(), chunk, rollouts.temperature)
             above += torch.autograd.grad(logits, below, gradients.to(logits.dtype))
             del logits
-            if tied:
-                squares[row] += rollouts.outer_squared(head, chunks, number, gradients)
-                own.append(gradients[:, rollouts.given.tokens[row]])
-        columns += [torch.cat(own)] if tied else []
+            if role is not None:
+                role.add(chunk, gradients)
+        found += [] if role is None else [role.found()]
     yield torch.cat(above)
-    if tied:
-        yield from (squares, *columns)
+    yield from map(torch.stack, zip(*found, strict=True))
 
 
 NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], Tensor]] = {
@@ -196,7 +166,8 @@ NORMS: dict[Matrix, Callable[[PolicyModule, _Rollouts], Tensor]] = {
 def _input_squared(tokens: Tensor, inputs: Tensor) -> Tensor:
     """|| sum_s onehot(x_s) g_s' ||^2. Padding has no gradient, so it adds nothing."""
     inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-    return ((tokens.unsqueeze(1) == tokens) * (inputs @ inputs.T)).sum(dtype=torch.float64)
+    distinct, places = torch.unique(tokens, return_inverse=True)
+    return torch.zeros_like(inputs[: len(distinct)]).index_add_(0, places, inputs).square().sum(dtype=torch.float64)
 
 
 def _table(backbone: nn.Module) -> nn.Embedding:

@@ -132,6 +132,7 @@ def make_learner(config: Config, loaded: Loaded, *, needs: Collection[str], resu
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
         gradient_checkpointing=config.model.gradient_checkpointing,
         max_importance=config.update.max_importance,
+        packed=config.update.layout == "packed",
     )
     reference = _reference(config, policy.module, resumed) if "ref_logprobs" in needs else None
     return Learner(policy, _optimizer(config, policy, loaded.masters), reference)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -17,15 +18,16 @@ def micro_batches(
     sequences: Sequence[TrainingSequence],
     *,
     tokens: int,
+    packed: bool = False,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     max_importance: float = 0.0,
 ) -> Iterator[MicroBatch]:
-    """Sequences cut as `cut` says, flat over their completion tokens, made one at a time. Floats come as `dtype`.
+    """Sequences cut as `cut` says, if `packed` as `fill` does, flat over their completion tokens, made one at a time.
 
-    With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
+    Floats come as `dtype`. With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
     """
-    for part in cut(sequences, tokens=tokens):
+    for part in (fill if packed else cut)(sequences, tokens=tokens):
         yield _flatten([sequences[i] for i in part], device, dtype, max_importance)
 
 
@@ -42,6 +44,27 @@ def cut(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
         fitting = max(1, tokens // lengths[left[0]])
         parts.append(left[:fitting])
         left = left[fitting:]
+    return parts
+
+
+def fill(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
+    """Positions of sequences, without padding: a part has at most `tokens` of prompt and completion in all, a prompt
+    counted for each of its sequences, and what is in it but once is saved.
+
+    Sequences of a prompt stand together, and a part is filled until the next one does not fit: what room it leaves
+    costs nothing. A sequence longer than `tokens` has a part to itself. Without sequences there are no parts.
+    """
+    of_prompt: dict[int, list[int]] = {}
+    for place, sequence in enumerate(sequences):
+        of_prompt.setdefault(id(sequence.prompt), []).append(place)
+    parts, room = list[list[int]](), 0
+    for place in itertools.chain.from_iterable(of_prompt.values()):
+        needed = length(sequences[place])
+        if not parts or needed > room:
+            parts.append([])
+            room = tokens
+        parts[-1].append(place)
+        room -= needed
     return parts
 
 

@@ -2,21 +2,25 @@
 
 Side by side: prompt and completion in one row, padded on the right. Under causal attention no token sees what stands to
 its right, so padding needs no mask. Or shared: each prompt is read once, and its completions are read on top of its
-keys and values. Both give the same hidden states; rollouts of one prompt make the second the cheaper one, unless
-completions are long beside it: its attention is over a mask, which causal attention does without.
+keys and values; rollouts of one prompt make it the cheaper one, unless completions are long, for its attention is over
+a mask. Or packed: prompts once and completions one behind the other, in one row without padding; see packed.py. All
+give the same hidden states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from winnow.learner import packed
 from winnow.records import BoolArray, IntArray, Prompt, Rollout, TrainingSequence
+
+Layout = Literal["padded", "shared", "packed"]  # side by side; shared where that pays, else side by side; packed
 
 WORTHWHILE = 0.9  # of the tokens: two passes that save less are no faster than one
 SHORT = 256  # tokens of a completion whose attention costs little, masked or not
@@ -39,9 +43,10 @@ class ModelInput(NamedTuple):
     predicting: Tensor  # [T] flat positions that predict a completion token, sequence after sequence
 
 
-def hidden_states(backbone: nn.Module, sequences: Sequence[AnySequence], *, pad_token: int, may_share: bool) -> Tensor:
-    """[T, H] what predicts each completion token, sequence after sequence; `may_share` allows the second way where it
-    pays.
+def hidden_states(
+    backbone: nn.Module, sequences: Sequence[AnySequence], *, pad_token: int, layout: Layout = "padded"
+) -> Tensor:
+    """[T, H] what predicts each completion token, sequence after sequence.
 
     Raises ValueError for a prompt without tokens, as nothing then predicts the first token after it.
     """
@@ -50,7 +55,9 @@ def hidden_states(backbone: nn.Module, sequences: Sequence[AnySequence], *, pad_
             raise ValueError(
                 f"prompt {sequence.prompt.id!r} has no tokens, so nothing predicts the first of its completion"
             )
-    if may_share and shares(sequences):
+    if layout == "packed":
+        return _packed(backbone, sequences)
+    if layout == "shared" and shares(sequences):
         return _shared(backbone, sequences, pad_token)
     given = side_by_side(sequences, pad_token, next(backbone.parameters()).device)
     hidden: Tensor = backbone(input_ids=given.tokens, use_cache=False).last_hidden_state
@@ -63,9 +70,10 @@ def predictors(hidden: Tensor, given: ModelInput) -> Tensor:
 
 
 def shares(sequences: Sequence[AnySequence]) -> bool:
-    """Whether reading each prompt once pays."""
+    """Whether reading each prompt once pays. Its mask of [R, L, P + L] numbers is quadratic in L, which is bounded."""
     longest = max(len(sequence.rollout.tokens) for sequence in sequences)
-    if longest > max(SHORT, *(len(sequence.prompt.tokens) for sequence in sequences)):
+    longest_prompt = max(len(sequence.prompt.tokens) for sequence in sequences)
+    if longest > min(packed.MASKED, max(SHORT, longest_prompt)):
         return False
     return tokens_shared(sequences) < WORTHWHILE * tokens_side_by_side(sequences)
 
@@ -131,6 +139,39 @@ def _shared(backbone: nn.Module, sequences: Sequence[AnySequence], pad_token: in
     hidden = torch.cat([last.index_select(0, owner)[:, None], then.last_hidden_state], dim=1)
     predicting = [place * hidden.shape[1] + np.arange(len(s.rollout.tokens)) for place, s in enumerate(sequences)]
     return hidden.flatten(0, 1).index_select(0, torch.from_numpy(np.concatenate(predicting)).to(device))
+
+
+class _Row:
+    """Segments one behind the other."""
+
+    def __init__(self) -> None:
+        self.tokens, self.positions, self.segments = list[IntArray](), list[IntArray](), list[packed.Segment]()
+        self._end = 0
+
+    def append(self, tokens: IntArray, prompt: packed.Segment | None = None) -> packed.Segment:
+        """Where they stand now; positions go on from the prompt's."""
+        start, self._end = self._end, self._end + len(tokens)
+        seen = (start, start) if prompt is None else (prompt.start, prompt.end)
+        segment = packed.Segment(start, self._end, *seen)
+        self.tokens.append(tokens)
+        self.positions.append(seen[1] - seen[0] + np.arange(len(tokens)))
+        self.segments += [segment] if len(tokens) else []
+        return segment
+
+
+def _packed(backbone: nn.Module, sequences: Sequence[AnySequence]) -> Tensor:
+    device, row = next(backbone.parameters()).device, _Row()
+    prompts, predicting = dict[int, packed.Segment](), list[IntArray]()
+    for prompt, completion in ((sequence.prompt, sequence.rollout.tokens) for sequence in sequences):
+        if id(prompt) not in prompts:
+            prompts[id(prompt)] = row.append(prompt.tokens)
+        own = row.append(completion[:-1], prompts[id(prompt)])
+        predicting.append(np.concatenate([[own.prompt_end - 1], np.arange(own.start, own.end)])[: len(completion)])
+    tokens, positions, places = (
+        torch.from_numpy(np.concatenate(parts)).to(device) for parts in (row.tokens, row.positions, predicting)
+    )
+    hidden = packed.read(backbone, tokens, positions, packed.Packing.of(row.segments, device))
+    return hidden.index_select(0, places)
 
 
 def _of_owners(read: DynamicCache, owner: Tensor) -> DynamicCache:

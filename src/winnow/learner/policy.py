@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from winnow.learner.gradient_norms import Matrix, gradient_norms
 from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
-from winnow.learner.model_input import AnySequence, hidden_states, targets
+from winnow.learner.model_input import AnySequence, Layout, hidden_states, targets
 from winnow.learner.policy_module import PolicyModule
 from winnow.memory import footprint
 from winnow.models.backbone import reads_in_pieces
@@ -35,8 +35,9 @@ class Policy:
         chunk_tokens: int | None = None,
         gradient_checkpointing: footprint.Checkpointing = "none",
         max_importance: float = 0.0,
+        packed: bool = False,
     ) -> None:
-        self.module = PolicyModule(model, gradient_checkpointing=gradient_checkpointing)
+        self.module = PolicyModule(model, gradient_checkpointing=gradient_checkpointing, packed=packed)
         self._temperature = temperature
         self._pad_token = pad_token
         self._tokens_per_micro_batch = tokens_per_micro_batch
@@ -44,7 +45,8 @@ class Policy:
         self._max_importance = max_importance
         # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
         # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
-        self._may_share = gradient_checkpointing == "none" and reads_in_pieces(model) and self.dtype != torch.float64
+        shares = gradient_checkpointing == "none" and reads_in_pieces(model) and self.dtype != torch.float64
+        self.layout: Layout = "packed" if packed else "shared" if shares else "padded"
 
     @property
     def model(self) -> nn.Module:
@@ -76,6 +78,7 @@ class Policy:
         return micro_batches(
             sequences,
             tokens=self._tokens_per_micro_batch,
+            packed=self.layout == "packed",
             device=self.device,
             dtype=self.dtype,
             max_importance=self._max_importance,
@@ -92,7 +95,7 @@ class Policy:
 
         def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None]:
             return token_logprobs(
-                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, may_share=self._may_share),
+                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=self.layout),
                 head,
                 completions,
                 temperature=self._temperature,

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
+from winnow.learner.packed import attend_packed
 from winnow.memory.footprint import Checkpointing
 from winnow.models.adapter import plain_model
 from winnow.models.backbone import backbone_and_head
@@ -40,12 +41,19 @@ class PolicyModule(nn.Module):
     are registered once, as parts of `model`, so parameters keep the names that they have there.
     """
 
-    def __init__(self, model: nn.Module, *, gradient_checkpointing: Checkpointing = "none") -> None:
-        """Raises ConfigError for a model that is more than its parts, or cannot do gradient checkpointing."""
+    def __init__(
+        self, model: nn.Module, *, gradient_checkpointing: Checkpointing = "none", packed: bool = False
+    ) -> None:
+        """Raises ConfigError for a model that is more than its parts, cannot do gradient checkpointing, or, if it is to
+        read packed sequences, cannot attend over them.
+        """
         super().__init__()
         self.model = model
         self.eval()
         self.parts = backbone_and_head(model)  # in a tuple, which registers nothing
+        self.packed = packed
+        if packed:
+            attend_packed(model)
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         plain_model(model).get_input_embeddings().padding_idx = None

@@ -40,7 +40,7 @@ class FrozenCopy:
     def __init__(self, policy: PolicyModule, start: nn.Module | None = None) -> None:
         """`start` is the policy the run began with, where that is no longer `policy` (a resumed run)."""
         self._policy = policy.model
-        self._module = PolicyModule(copy.deepcopy(policy.model) if start is None else start)
+        self._module = PolicyModule(copy.deepcopy(policy.model) if start is None else start, packed=policy.packed)
         self._module.requires_grad_(False)
         self._moved = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ def schedule(
     epochs: int,
     updates_per_step: int,
     max_new_tokens: int,
+    max_trained_tokens: int | None = None,
     planned: int,
     pass_rates: FloatArray | None,
     drop_silent: bool = True,
@@ -32,10 +34,13 @@ def schedule(
     too). A kept rollout without a trainable token is never weighed. Each epoch is cut anew. With fewer groups than
     batches, some batches are empty; they are returned all the same, so that the learning rate advances.
 
+    Of a rollout of more than `max_trained_tokens` only so many are trained, its first. The rest is neither weighed nor
+    read, as nothing before it depends on it; a weighting that counts tokens counts those.
+
     `planned` counts the prompts of the step's plan; the groups that dynamic sampling adds come on top. `pass_rates`
     [G] are the plan's. Raises ConfigError when the weighting does not give one finite number per sequence.
     """
-    candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group)]
+    candidates = [c for position, group in enumerate(groups) for c in _candidates(position, group, max_trained_tokens)]
     tokens = np.zeros(len(groups), dtype=np.int64)
     for candidate in candidates:
         tokens[candidate.position] += candidate.length
@@ -59,31 +64,46 @@ class _Candidate:
 
     group: Group
     position: int  # of the group in the step
+    rollout: Rollout  # as far as it is trained
     place: int  # of the rollout in the group
-    length: int  # trainable tokens
+
+    @property
+    def length(self) -> int:
+        """Trainable tokens."""
+        mask = self.rollout.trainable
+        return len(self.rollout.tokens) if mask is None else int(mask.sum())
 
     def sequence(self, weight: float) -> TrainingSequence:
         advantages = self.group.advantages
         if advantages is None:
             raise ValueError(f"group {self.group.prompt.id!r} has no advantages yet; fill them before the schedule")
+        advantage = advantages[self.place]
         return TrainingSequence(
             prompt=self.group.prompt,
-            rollout=self.group.rollouts[self.place],
+            rollout=self.rollout,
             group=self.position,
-            advantage=advantages[self.place],
+            advantage=advantage[: len(self.rollout.tokens)] if isinstance(advantage, np.ndarray) else advantage,
             weight=float(weight),
         )
 
 
-def _candidates(position: int, group: Group) -> list[_Candidate]:
+def first_tokens(rollout: Rollout, count: int | None) -> Rollout:
+    """A rollout's first `count` tokens, and what belongs to each; its text stays. None: all of it."""
+    if count is None or len(rollout.tokens) <= count:
+        return rollout
+    trainable = None if rollout.trainable is None else rollout.trainable[:count]
+    return dataclasses.replace(
+        rollout, tokens=rollout.tokens[:count], logprobs=rollout.logprobs[:count], trainable=trainable
+    )
+
+
+def _candidates(position: int, group: Group, tokens: int | None) -> list[_Candidate]:
     if group.keep is None:
         raise ValueError(f"group {group.prompt.id!r} has no `keep` yet; select before the schedule")
-    kept = [(int(i), _trainable(group.rollouts[i])) for i in np.flatnonzero(group.keep)]
-    return [_Candidate(group, position, place, length) for place, length in kept if length > 0]
-
-
-def _trainable(rollout: Rollout) -> int:
-    return len(rollout.tokens) if rollout.trainable is None else int(rollout.trainable.sum())
+    kept = [
+        _Candidate(group, position, first_tokens(group.rollouts[i], tokens), int(i)) for i in np.flatnonzero(group.keep)
+    ]
+    return [candidate for candidate in kept if candidate.length > 0]
 
 
 def _cut(tokens: IntArray, parts: int, rng: np.random.Generator) -> list[list[int]]:

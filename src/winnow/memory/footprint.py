@@ -101,6 +101,21 @@ def layer_backward_bytes(model: nn.Module, tokens: int, *, checkpointing: Checkp
     return forward_bytes(model, tokens) + round(tokens * max(0.0, whole - kept))
 
 
+def sums_head_gradient(tokens: int, *, chunk: int, hidden: int) -> bool:
+    """Whether the norm of the head's gradient, of a rollout of so many completion tokens, is taken of that gradient
+    itself: where it takes fewer multiplications than inner products of any two chunks do, by the V of both.
+    """
+    chunks = -(-tokens // chunk)
+    own, other = min(tokens, chunk) ** 2, chunk * (hidden + chunk)
+    return tokens * hidden < chunks * own + chunks * (chunks - 1) // 2 * other
+
+
+def head_gradient_bytes(model: nn.Module) -> int:
+    """Of the head's gradient, in float32 at least."""
+    weight = head(model)
+    return weight.numel() * max(weight.element_size(), EXACT_BYTES)
+
+
 def logits_bytes(model: nn.Module, tokens: int, *, entropy: bool) -> int:
     """What comes on top while the output layer's logits of `tokens` (one chunk of them) are turned into gradients,
     and while that layer's own gradient, where it is trained, is summed over the chunks, in float32 at least.

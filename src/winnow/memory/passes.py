@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from winnow.config import Config
+from winnow.config import Config, trained_tokens
 from winnow.memory import footprint
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart
@@ -50,21 +50,25 @@ def _logprobs(demand: Demand) -> Iterator[MemoryPart]:
 
 def _norms(demand: Demand) -> Iterator[MemoryPart]:
     """Of the embedding: backward down to it, without a parameter's gradient; and, where the head is tied to it, a
-    number for every pair of a rollout's tokens.
+    vector for every token. Of long rollouts the head's whole gradient.
     """
     config, model, device = demand.config, demand.model, demand.device
     how = config.model.gradient_checkpointing
     tokens = micro_batch_tokens(demand, demand.measured)
     if config.probe.gradient_norm == "embedding":
         saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=True)
-        saved += tokens * _longest(demand) * footprint.EXACT_BYTES
+        saved += tokens * footprint.head(model).shape[1] * footprint.EXACT_BYTES
         saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how)
         yield MemoryPart("activations for norms", saved, "norms", device, _fewer_activations(config))
     else:
         read = footprint.forward_bytes(model, tokens)
         yield MemoryPart("forward pass for norms", read, "norms", device, _fewer_tokens(config))
-    logits = footprint.chunk_bytes(model, _chunk(demand, tokens, 1), copies=NORM_COPIES)
+    chunk = _chunk(demand, tokens, 1)
+    logits = footprint.chunk_bytes(model, chunk, copies=NORM_COPIES)
     yield MemoryPart("logits for norms", logits, "norms", device)
+    hidden = footprint.head(model).shape[1]
+    if footprint.sums_head_gradient(trained_tokens(config), chunk=chunk, hidden=hidden):
+        yield MemoryPart("output layer's gradient for norms", footprint.head_gradient_bytes(model), "norms", device)
 
 
 def micro_batch_tokens(demand: Demand, rollouts: int) -> int:
@@ -74,12 +78,12 @@ def micro_batch_tokens(demand: Demand, rollouts: int) -> int:
 
 
 def _longest(demand: Demand) -> int:
-    return demand.prompt_tokens + demand.config.rollout.max_new_tokens
+    return demand.prompt_tokens + trained_tokens(demand.config)
 
 
 def _chunk(demand: Demand, tokens: int, rollouts: int) -> int:
     """Completion tokens whose logits exist at once, in a micro-batch of `tokens` and among so many rollouts."""
-    return min(footprint.chunk_tokens(demand.model), tokens, rollouts * demand.config.rollout.max_new_tokens)
+    return min(footprint.chunk_tokens(demand.model), tokens, rollouts * trained_tokens(demand.config))
 
 
 def _fewer_tokens(config: Config) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "model.gradient_checkpointing",
     "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",
+    "update.layout",
     "update.max_skipped",
     "update.tokens_per_micro_batch",
     "verify.workers",

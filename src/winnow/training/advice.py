@@ -178,6 +178,12 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
             f"update.tokens_per_micro_batch = {tokens} is less than one longest row ({b.longest_row} tokens): such "
             f"rows run alone and above the limit; use at least {b.longest_row}"
         )
+    first, longest = config.update.max_trained_tokens, config.rollout.max_new_tokens
+    if first is not None and first >= longest:
+        yield (
+            f"update.max_trained_tokens = {first} cuts nothing: no rollout has more than rollout.max_new_tokens = "
+            f"{longest}; leave it out"
+        )
     most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
     if at_once >= 4 * most:
         yield (

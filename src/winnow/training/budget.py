@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from winnow.algos.chunks import kept_in_chunks
 from winnow.algos.selection import kept_size
-from winnow.config import Config
+from winnow.config import Config, trained_tokens
 from winnow.training.members import Members
 
 
@@ -20,7 +20,7 @@ class Budget:
     kept: int  # of each prompt, at most
     updates: int  # optimizer updates of the step
     rows: int  # of the largest update, at most
-    longest_row: int  # tokens, prompt included
+    longest_row: int  # tokens that are trained at most, and the prompt's
     rows_at_once: int  # the longest ones that one micro-batch takes
     probe: int  # rollouts of one probe, not trained on; 0 without one
     evaluation: int  # rollouts of one evaluation
@@ -37,7 +37,7 @@ def budget(members: Members) -> Budget:
     config = members.config
     rollout, update, evaluate = config.rollout, config.update, config.evaluate
     kept, probes = _kept(members), members.source == "probe"
-    longest = config.prompt.max_prompt_tokens + rollout.max_new_tokens
+    longest = config.prompt.max_prompt_tokens + trained_tokens(config)
     return Budget(
         prompts=rollout.prompts_per_step,
         rollouts=rollout.prompts_per_step * rollout.rollouts_per_prompt,

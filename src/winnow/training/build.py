@@ -74,7 +74,8 @@ class Run:
         """[G] for an allocator that learns from training; None where nobody would read them."""
         if self.members.source != "history":
             return None
-        return prompt_gradient_norms(self.learner, groups, of=self.config.probe.gradient_norm)
+        of, tokens = self.config.probe.gradient_norm, self.config.update.max_trained_tokens
+        return prompt_gradient_norms(self.learner, groups, of=of, max_trained_tokens=tokens)
 
     def parity(self) -> Parity:
         """To compare this step's log-probs of engine and policy."""

@@ -54,7 +54,8 @@ def probe(run: Run, step: int) -> Metrics:
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
         groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=(run.seed, "probe", step))
         run.verifiers.check_step(groups)
-        norms = prompt_gradient_norms(run.learner, groups, of=run.config.probe.gradient_norm)
+        of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
+        norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
         run.history.record_probe(groups, norms)
         planned = allocate(run, prompts, run.history.probed(prompts), steps=len(steps))
     return {**_describe(groups, planned), **clock.gauge.metrics(), "seconds/probe": clock.seconds["probe"]}

@@ -10,21 +10,25 @@ import numpy as np
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.learner import Learner
 from winnow.learner.model_input import PromptAndRollout
+from winnow.learner.schedule import first_tokens
 from winnow.records import FloatArray, Group
 
 
 def prompt_gradient_norms(
-    learner: Learner, groups: Sequence[Group], *, of: Matrix | Literal["none"]
+    learner: Learner, groups: Sequence[Group], *, of: Matrix | Literal["none"], max_trained_tokens: int | None = None
 ) -> FloatArray | None:
-    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, under the present weights; None
-    where they are not asked for.
+    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, as far as they would be trained,
+    under the present weights; None where they are not asked for.
 
     Yao et al. 2025, arXiv 2505.02391, Algorithm 2, with the norm inside the mean as there (Proposition 1 has the root
     of the mean square). 0 where no rollout is correct, NaN where none was verified.
     """
     if of == "none":
         return None
-    correct = [[r for r, right in zip(g.rollouts, g.correct, strict=True) if right] for g in groups]
+    correct = [
+        [first_tokens(r, max_trained_tokens) for r, right in zip(g.rollouts, g.correct, strict=True) if right]
+        for g in groups
+    ]
     sequences = [PromptAndRollout(g.prompt, r) for g, rollouts in zip(groups, correct, strict=True) for r in rollouts]
     counts = np.array([len(rollouts) for rollouts in correct], dtype=np.int64)
     owners = np.repeat(np.arange(len(groups)), counts)

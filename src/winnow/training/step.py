@@ -38,6 +38,7 @@ def train_step(run: Run, step: int) -> StepReport:
             epochs=run.config.update.epochs,
             updates_per_step=run.config.update.updates_per_step,
             max_new_tokens=run.sampling.max_new_tokens,
+            max_trained_tokens=run.config.update.max_trained_tokens,
             planned=len(prompts),
             pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
             drop_silent=not run.members.terms,

@@ -231,6 +231,8 @@ def _rollouts(groups: Sequence[Group]) -> Metrics:
 
 def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequence[Batch]) -> Metrics:
     trained = {row.key: len(row.rollout.tokens) for batch in batches for row in batch.sequences}
+    whole = {(position, r.index): len(r.tokens) for position, g in enumerate(groups) for r in g.rollouts}
+    cut = [whole[key] - length for key, length in trained.items() if length < whole[key]]
     kept = [credit for g in groups for credit in _kept_advantages(g)]
     generated = float(sum(g.lengths.sum() for g in groups))
     metrics = {
@@ -242,6 +244,8 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
         "budget/tokens_verified": float(sum(g.lengths.sum() for g in verified)),
         "budget/tokens_trained": float(sum(trained.values())),
         "budget/tokens_wasted": generated - float(sum(trained.values())),
+        "budget/tokens_cut": float(sum(cut)),
+        "budget/rollouts_cut": float(len(cut)),
     }
     if kept:
         metrics |= {"advantage/mean": float(np.mean(kept)), "advantage/std": float(np.std(kept))}

@@ -24,6 +24,7 @@ from torch import nn
 from transformers import Gemma3TextConfig, Qwen2Config
 
 from winnow.errors import ConfigError
+from winnow.learner import head_gradient
 from winnow.learner.gradient_norms import Matrix
 from winnow.models.adapter import add_lora
 from winnow.records import TrainingSequence
@@ -74,6 +75,38 @@ def test_cuts_and_order_of_the_rows_do_not_matter(of: Matrix) -> None:
     for cut in ({"tokens_per_micro_batch": 1}, {"chunk_tokens": 25}, {"chunk_tokens": 1}, {"chunk_tokens": 3}):
         got = policy(model, **{"tokens_per_micro_batch": 10_000, **cut}).gradient_norms(rows()[::-1], of=of)
         np.testing.assert_allclose(got[::-1], whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize("chunk", [1, 4, 64])
+@pytest.mark.parametrize(("of", "tied"), [("embedding", True), ("embedding", False), ("output_head", False)])
+def test_a_head_s_gradient_in_pairs_and_as_a_matrix_has_one_norm(
+    monkeypatch: pytest.MonkeyPatch, of: Matrix, tied: bool, chunk: int, dtype: torch.dtype
+) -> None:
+    model = tiny(dtype=dtype, tie_word_embeddings=tied)
+    long = [*rows(), row([2, 5, 2], [5, 2, 2, 5, 1] * 8, group=10), row([3], list(range(V)), group=11)]
+    expected = reference(model, long, of, 0.7)
+    for matrix in (False, True):
+        monkeypatch.setattr(head_gradient, "sums_head_gradient", lambda *a, matrix=matrix, **k: matrix)
+        got = policy(model, temperature=0.7, chunk_tokens=chunk, tokens_per_micro_batch=200)
+        np.testing.assert_allclose(got.gradient_norms(long, of=of), expected, rtol=PRECISION[dtype])
+
+
+@pytest.mark.parametrize(("tokens", "calls"), [(4, 1), (8, 3), (12, 3), (160, 40)])
+def test_a_long_rollout_goes_through_the_head_once(tokens: int, calls: int) -> None:
+    """In chunks of 4 with H = 16. Two chunks meet: 2 x 4 x 4 + 4 x (16 + 4) = 112 multiplications per logit are less
+    than 8 x 16 for the matrix. Three would take 288, and the matrix takes 192.
+    """
+    model, count = tiny(tie_word_embeddings=False, max_position_embeddings=256), 0
+
+    def add(module: nn.Module, inputs: object) -> None:
+        nonlocal count
+        count += 1
+
+    p = policy(model, chunk_tokens=4)
+    with model.get_output_embeddings().register_forward_pre_hook(add):
+        p.gradient_norms([row([2, 3], [4] * tokens)], of="output_head")
+    assert count == calls
 
 
 @pytest.mark.parametrize(("temperature", "length"), [(1.0, 1), (0.5, 1), (1.0, 3)])

@@ -482,9 +482,9 @@ def test_a_shared_prompt_gives_the_same_hidden_states_and_gradients(family: str,
         rows = [dataclasses.replace(r, rollout=row([], [2 + i]).rollout) for i, r in enumerate(rows)]
     assert tokens_shared(rows) < 0.9 * tokens_side_by_side(rows)
     found = []
-    for may_share in (False, True):
+    for layout in ("padded", "shared"):
         model.zero_grad()
-        hidden = hidden_states(model.model, rows, pad_token=PAD, may_share=may_share)
+        hidden = hidden_states(model.model, rows, pad_token=PAD, layout=layout)
         hidden.mul(torch.arange(hidden.numel()).view_as(hidden)).sum().backward()
         found.append((hidden, flat_gradient(model)))
     (alone, gradient_alone), (shared, gradient_shared) = found
@@ -512,9 +512,8 @@ def test_a_prompt_is_not_shared_beside_much_longer_completions() -> None:
         first = row([2] * prompt, [3] * completion)
         return [dataclasses.replace(row([], [3] * completion, index=i), prompt=first.prompt) for i in range(8)]
 
-    assert [shares(group(*sizes)) for sizes in ((300, 256), (300, 300), (300, 301), (20, 256), (100, 257))] == [
-        *(True, True, False, False, False)
-    ]
+    sizes = ((300, 256), (300, 300), (300, 301), (20, 256), (100, 257), (8192, 1024), (8192, 1025))
+    assert [shares(group(*pair)) for pair in sizes] == [True, True, False, False, False, True, False]
 
 
 def test_a_prompt_is_read_once_where_that_saves_a_tenth() -> None:

@@ -173,7 +173,7 @@ def test_rows_carry_what_belongs_to_them() -> None:
     (batch,) = cut([first, second])
     by_key = {row.key: row for row in batch.sequences}
     assert [by_key[0, i].advantage for i in range(3)] == [0.5, 1.5, 2.5]
-    assert by_key[1, 0].advantage is per_token[0]
+    assert by_key[1, 0].advantage.tolist() == [1.0, 2.0]
     for (g, i), row in by_key.items():
         assert row.rollout is (first, second)[g].rollouts[i]
         assert row.prompt is (first, second)[g].prompt
@@ -240,3 +240,30 @@ def test_groups_must_be_selected_and_credited() -> None:
         cut([Group(prompt=bare.prompt, rollouts=bare.rollouts, outcomes=bare.outcomes)])
     with pytest.raises(ValueError, match="no advantages yet"):
         cut([Group(prompt=bare.prompt, rollouts=bare.rollouts, outcomes=bare.outcomes, keep=bare.keep)])
+
+
+def test_only_the_first_tokens_are_trained_and_weighed() -> None:
+    """Of 5, 3 and 2 tokens the first 3: 3 + 3 + 2 = 8 are trained, and the weighting sees those."""
+    per_token = (np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([6.0, 7.0, 8.0]), np.array([9.0, 10.0]))
+    whole = group("a", [5, 3, 2], advantages=per_token, trainable=[True, False, True, True, True])
+    (batch,) = cut([whole], max_trained_tokens=3)
+    assert [row.rollout.tokens.tolist() for row in batch.sequences] == [[0, 1, 2], [0, 1, 2], [0, 1]]
+    assert [row.rollout.logprobs.shape for row in batch.sequences] == [(3,), (3,), (2,)]
+    assert [row.advantage.tolist() for row in batch.sequences] == [[1, 2, 3], [6, 7, 8], [9, 10]]
+    assert batch.sequences[0].rollout.trainable.tolist() == [True, False, True]
+    assert batch.sequences[1].rollout is whole.rollouts[1], "what is not cut is not copied"
+    assert [row.weight for row in batch.sequences] == [1 / 7] * 3
+    assert [len(r.tokens) for r in whole.rollouts] == [5, 3, 2], "the group keeps them whole"
+
+
+def test_what_would_teach_behind_the_cut_alone_is_silent() -> None:
+    late = (np.array([0.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0]))
+    (batch,) = cut([group("a", [3, 3], advantages=late)], max_trained_tokens=2)
+    assert [row.rollout.index for row in batch.sequences] == [1]
+    unseen = group("b", [3], trainable=[False, False, True])
+    assert cut([unseen], max_trained_tokens=2)[0].sequences == ()
+
+
+def test_batches_are_balanced_by_what_is_trained() -> None:
+    groups = [group("big", [90]), *(group(f"p{i}", [5]) for i in range(3))]
+    assert sorted(tokens(b) for b in cut(groups, updates_per_step=2, max_trained_tokens=5)) == [10, 10]

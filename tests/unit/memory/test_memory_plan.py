@@ -394,6 +394,26 @@ def test_passes_for_gradient_norms_are_planned_where_an_allocator_asks_for_them(
     assert double[name] == 2 * found[name]
 
 
+def test_the_norm_of_a_long_rollout_takes_the_head_s_gradient():
+    """[512, 128] in float32, from where 128 multiplications per token are less than a token's with every other."""
+
+    def part(tokens):
+        probe = {"gradient_norm": "output_head", "every": 1, "rollouts_per_prompt": 1}
+        found = parts_of("norms", allocate="gvm", rollout={**STEP, "max_new_tokens": tokens}, probe=probe)
+        return found.get("output layer's gradient for norms", 0)
+
+    assert [part(tokens) for tokens in (128, 129, 1000)] == [0, 512 * 128 * 4, 512 * 128 * 4]
+
+
+@pytest.mark.parametrize("phase", ["update", "logprobs", "norms"])
+def test_of_a_rollout_that_is_cut_the_passes_read_what_is_trained(phase):
+    def found(tokens, **update):
+        keys = {**GVM, "terms": [{"use": "kl", "coefficient": 0.1}], "update": update}
+        return parts_of(phase, **{**keys, "rollout": {**STEP, "max_new_tokens": tokens}})
+
+    assert found(300, max_trained_tokens=30) == found(30) != found(300)
+
+
 def test_the_worst_phase_is_the_one_that_is_refused():
     parts = [MemoryPart(name, size, name, "cpu") for name, size in
              (("always", 1), ("update", 2), ("logprobs", 4), ("norms", 5), ("generate", 3))]  # fmt: skip

@@ -130,7 +130,8 @@ def test_a_prompt_that_rows_share_makes_activations_less_than_is_said(prompt, le
     real, drawn = bundled()
     batch = Batch(epoch=0, sequences=rows(8, prompt=prompt, length=length, shared=True))
     said = activation_bytes(drawn, 8 * (prompt + length), checkpointing="none")
-    assert said / 4 < saved_bytes(policy(real), batch) < said
+    for packed in (False, True):
+        assert said / 4 < saved_bytes(policy(real, packed=packed), batch) < said
 
 
 def test_with_checkpointing_layers_save_their_input_alone():

@@ -104,6 +104,8 @@ def test_a_sound_configuration_gets_no_advice():
         ({"loss": "no_baseline", "advantage": "raw", "update": {"updates_per_step": 2}}, "loss = 'no_baseline' has no"),
         ({"evaluate": {"every": 2}}, "set evaluate.every to 5"),
         ({"update": {"tokens_per_micro_batch": 500}}, "use at least 576"),
+        ({"update": {"tokens_per_micro_batch": 500, "max_trained_tokens": 40}}, "use at least 552"),
+        ({"update": {"max_trained_tokens": 64}}, "no rollout has more than rollout.max_new_tokens = 64; leave it out"),
         ({"rollout": {"max_rollouts_at_once": 8192}}, "2048 is enough"),
         ({"weighting": "unbiased"}, "before select drops some of the correct ones, and the gradient shrinks"),
         ({"weighting": "unbiased", "select": {"use": "threshold", "high": 0.5}}, "drops some of the correct ones"),
@@ -127,6 +129,7 @@ def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
         {"select": {"use": "random", "keep_per_prompt": 1, "chunk": 4}},
         {"select": {"use": "random", "keep_per_prompt": 2, "chunk": 4}, "advantage": {"use": "grpo", "chunk": 4}},
         {"evaluate": {"every": 5}},
+        {"update": {"max_trained_tokens": 63}},
         {"weighting": "unbiased", "select": "all"},
         {"weighting": "accepted", "select": {"use": "threshold", "low": 1.0}},
         {"model": {"dtype": "bfloat16", "lora": {}}},
@@ -142,6 +145,13 @@ def test_an_allocation_that_shifts_the_objective_is_named():
 
     assert len(said(weighting="token")) == 1
     assert said(weighting="prompt") == said(weighting="unbiased") == said(allocate="uniform", weighting="token") == []
+
+
+def test_a_cut_is_described():
+    c = members(rollout={"max_new_tokens": 100}, update={"max_trained_tokens": 40})
+    b, lines = budget(c), list(describe(c.config, budget(c)))
+    assert lines[2] == "trained      the first 40 tokens of a rollout, which may have 100"
+    assert b.longest_row == c.config.prompt.max_prompt_tokens + 40
 
 
 def test_an_uneven_allocation_has_averages_instead_of_limits():

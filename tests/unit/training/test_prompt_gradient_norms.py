@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -50,6 +51,22 @@ def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts() -> None:
     got = prompt_gradient_norms(learner(asked), groups, of="embedding")
     np.testing.assert_array_equal(got, [(1 + 100) / 2, 0, math.nan, math.nan, 10])
     assert asked == [("two", 0), ("two", 2), ("one", 1)]
+
+
+def test_the_norm_is_of_what_would_be_trained() -> None:
+    group, lengths = verified("p", [True, True]), list[int]()
+    long = dataclasses.replace(group.rollouts[1], tokens=np.arange(5), logprobs=np.zeros(5))
+
+    def gradient_norms(sequences, *, of):
+        lengths.extend(len(s.rollout.tokens) for s in sequences)
+        return np.ones(len(sequences))
+
+    groups = [dataclasses.replace(group, rollouts=(group.rollouts[0], long))]
+    for most in (None, 3):
+        prompt_gradient_norms(
+            SimpleNamespace(gradient_norms=gradient_norms), groups, of="embedding", max_trained_tokens=most
+        )
+    assert lengths == [1, 5, 1, 3]
 
 
 @pytest.mark.parametrize("groups", [[], [verified("p", [False])]])

@@ -1,0 +1,226 @@
+"""Attention over sequences that stand one behind the other in a single row, for any model that attends through
+transformers' interface: no padding, no mask of [S, S] numbers, and a prompt stands there once for all its rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flex_attention import flex_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from winnow.errors import ConfigError
+from winnow.models.adapter import plain_model
+from winnow.models.backbone import reads_in_pieces
+from winnow.records import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "winnow_packed"
+BLOCK = 128  # tokens: flex attention leaves out blocks of so many queries and keys
+MASKED = 1024  # tokens of a completion that attend over a mask, at most: it has as many rows
+GAP, HALF_GAP = 1e-3, 0.5  # in standard deviations of the hidden states; the latter in 16 bits
+
+
+class Segment(NamedTuple):
+    """Tokens that follow each other: a prompt, or a completion, which also sees its prompt."""
+
+    start: int
+    end: int
+    prompt_start: int  # of what it sees besides itself; for a prompt, nothing: prompt_start = prompt_end
+    prompt_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Who sees whom in a row of S tokens: every token its segment up to itself, and all of its segment's prompt."""
+
+    segments: Sequence[Segment]  # they cover the row, in its order
+    blocks: BlockMask | None = None  # for flex attention; without it, sequence by sequence
+    masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # by (L, P), once for all layers
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment], device: torch.device) -> Packing:
+        """On a GPU for flex attention, elsewhere for scaled dot-product attention."""
+        return cls(segments, block_mask(segments, device) if device.type == "cuda" else None)
+
+    def mask(self, length: int, prompt: int, like: Tensor) -> Tensor:
+        """[1, 1, L, P + L], 0 where a completion's token may look: at its prompt, and at its own up to itself."""
+        if (length, prompt) not in self.masks:
+            hidden = torch.ones(length, prompt + length, dtype=torch.bool, device=like.device).triu_(prompt + 1)
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
+            self.masks[length, prompt] = mask[None, None]
+        return self.masks[length, prompt]
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    packing: Packing | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a row [1, heads, S, D] as `packing` says, [1, S, heads, D]; without one, scaled dot-product
+    attention.
+    """
+    if packing is None:
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return output, None
+    if unknown := [name for name in ("sliding_window", "softcap", "s_aux") if options.get(name) is not None]:
+        raise TypeError(f"its attention wants {unknown[0]}")
+    if packing.blocks is not None:
+        output, _ = flex_attention_forward(module, query, key, value, packing.blocks, scaling=scaling)
+        return output, None
+    one_by_one = [
+        _attended(module, query, key, value, packing, place, scaling) for place in range(len(packing.segments))
+    ]
+    return torch.cat(one_by_one, 1), None
+
+
+def _attended(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, packing: Packing, place: int, scaling: float | None
+) -> Tensor:
+    """[1, L, heads, D] of one segment. Behind a longer prompt it attends over a mask [L, P + L]; else its prompt
+    attends once more, for all is causal then, and needs none.
+    """
+    start, end, prompt_start, prompt_end = packing.segments[place]
+    length, prompt = end - start, prompt_end - prompt_start
+
+    def whole(states: Tensor) -> Tensor:
+        return torch.cat([states[:, :, prompt_start:prompt_end], states[:, :, start:end]], 2)
+
+    masked = length <= min(prompt, MASKED)
+    asking = query[:, :, start:end] if masked else whole(query)
+    mask = packing.mask(length, prompt, query) if masked else None
+    output: Tensor = sdpa_attention_forward(module, asking, whole(key), whole(value), mask, scaling=scaling)[0]
+    return output[:, -length:]
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def block_mask(segments: Sequence[Segment], device: torch.device) -> BlockMask:
+    """What flex attention computes, from the segments' bounds: `create_block_mask` would make [S, S] numbers."""
+    length = segments[-1].end
+    lengths = [segment.end - segment.start for segment in segments]
+    start, first, last = (
+        torch.from_numpy(np.repeat(bounds, lengths)).to(device)
+        for bounds in (
+            [s.start for s in segments],
+            [s.prompt_start for s in segments],
+            [s.prompt_end for s in segments],
+        )
+    )
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        own = (key >= start[query]) & (key <= query)
+        return own | ((key >= first[query]) & (key < last[query]))
+
+    seen, whole = _blocks(segments, -(-length // BLOCK))
+    some, every = (_listed(blocks, device) for blocks in (seen & ~whole, whole))
+    return BlockMask.from_kv_blocks(*some, *every, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(length, length))
+
+
+def _blocks(segments: Sequence[Segment], count: int) -> tuple[BoolArray, BoolArray]:
+    """[count, count] the blocks of queries and keys in which any token is seen, and those in which every one is."""
+    seen, whole = np.zeros((count, count), dtype=np.bool_), np.zeros((count, count), dtype=np.bool_)
+    for segment in segments:
+        queries, inside = _touched(segment.start, segment.end), _covered(segment.start, segment.end)
+        seen[queries, queries] = True
+        whole[inside, inside] = True
+        if segment.prompt_end > segment.prompt_start:
+            seen[queries, _touched(segment.prompt_start, segment.prompt_end)] = True
+            whole[inside, _covered(segment.prompt_start, segment.prompt_end)] = True
+    return np.tril(seen), np.tril(whole, -1)  # a segment stands behind its prompt
+
+
+def _touched(start: int, end: int) -> slice:
+    return slice(start // BLOCK, -(-end // BLOCK))
+
+
+def _covered(start: int, end: int) -> slice:
+    return slice(-(-start // BLOCK), max(-(-start // BLOCK), end // BLOCK))
+
+
+def _listed(blocks: BoolArray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """For every block of queries [1, 1, n]: how many blocks of keys, and [1, 1, n, n] which, those first."""
+    counts: IntArray = blocks.sum(axis=1)
+    order: IntArray = np.argsort(~blocks, axis=1, kind="stable")
+    return tuple(torch.from_numpy(a).to(device=device, dtype=torch.int32)[None, None] for a in (counts, order))  # type: ignore[return-value]
+
+
+def read(backbone: nn.Module, tokens: Tensor, positions: Tensor, packing: Packing) -> Tensor:
+    """Hidden states [S, H] of a row of tokens [S], of a backbone that `attend_packed` has prepared."""
+    nothing = torch.empty((1, 1, 0, 0), device=tokens.device)  # of four dimensions it is taken as it is: none is made
+    out = backbone(
+        input_ids=tokens[None],
+        position_ids=positions[None],
+        attention_mask=nothing,
+        packing=packing,
+        use_cache=False,
+    )
+    hidden: Tensor = out.last_hidden_state[0]
+    return hidden
+
+
+def attend_packed(model: nn.Module) -> None:
+    """Let the model's layers attend through `attend` from now on. Raises ConfigError for a model whose layers do not,
+    or do more than that: a prompt with two completions must have the hidden states that it has in two rows.
+    """
+    causal: PreTrainedModel = plain_model(model)
+    if not reads_in_pieces(model):
+        raise _unfit("layers that do not see all that stands before them, or positions of their own")
+    before = causal.config._attn_implementation
+    try:
+        causal.set_attn_implementation(NAME)
+        off = _off(causal.get_decoder())
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
+        causal.set_attn_implementation(before)
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise _unfit(f"a forward pass that says {type(error).__name__}: {error}") from error
+    if not off <= (HALF_GAP if causal.dtype.itemsize < 4 else GAP):
+        causal.set_attn_implementation(before)
+        raise _unfit(f"layers that attend in a way of their own: hidden states are off by {off:.2g} of their spread")
+
+
+@torch.no_grad()
+def _off(backbone: nn.Module) -> float:
+    """The largest difference between both ways, in standard deviations; 0 where weights are broken, which training
+    reports.
+    """
+    device = next(backbone.parameters()).device
+    vocabulary = backbone.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
+    rows = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 5, 6]], device=device) % vocabulary
+    segments = [Segment(0, 3, 0, 0), Segment(3, 5, 0, 3), Segment(5, 7, 0, 3)]
+    places = torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 5, 6]], device=device)
+    packed = read(
+        backbone,
+        torch.cat([rows[0], rows[1, 3:]]),
+        torch.tensor([0, 1, 2, 3, 4, 3, 4], device=device),
+        Packing(segments),
+    )[places]
+    plain: Tensor = backbone(input_ids=rows, use_cache=False).last_hidden_state
+    if not plain.isfinite().all():
+        return 0.0
+    return float((packed - plain).abs().max() / plain.std().clamp(min=1e-9))
+
+
+def _unfit(why: str) -> ConfigError:
+    return ConfigError(
+        f"update.layout: 'packed' needs full attention through transformers' interface, and this model has {why}; set "
+        f"it to 'padded'"
+    )
