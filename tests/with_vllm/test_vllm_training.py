@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -69,5 +68,4 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(train, tmp_path):
 
 def rollouts(run: Path) -> list[Any]:
     """What was sampled, in order."""
-    lines = (run / "rollouts.jsonl").read_bytes().splitlines()
-    return [json.loads(line)["text"] for line in lines if "text" in json.loads(line)]
+    return [row["text"] for row in read_rows(run, columns=["text"])]
