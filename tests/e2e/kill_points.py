@@ -142,7 +142,7 @@ PHASES = [
     phase("metrics described", "training.step:describe", after=True),
     phase("rollouts half written", "state.rollout_files:mark_of"),
     phase("rollouts written, not listed", "state.rollout_log:write", after=True),
-    phase("rollouts logged, metrics not", "state.log_lines:append", of="_index.jsonl", after=True),
+    phase("rollouts logged, metrics not", "state.log_lines:append", of=".index.jsonl", after=True),
     phase("metrics logged", "state.logbook:Logbook.write", after=True),
 ]
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from winnow.state.logbook import read_rows
+
 TOLERANCE = 1e-3
 
 

@@ -1,11 +1,11 @@
 """The rollouts of a run: a file per step, and an index of one line per file, by which a resume knows them.
 
     RUN/rollouts/step-000012.parquet      see rollout_files.py
-    RUN/rollouts/_index.jsonl             {"step":12,"bytes":81230,"tail_sha256":"..."}: what the file should be
+    RUN/rollouts/.index.jsonl             {"step":12,"bytes":81230,"tail_sha256":"..."}: what the file should be
 
 A checkpoint marks the end of the index alone. A resume compares the files listed before that mark by their size, and
-the newest by what it ends with, which no two files have in common; it opens no other. This module imports no torch,
-and pyarrow only to write.
+the newest by what it ends with, which no two files have in common; it opens no other. What begins with a dot is no
+data: whoever reads the folder passes over it. This module imports no torch, and pyarrow only to write.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from winnow.state.rollout_files import ROLLOUTS, files_by_step, path_of, write
 if TYPE_CHECKING:
     from winnow.state.rollout_columns import Row
 
-INDEX = f"{ROLLOUTS}/_index.jsonl"
+INDEX = f"{ROLLOUTS}/.index.jsonl"
 Kept = Literal["all", "kept", "none"]
 
 

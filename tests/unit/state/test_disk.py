@@ -28,7 +28,7 @@ def obstacle(path: Path, what: str) -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
-@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/_index.jsonl", "rollouts/step-000003.parquet"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/.index.jsonl", "rollouts/step-000003.parquet"])
 def test_a_log_that_is_no_file_is_named_and_never_waited_for(tmp_path, name, what):
     (tmp_path / "rollouts").mkdir()
     obstacle(tmp_path / name, what)

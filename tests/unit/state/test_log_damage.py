@@ -1,4 +1,4 @@
-"""Logs that were cut, edited or invented: `show`, `plot` and `export` name the line or file, and print nothing that acts."""
+"""Logs that were cut, edited or invented: `show`, `plot` and `export` name line or file, and say nothing that acts."""
 
 from __future__ import annotations
 

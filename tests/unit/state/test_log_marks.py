@@ -47,7 +47,7 @@ def test_both_logs_are_on_the_disk_before_the_checkpoint_has_its_name(smallest, 
     result = winnow.train(**smallest(steps=1))
 
     published = events.index(("rename", "step-000001"))
-    for name in ("step-000000.parquet", "_index.jsonl", "metrics.jsonl"):
+    for name in ("step-000000.parquet", ".index.jsonl", "metrics.jsonl"):
         assert ("sync", name) in events[:published]
     assert ("sync", "rollouts") in events[:published]
     assert ("sync", "run") in events[:published]  # their names, and the name of the folder of checkpoints

@@ -137,6 +137,45 @@ def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
     assert {row["count"] for row in rows} == {5}
 
 
+def test_where_only_kept_rollouts_are_logged_the_others_have_their_numbers(tmp_path):
+    g = group(advantages=np.array([1 / 3, -1 / 3, 0.0, 0.0]), keep=[True, True, False, False])
+    Logbook(tmp_path / "all", seed=0).write(0, {}, [g], [])
+    Logbook(tmp_path / "kept", seed=0, rollouts="kept").write(0, {}, [g], [])
+
+    whole, bare = (list(read_rows(tmp_path / name)) for name in ("all", "kept"))
+
+    per_token = ("text", "tokens", "logprobs", "trainable")
+    for kept, a, b in zip(g.keep, whole, bare, strict=True):
+        assert [b[name] is None for name in per_token] == ([False, False, False, True] if kept else [True] * 4)
+        left_out = () if kept else per_token
+        assert repr({k: v for k, v in a.items() if k not in left_out}) == repr(
+            {k: v for k, v in b.items() if k not in left_out}
+        )
+    with pytest.raises(DataError, match=r"step 0, prompt 'a': cannot be rebuilt .*log\.rollouts = \"kept\""):
+        list(read_rollouts(tmp_path / "kept"))
+
+
+def test_a_share_of_the_steps_or_none_is_logged_and_every_step_s_metrics(tmp_path):
+    for name, keys in {"every": {"every": 3}, "none": {"rollouts": "none"}}.items():
+        log = Logbook(tmp_path / name, seed=0, **keys)
+        (tmp_path / name).mkdir()
+        for step in range(7):
+            log.write(step, {"reward/mean": 0.5}, [group()], [])
+        assert len(read_metrics(tmp_path / name)) == 7
+    assert list(files_by_step(tmp_path / "every" / "rollouts")) == [0, 3, 6]
+    assert [p.name for p in (tmp_path / "none").iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_is_logged_may_change_at_a_resume(tmp_path):
+    for step, rollouts in enumerate(("all", "none", "kept")):
+        log = Logbook(tmp_path, seed=0, rollouts=rollouts)
+        log.truncate_from(step)
+        log.write(step, {"reward/mean": 0.5}, [group()], [])
+    assert logged_steps(tmp_path) == ([0, 1, 2], [0, 2])
+    marks = log.sync(3)
+    Logbook(tmp_path, seed=0, marks=marks).check()
+
+
 def test_a_row_stands_alone(tmp_path):
     original = group()
     Logbook(tmp_path, seed=0).write(0, {}, [original], [])
@@ -228,7 +267,7 @@ def test_resuming_forgets_the_step_and_everything_after(tmp_path):
 
 def test_a_torn_last_line_is_skipped_by_readers_and_cut_on_resume(tmp_path):
     log = three_steps(tmp_path)
-    for name in ("metrics.jsonl", "rollouts/_index.jsonl"):
+    for name in ("metrics.jsonl", "rollouts/.index.jsonl"):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[:-20])
     (tmp_path / "rollouts" / ".step-000003.parquet.draft").write_bytes(b"PAR1 half")
