@@ -24,9 +24,8 @@ that what is alike in them stands together; tokens are plain, in which zstd find
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -66,12 +65,11 @@ PARQUET: dict[str, Any] = {  # how they are written
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class Row(NamedTuple):
     """What one row is made of."""
 
     prompt: Prompt
-    count: int
+    of: int  # so many rollouts
     rollout: Rollout
     outcome: Outcome
     keep: bool
@@ -97,7 +95,6 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
     bare = np.array([only_kept and not row.keep for row in rows], dtype=np.bool_)
     per_token = np.array([isinstance(row.advantage, np.ndarray) for row in rows], dtype=np.bool_)
     masks = np.array([r.trainable is None for r in rollouts], dtype=np.bool_)
-    lengths = np.array([len(r.tokens) for r in rollouts], dtype=np.int64)
     columns: dict[str, Any] = {
         "step": np.full(len(rows), step),
         "seed": np.full(len(rows), seed),
@@ -105,9 +102,9 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         "index": [r.index for r in rollouts],
         "text": [None if hidden else r.text for r, hidden in zip(rollouts, bare, strict=True)],
         "tokens": _lists([r.tokens for r in rollouts], np.int32, bare),
-        "logprobs": _lists([_stored(row) for row in rows], np.float32, bare),
+        "logprobs": _logprobs(rows, bare),
         "trainable": _lists([() if r.trainable is None else r.trainable for r in rollouts], np.bool_, bare | masks),
-        "length": lengths,
+        "length": [len(r.tokens) for r in rollouts],
         "finish": [r.finish for r in rollouts],
         "version": [r.version for r in rollouts],
         **_of_outcomes([row.outcome for row in rows]),
@@ -121,8 +118,7 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         ),
         "weight": [None if row.weight is None else float(row.weight) for row in rows],
     }
-    columns["surrogates"] = _take_surrogates(columns)
-    return pa.table([_array(columns[field.name], field) for field in SCHEMA], schema=SCHEMA)
+    return pa.table(list(_arrays(columns, len(rows))), schema=SCHEMA)
 
 
 def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
@@ -135,11 +131,11 @@ def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "prompt_id": [prompt.id for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],
-        "prompt_tokens": _lists([prompt.tokens for prompt in prompts], np.int32, None),
+        "prompt_tokens": _lists([prompt.tokens for prompt in prompts], np.int32),
         "answer": [encoded[id(prompt)][0] for prompt in prompts],
         "task": [prompt.task for prompt in prompts],
         "meta": [encoded[id(prompt)][1] for prompt in prompts],
-        "count": [row.count for row in rows],
+        "count": [row.of for row in rows],
     }
 
 
@@ -168,48 +164,56 @@ def _reason(row: Row) -> str:
     return "zero advantage" if silent else "not scheduled"
 
 
-def _stored(row: Row) -> FloatArray:
-    """[L] log-probs; of a rollout that is not kept rounded to float16, within its range."""
-    logprobs = row.rollout.logprobs
-    if row.keep:
-        return logprobs
-    most = float(np.finfo(np.float16).max)
-    return np.where(np.isfinite(logprobs), np.clip(logprobs, -most, most), logprobs).astype(np.float16)
+def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
+    """[L] of each row, in float32; of a rollout that is not kept rounded to float16, within its range."""
+    lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
+    flat, offsets = _flat(lists, np.float32)
+    rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
+    most = np.finfo(np.float16).max
+    some = flat[rounded]
+    flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
+    return _list_array(flat, offsets, bare)
 
 
-def _lists(lists: Sequence[Any], kind: Any, absent: BoolArray | None) -> pa.Array:
-    """One list per row, from flat numbers; null where `absent`."""
-    if absent is not None:
+def _lists(lists: Sequence[Any], kind: Any, absent: BoolArray | None = None) -> pa.Array:
+    """One list per row; null where `absent`."""
+    if absent is not None and absent.all():
+        return pa.nulls(len(lists), _each(pa.from_numpy_dtype(kind)))
+    if absent is not None and absent.any():
         lists = [() if gone else numbers for numbers, gone in zip(lists, absent, strict=True)]
+    return _list_array(*_flat(lists, kind), absent)
+
+
+def _flat(lists: Sequence[Any], kind: Any) -> tuple[Any, Any]:
+    """All numbers in a row, and where each list begins and the last one ends."""
     offsets = np.zeros(len(lists) + 1, dtype=np.int32)
     np.cumsum([len(numbers) for numbers in lists], out=offsets[1:])
-    filled = [numbers for numbers in lists if len(numbers)]
-    flat = np.concatenate(filled, dtype=kind, casting="unsafe") if filled else np.zeros(0, kind)
+    if not offsets[-1]:
+        return np.zeros(0, kind), offsets
+    return np.concatenate(lists, dtype=kind, casting="unsafe"), offsets
+
+
+def _list_array(flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
     mask = None if absent is None or not absent.any() else pa.array(absent)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), mask=mask)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(flat), _each(pa.from_numpy_dtype(flat.dtype)), mask=mask
+    )
 
 
-def _take_surrogates(columns: dict[str, Any]) -> list[str | None]:
-    """Replace texts that hold lone surrogates, which UTF-8 cannot encode; what they were goes into their row's JSON."""
-    found: list[dict[str, str]] = [{} for _ in columns["prompt_id"]]
-    for name in TEXTS:
-        if _encodes(columns[name]):
-            continue
-        for place, text in enumerate(columns[name]):
-            if text is not None and not _encodes([text]):
-                found[place][name] = text
-                columns[name][place] = text.encode("utf-8", "replace").decode()
-    return [json.dumps(texts) if texts else None for texts in found]
-
-
-def _encodes(texts: Iterable[str | None]) -> bool:
-    try:
-        "".join(filter(None, texts)).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _array(values: Any, field: pa.Field) -> pa.Array:
-    array = values if isinstance(values, pa.Array) else pa.array(values, type=field.type)
-    return array if array.type == field.type else array.cast(field.type)
+def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
+    """In the schema's order. Of texts that hold lone surrogates, which UTF-8 cannot encode, the row's JSON in the last
+    column says what they were.
+    """
+    found: list[dict[str, str]] = [{} for _ in range(rows)]
+    for field in list(SCHEMA)[:-1]:
+        values = columns[field.name]
+        try:
+            array = values if isinstance(values, pa.Array) else pa.array(values, type=field.type)
+        except UnicodeEncodeError:
+            clean = [None if text is None else text.encode("utf-8", "replace").decode() for text in values]
+            for place, text in enumerate(values):
+                if text != clean[place]:
+                    found[place][field.name] = text
+            array = pa.array(clean, type=field.type)
+        yield array
+    yield pa.array([json.dumps(texts) if texts else None for texts in found], type=pa.string())
