@@ -42,6 +42,7 @@ import torch
 
 import winnow
 from winnow.config_file import validate
+from winnow.state.logbook import read_rows
 from winnow.testing import tiny
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
@@ -311,19 +312,24 @@ def what_is_left(run: Path) -> dict[str, str]:
         for path in sorted(final.rglob("*"))
         if path.is_file() and path != final / "manifest.json"  # it says how long the logs are, clock and all
     }
-    logs = {name: hashlib.sha256(rows(run / name)).hexdigest() for name in ("metrics.jsonl", "rollouts.jsonl")}
+    logs = {name: hashlib.sha256(rows(run / name)).hexdigest() for name in ("metrics.jsonl", "rollouts")}
     return {**files, **logs, "folder": " ".join(sorted(path.name for path in final.parent.iterdir()))}
 
 
 def rows(log: Path) -> bytes:
     """The rows of a log, in order, without what differs between any two runs."""
+    if log.name == "rollouts":
+        kept = ({name: value for name, value in row.items() if name != "seconds"} for row in read_rows(log))
+        return "\n".join(json.dumps(row, default=_listed) for row in kept).encode()
     out = []
     for line in log.read_bytes().splitlines():
         row = {key: value for key, value in json.loads(line).items() if not key.startswith(CLOCK)}
-        if "outcome" in row:
-            row["outcome"] = {key: value for key, value in row["outcome"].items() if key != "seconds"}
         out.append(json.dumps(row, sort_keys=True))
     return "\n".join(out).encode()
+
+
+def _listed(array: Any) -> Any:
+    return array.tolist()
 
 
 def trial(

@@ -33,6 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import frame
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -44,7 +47,7 @@ RENAMED_KEYS = {  # as the variants below have it: as a tree has it in which the
 }
 RENAMED_VALUES = {"model.gradient_checkpointing=full": ("selective", "true")}  # the word, and the older tree's value
 RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # the beginning of a name: what takes its place, in rows of any tree
-CLOCK = ("seconds/", "memory/", "eval/seconds", "outcome.seconds")  # beginnings of what no two runs share
+CLOCK = ("seconds", "memory/", "eval/seconds")  # beginnings of what no two runs share
 
 COMMON = (
     *("steps=4", "device=cpu", "threads=1", "rollout.prompts_per_step=8", "evaluate.every=2", "evaluate.problems=16"),
@@ -310,10 +313,36 @@ def _facts(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.glob("checkpoints/*/trainer.json")):
         state = json.loads(path.read_text(encoding="utf-8"))["state"]
         facts |= {f"{path.relative_to(folder)}: {name}": value for name, value in _flat(state)}
-    for log in ("metrics.jsonl", "rollouts.jsonl"):
-        for number, line in enumerate((folder / log).read_bytes().splitlines(), start=1):
-            facts |= {f"{log}: line {number}: {_renamed(name)}": value for name, value in _flat(json.loads(line))}
+    for number, line in enumerate((folder / "metrics.jsonl").read_bytes().splitlines(), start=1):
+        facts |= {f"metrics.jsonl: line {number}: {_renamed(name)}": value for name, value in _flat(json.loads(line))}
+    for number, row in enumerate(_rollouts(folder), start=1):
+        facts |= {f"rollouts: row {number}: {name}": value for name, value in _flat(row)}
     return facts
+
+
+def _rollouts(folder: Path) -> Iterator[dict[str, Any]]:
+    """The rows of the files that a tree writes, or of the lines that an older one wrote, as such files would have them:
+    the same columns, lists for null, and log-probs in as many bits.
+    """
+    if (folder / "rollouts").is_dir():
+        for file in sorted((folder / "rollouts").glob("step-*.parquet")):
+            for row in pq.read_table(file).drop_columns(["length", "surrogates"]).to_pylist():
+                yield row | ({"reward": None} if row["kind"] == "failed" else {})  # NaN is unlike itself
+        return
+    for line in (folder / "rollouts.jsonl").read_bytes().splitlines():
+        row = json.loads(line)
+        outcome, advantage = row.pop("outcome"), row["advantage"]
+        several = isinstance(advantage, list)
+        precise = np.float32 if row["keep"] else np.float16
+        logprobs = np.array(row["logprobs"]).astype(precise).astype(np.float64).tolist()
+        texts = {name: orjson.dumps(value).decode() for name, value in _jsons(row, outcome).items()}
+        row |= {"logprobs": logprobs, "advantage": None if several else advantage}
+        row |= {"advantages": advantage if several else None, "extracted": outcome.pop("answer")}
+        yield row | outcome | texts
+
+
+def _jsons(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+    return {"answer": row["answer"], "meta": row["meta"], "parts": outcome["parts"]}
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -84,10 +85,10 @@ class Row:
 
 def rows_of(rollouts: list[Config], config: Config) -> list[Row]:
     """One prompt's rollouts, as logged -> the kept ones with their advantages. No verdict, no lesson."""
-    rollouts = [r for r in rollouts if r["outcome"]["kind"] != "failed"]
+    rollouts = [r for r in rollouts if r["kind"] != "failed"]
     if not rollouts:
         return []
-    rewards = [r["outcome"]["reward"] for r in rollouts]
+    rewards = [r["reward"] for r in rollouts]
     ties = [uniform(config["seed"], "select", r["step"], f"{r['prompt_id']}#{r['index']}") for r in rollouts]
     share = config["select"][0].get("keep_per_prompt", 4)  # a count, or a share of the rollouts
     count = share if isinstance(share, int) else max(1, round(share * len(rollouts)))
@@ -239,9 +240,10 @@ def read_config(run: Path) -> Config:
 
 def read_steps(run: Path) -> Iterator[tuple[int, list[list[Config]]]]:
     """Every step's rollouts, prompt by prompt."""
-    with (run / "rollouts.jsonl").open() as file:
-        for step, rows in itertools.groupby(map(json.loads, file), key=lambda row: row["step"]):
-            yield step, [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["prompt_id"])]
+    columns = ["step", "prompt_id", "index", "prompt_tokens", "tokens", "kind", "reward"]
+    for file in sorted((run / "rollouts").glob("step-*.parquet")):
+        rows = pq.read_table(file, columns=columns).to_pylist()
+        yield rows[0]["step"], [list(of_one) for _, of_one in itertools.groupby(rows, key=lambda row: row["prompt_id"])]
 
 
 def distance(ours: Tensors, theirs: Tensors) -> float:

@@ -177,7 +177,7 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its rollouts.jsonl.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a file of its rollouts.")],
     step: Annotated[int | None, typer.Option(min=0, help="Default: the last; all with --failed or --prompt.")] = None,
     worst: Annotated[int | None, typer.Option(min=1, help="The prompts with the lowest mean reward.")] = None,
     best: Annotated[int | None, typer.Option(min=1, help="The prompts with the highest mean reward.")] = None,
@@ -189,14 +189,12 @@ def show(
     """Read a run's rollouts: text, verdict, reward, advantage, and whether it was trained on."""
     from winnow.report.show import Choice
     from winnow.report.show import show as blocks
-    from winnow.state.logbook import ROLLOUTS
 
     if worst is not None and best is not None:
         raise typer.BadParameter("choose one of --worst and --best")
     choice = Choice(step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full)
     for block in blocks(run, choice):
         typer.echo(block)
-    _note_cut_rows(run, ROLLOUTS)
 
 
 @app.command()
@@ -207,10 +205,10 @@ def plot(
 ) -> None:
     """Draw a run in four panels, and sum it up in text."""
     from winnow.report.summary import summary
-    from winnow.state.logbook import METRICS, read_metrics
+    from winnow.state.logbook import read_metrics
 
     rows = read_metrics(run)
-    _note_cut_rows(run, METRICS)
+    _note_cut_row(run)
     typer.echo(summary(rows))
     if not summary_only:
         from winnow.report.heading import heading
@@ -231,12 +229,12 @@ def export(
     """Rewrite a run's metrics for other programs; without an option, say what there is to write."""
     from winnow.commands.output import check_new
     from winnow.report.training_history import described, training_history
-    from winnow.state.logbook import METRICS, read_metrics
+    from winnow.state.logbook import read_metrics
 
     if output is not None:
         check_new(output)
     entries = training_history(read_metrics(run))
-    _note_cut_rows(run, METRICS)
+    _note_cut_row(run)
     if not history:
         typer.echo(described(entries), err=True)
         raise typer.Exit(BAD_INPUT)
@@ -247,12 +245,13 @@ def export(
         output.write_text(text + "\n", encoding="utf-8")
 
 
-def _note_cut_rows(run: Path, log: str) -> None:
-    """Say that the last row of a log that was read is left out, where it is cut."""
+def _note_cut_row(run: Path) -> None:
+    """Say that the last row of a run's metrics is left out, where it is cut."""
     from winnow.report.text import safe
-    from winnow.state.logbook import ends_cut
+    from winnow.state.log_lines import ends_cut
+    from winnow.state.logbook import METRICS
 
-    path = run / log if run.is_dir() else run
+    path = run / METRICS if run.is_dir() else run
     if ends_cut(path):
         typer.echo(
             safe(f"note: the last row of {path} is cut and left out: it is still being written, or never was"), err=True
@@ -274,7 +273,9 @@ def fetch(
 
 @app.command()
 def score(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Saved responses as JSON lines, or a run folder.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Saved responses as JSON lines; a run folder, or a file of rollouts.")
+    ],
     reward: Annotated[str, typer.Option(help="By name, or file.py:function.")],
     sets: Sets = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that judge; 0: none but this one.")] = 1,
@@ -291,7 +292,8 @@ def score(
         check_new(output)
     rows = []
     with verifiers_for(config, Path.cwd()) as verifiers:
-        for row in watched(scored(file, verifiers), count_rows(file)):
+        there = count_rows(file)
+        for row in watched(scored(file, verifiers), there):
             rows.append(row)
             if output is None:
                 typer.echo(describe(row))
@@ -299,6 +301,8 @@ def score(
         output.write_bytes(b"".join(encode(row.row()) + b"\n" for row in rows))
     for line in summary(rows):
         typer.echo(line)
+    if len(rows) < there:
+        typer.echo(f"{there - len(rows):,} rollouts were logged without their text, and are left out")
 
 
 @app.command()

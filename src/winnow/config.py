@@ -295,8 +295,15 @@ class VerifySection(Section):
     """The run ends when more of the last verdicts than this share are failures."""
 
 
+class LogSection(Section):
+    rollouts: Literal["all", "kept", "none"] = "all"
+    """Which are written down with text, tokens and log-probs; "kept": of the others only their numbers."""
+    every: Positive = 1
+    """Steps between those whose rollouts are written down; their metrics always are."""
+
+
 class Config(Section):
-    seed: int = 0
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
     """Of every random number of the run."""
     steps: Positive = 100
     """Training steps of the run, and the length of the learning rate's schedule."""
@@ -335,6 +342,7 @@ class Config(Section):
     evaluate: EvaluateSection = EvaluateSection()
     checkpoint: CheckpointSection = CheckpointSection()
     verify: VerifySection = VerifySection()
+    log: LogSection = LogSection()
 
     @pydantic.model_validator(mode="before")
     @classmethod

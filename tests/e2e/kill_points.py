@@ -140,7 +140,9 @@ PHASES = [
     phase("second update taken", "learner.learner:Learner.step", call=2, after=True),
     phase("weights handed over", "learner.learner:Learner.weights", after=True),
     phase("metrics described", "training.step:describe", after=True),
-    phase("rollouts logged, metrics not", "state.logbook:_append", of="rollouts.jsonl", after=True),
+    phase("rollouts half written", "state.rollout_files:mark_of"),
+    phase("rollouts written, not listed", "state.rollout_log:write", after=True),
+    phase("rollouts logged, metrics not", "state.log_lines:append", of=".index.jsonl", after=True),
     phase("metrics logged", "state.logbook:Logbook.write", after=True),
 ]
 
@@ -167,12 +169,13 @@ FAILING_WRITES = [
     written("no rename", "checkpoint:_publish"),
     written("last moments", "checkpoint:write_tensors", landmark="step-000003"),
     written("last manifest", "checkpoint:write_manifest", landmark="step-000003"),
-    written("log not synced", "logbook:synced_mark", since="training.fit:begin_save", landmark="2"),
+    written("log not synced", "log_lines:synced_mark", since="training.fit:begin_save", landmark="2"),
 ]
 FAILING_PHASES = [
     *(point for point in PHASES if point.name.endswith(("begun", "reset", "sampled", "whole", "updates", "over"))),
-    phase("rollouts not logged", "state.logbook:write_all"),
-    phase("metrics not logged", "state.logbook:write_all", call=2),
+    phase("rollouts not logged", "state.rollout_log:write"),
+    phase("rollouts not listed", "state.log_lines:write_all"),
+    phase("metrics not logged", "state.log_lines:write_all", call=2),
 ]
 
 

@@ -100,7 +100,7 @@ def assert_same_checkpoints(one, other, count):
         files = [f.relative_to(folder) for f in folder.rglob("*") if f.is_file() and f.name != "manifest.json"]
         for name in files:
             assert (folder / name).read_bytes() == (other / "checkpoints" / folder.name / name).read_bytes(), name
-    for log in ("metrics.jsonl", "rollouts.jsonl"):
+    for log in ("metrics.jsonl", "rollouts"):
         assert rows(one / log) == rows(other / log)
 
 

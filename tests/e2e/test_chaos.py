@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from synthetic_run import RIGHT, WRONG, group
+from winnow.state.logbook import Logbook
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -30,8 +34,9 @@ def write(run, *, weights=b"1", reward=0.5, seconds=1.0, length=9):
     final.mkdir(parents=True)
     (final / "model.safetensors").write_bytes(weights)
     (final / "manifest.json").write_text(str(length))
+    right = dataclasses.replace(RIGHT, reward=reward, seconds=seconds)
+    Logbook(run, seed=0).write(0, {}, [group("toy", (right, WRONG))], [])
     (run / "metrics.jsonl").write_text(f'{{"step":0,"reward/mean":0.5,"seconds/step":{seconds}}}\n')
-    (run / "rollouts.jsonl").write_text(f'{{"step":0,"outcome":{{"reward":{reward},"seconds":{seconds}}}}}\n')
     return chaos.what_is_left(run)
 
 
@@ -41,7 +46,7 @@ def write(run, *, weights=b"1", reward=0.5, seconds=1.0, length=9):
         ({}, []),
         ({"seconds": 2.0, "length": 10}, []),
         ({"weights": b"2"}, ["model.safetensors"]),
-        ({"reward": 1.0}, ["rollouts.jsonl"]),
+        ({"reward": 1.0}, ["rollouts"]),
     ],
 )
 def test_only_what_the_clock_said_may_differ(tmp_path, change, differs):

@@ -38,5 +38,5 @@ def test_a_run_whose_engine_is_killed_says_so_and_resumes_to_the_same_bits(
     assert resumed.returncode == 0, resumed.stderr
     assert "Exception" not in resumed.stderr
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")  # another process changes no bit either
-    for log in ("metrics.jsonl", "rollouts.jsonl"):
+    for log in ("metrics.jsonl", "rollouts"):
         assert rows(tmp_path / "killed" / log) == rows(tmp_path / "whole" / log), log

@@ -35,7 +35,7 @@ def assert_same(a, b):
     """Two finished runs: parameters, optimizer, state and both logs."""
     for name in FILES:
         assert (a.model / name).read_bytes() == (b.model / name).read_bytes(), name
-    for log in ("metrics.jsonl", "rollouts.jsonl"):
+    for log in ("metrics.jsonl", "rollouts"):
         assert rows(a.folder / log) == rows(b.folder / log), log
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
-import numpy as np
 import pytest
 
 import winnow
 from winnow.records import StepReport
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.logbook import read_metrics, read_rollouts, read_rows
 
 
 class BrokeOff(BaseException):
@@ -106,6 +103,5 @@ def test_a_run_that_broke_off_resumes_to_the_same_files(smallest, tmp_path):
 
 
 def _logged(folder):
-    """(step, prompt, index, reward) of every row, in the order of the file."""
-    rows = map(json.loads, (folder / "rollouts.jsonl").read_bytes().splitlines())
-    return [(row["step"], row["prompt_id"], row["index"], np.float64(row["outcome"]["reward"])) for row in rows]
+    """(step, prompt, index, reward) of every row, in the order of the log."""
+    return [(row["step"], row["prompt_id"], row["index"], row["reward"]) for row in read_rows(folder)]

@@ -126,4 +126,4 @@ def test_it_imports_nothing_of_winnow():
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     packages = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
-    assert packages == {"numpy", "torch", "transformers", "safetensors"}
+    assert packages == {"numpy", "pyarrow", "torch", "transformers", "safetensors"}

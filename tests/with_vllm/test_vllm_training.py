@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from winnow.state.logbook import read_rows
 
 TOLERANCE = 1e-3
 
@@ -69,5 +70,4 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(train, tmp_path):
 
 def rollouts(run: Path) -> list[Any]:
     """What was sampled, in order."""
-    lines = (run / "rollouts.jsonl").read_bytes().splitlines()
-    return [json.loads(line)["text"] for line in lines if "text" in json.loads(line)]
+    return [row["text"] for row in read_rows(run, columns=["text"])]

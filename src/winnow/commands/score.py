@@ -20,7 +20,8 @@ from winnow.records import Kind, Outcome, Prompt, Rollout
 from winnow.report.text import one_line, percent, safe, shorten
 from winnow.rewards.compose import make_reward
 from winnow.state.log_rows import prompt_of, rollout_of
-from winnow.state.logbook import ROLLOUTS
+from winnow.state.logbook import read_rows
+from winnow.state.rollout_files import SUFFIX, count, files_of
 from winnow.verify import Verifiers
 
 TEXT = ("text", "response", "completion", "output")
@@ -32,7 +33,7 @@ QUESTION = ("prompt", "question", "problem")
 class Scored:
     """One row with its verdict."""
 
-    line: int  # 1-based
+    line: int  # 1-based; of a run, the number of the rollout
     id: str
     outcome: Outcome
     was: Kind | None  # what the row itself says the outcome was
@@ -73,13 +74,13 @@ def verifiers_for(config: Config, base: Path) -> Verifiers:
 def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
     """Every row of a file (or of a run folder's rollouts), in order.
 
-    A row is a rollout as a run logs it, or an object with a response (`text`, `response`, `completion` or `output`) and
-    a gold (`answer`, `gold` or `solution`), and if it likes a question, an `id` and a table `meta`.
-    Raises DataError, with the line, for anything else.
+    A row is a rollout as a run logs it (one without its text is left out), or in JSON lines an object with a response
+    (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`), and if it likes a
+    question, an `id` and a table `meta`. Raises DataError, with the line, for anything else.
     """
-    path = path / ROLLOUTS if path.is_dir() else path
     waiting: deque[tuple[int, str, Kind | None]] = deque()
-    for outcome in verifiers.stream(_tasks(path, waiting)):
+    tasks = _logged(path, waiting) if _is_log(path) else _tasks(path, waiting)
+    for outcome in verifiers.stream(tasks):
         line, name, was = waiting.popleft()
         yield Scored(line=line, id=name, outcome=outcome, was=was)
 
@@ -100,8 +101,8 @@ def reason(outcome: Outcome) -> str:
 
 
 def count_rows(path: Path) -> int:
-    """The lines that are not blank, for a progress bar. Raises DataError for a file that cannot be read."""
-    return sum(1 for _ in _lines(path / ROLLOUTS if path.is_dir() else path))
+    """The rollouts of a run, or the lines that are not blank. Raises DataError for a file that cannot be read."""
+    return sum(map(count, files_of(path))) if _is_log(path) else sum(1 for _ in _lines(path))
 
 
 def describe(scored: Scored) -> str:
@@ -130,11 +131,22 @@ def summary(rows: Iterable[Scored]) -> list[str]:
     return lines
 
 
+def _is_log(path: Path) -> bool:
+    return path.is_dir() or path.suffix == SUFFIX
+
+
+def _logged(path: Path, waiting: deque[tuple[int, str, Kind | None]]) -> Iterator[tuple[Prompt, Rollout]]:
+    for number, row in enumerate(read_rows(path), start=1):
+        if row["text"] is not None:
+            waiting.append((number, row["prompt_id"], row["kind"]))
+            yield prompt_of(row), rollout_of(row)
+
+
 def _tasks(path: Path, waiting: deque[tuple[int, str, Kind | None]]) -> Iterator[tuple[Prompt, Rollout]]:
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         row = _object(line, where)
-        prompt, rollout = _logged(row, where) if "prompt_id" in row else _plain(row, number, where)
+        prompt, rollout = _plain(row, number, where)
         outcome = row.get("outcome")
         waiting.append((number, prompt.id, outcome.get("kind") if isinstance(outcome, dict) else None))
         yield prompt, rollout
@@ -156,13 +168,6 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f"{where}: a row is a JSON object, found {type(row).__name__}")
     return row
-
-
-def _logged(row: Mapping[str, Any], where: str) -> tuple[Prompt, Rollout]:
-    try:
-        return prompt_of(row), rollout_of(row)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{where}: not a rollout as a run logs it ({error!r}); repair or delete the line") from error
 
 
 def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rollout]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,13 +42,13 @@ class OpenRun:
         """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`."""
         return _columns(read_metrics(self.path), missing=float("nan"))
 
-    def rollouts(self, step: int | None = None) -> Columns:
-        """field -> [rollouts] of one step or of all, in the log's order; outcomes as "outcome/reward" and so on.
+    def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
+        """column -> [rollouts] of one step or of all, in the log's order; these columns, or all.
 
-        Numbers and truth values are arrays of their own kind with NaN for none; texts, token lists and whatever else
-        differs from row to row are arrays of objects.
+        Numbers and truth values are arrays of their own kind with NaN for none; texts, arrays of tokens and whatever
+        else differs from row to row are arrays of objects.
         """
-        return _columns(map(_flat, read_rows(self.path, step)), missing=None)
+        return _columns(read_rows(self.path, step, columns), missing=None)
 
     def frame(self, what: Literal["metrics", "rollouts"] = "metrics", step: int | None = None) -> Any:
         """The same as a pandas DataFrame. Raises ConfigError where pandas is not installed."""
@@ -66,12 +66,6 @@ def opened(path: Path) -> OpenRun:
     return run
 
 
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    outcome = row.get("outcome")
-    own = {f"outcome/{name}": value for name, value in outcome.items()} if isinstance(outcome, Mapping) else {}
-    return {**{name: value for name, value in row.items() if name != "outcome"}, **own}
-
-
 def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
     rows = list(rows)
     names = dict.fromkeys(name for row in rows for name in row)
@@ -81,7 +75,7 @@ def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
 def _array(values: list[Any]) -> NDArray[Any]:
     """[rows] of numbers or of truth values where all are; null is NaN among numbers. Else of objects, one per row."""
     kinds = {type(value) for value in values if value is not None}
-    if None not in values and kinds in ({int}, {bool}):
+    if kinds in ({int}, {bool}) and all(value is not None for value in values):
         return np.array(values)
     if kinds and kinds <= {int, float}:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

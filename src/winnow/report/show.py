@@ -1,22 +1,31 @@
-"""Reading a run's rollouts: what was asked, what was answered, what it earned, and whether it was trained on."""
+"""Reading a run's rollouts: what was asked, what was answered, what it earned, and whether it was trained on.
+
+Of each file only what a choice is made by is read first, then the texts of the prompts that are shown.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from winnow.errors import DataError
-from winnow.records import Outcome
 from winnow.report.text import one_line, quoted
-from winnow.state.log_rows import LoggedGroup
-from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.state.rollout_files import StepFile, files_of
 
 QUESTION = 400
 TEXT = 600
+CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
+SHOWN = (
+    *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "advantage",
+    "advantages", "weight",
+)  # fmt: skip
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,94 +41,110 @@ class Choice:
     full: bool = False  # whole texts
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rollouts of a prompt in a step, and where they are."""
+
+    file: StepFile
+    first: int  # row of the file
+    rows: list[dict[str, Any]]  # with what a choice is made by
+
+    @property
+    def mean_reward(self) -> float:
+        """Over the verified ones; NaN where there are none."""
+        rewards = [row["reward"] for row in self.rows if not math.isnan(row["reward"])]
+        return sum(rewards) / len(rewards) if rewards else math.nan
+
+
 def show(path: Path, choice: Choice) -> Iterator[str]:
-    """One block of text per group of a run folder, or of its rollouts file. Raises DataError for what is not there."""
-    step = choice.step
-    if step is None and not (choice.failed or choice.prompt):
-        step = last_step(path)
+    """One block of text per group of a run folder, or of a file of its rollouts. Raises DataError for what is not
+    there.
+    """
+    if not path.exists():
+        raise DataError(f"cannot read {path}: there is no such file or folder; name a run folder or a file of rollouts")
+    files = files_of(path, choice.step)
+    if choice.step is None and not (choice.failed or choice.prompt):
+        files = files[-1:]
     found = False
-    for logged in _ranked(_asked(path, step, choice), choice):
+    for group in _ranked(_asked(files, choice), choice):
         found = True
-        yield _block(logged, choice)
+        yield _block(group, choice)
     if not found:
-        where = "" if step is None else f" in step {step}"
+        where = "" if choice.step is None else f" in step {choice.step}"
         raise DataError(f"{path} holds no such rollouts{where}; leave out an option, or name another step")
 
 
-def last_step(path: Path) -> int:
-    """The newest step whose rollouts are complete. Raises DataError when there is none."""
-    if not path.exists():
-        raise DataError(f"cannot read {path}: there is no such file or folder; name a run folder or its rollouts.jsonl")
-    folder = path if path.is_dir() else path.parent
-    steps = [int(row["step"]) for row in read_metrics(folder) if "budget/rollouts" in row]
-    if not steps:
-        raise DataError(f"{folder} has not finished a step yet")
-    return steps[-1]
+def _asked(files: Iterable[Path], choice: Choice) -> Iterator[_Group]:
+    for path in files:
+        for group in _groups(StepFile(path)):
+            row = group.rows[0]
+            right_step = choice.step is None or row["step"] == choice.step
+            if right_step and row["prompt_id"].startswith(choice.prompt or "") and _places(group, choice):
+                yield group
 
 
-def _asked(path: Path, step: int | None, choice: Choice) -> Iterator[LoggedGroup]:
-    for logged in read_rollouts(path, step):
-        if logged.group.prompt.id.startswith(choice.prompt or "") and _places(logged, choice):
-            yield logged
+def _groups(file: StepFile) -> Iterator[_Group]:
+    """The groups of a file, whose rows follow each other."""
+    rows = itertools.chain.from_iterable(file.rows(first, end, CHOSEN_BY) for first, end in file.parts)
+    first = 0
+    for _, same in itertools.groupby(list(rows), key=lambda row: (row["step"], row["prompt_id"])):
+        group = _Group(file, first, list(same))
+        yield group
+        first += len(group.rows)
 
 
-def _ranked(groups: Iterable[LoggedGroup], choice: Choice) -> Iterable[LoggedGroup]:
+def _ranked(groups: Iterable[_Group], choice: Choice) -> Iterable[_Group]:
     """Only the worst or best where asked for; a group without any verdict is neither."""
     if choice.worst is None and choice.best is None:
         return groups
-    judged = (logged for logged in groups if logged.group.valid.any())
-    pick: Callable[..., list[LoggedGroup]] = heapq.nsmallest if choice.worst is not None else heapq.nlargest
-    return pick(choice.worst or choice.best or 0, judged, key=_mean_reward)
+    judged = (group for group in groups if not math.isnan(group.mean_reward))
+    pick: Callable[..., list[_Group]] = heapq.nsmallest if choice.worst is not None else heapq.nlargest
+    return pick(choice.worst or choice.best or 0, judged, key=lambda group: group.mean_reward)
 
 
-def _mean_reward(logged: LoggedGroup) -> float:
-    return float(np.nanmean(logged.group.rewards))
-
-
-def _places(logged: LoggedGroup, choice: Choice) -> list[int]:
-    outcomes = logged.group.outcomes or ()
+def _places(group: _Group, choice: Choice) -> list[int]:
     return [
         place
-        for place, (outcome, reason) in enumerate(zip(outcomes, logged.reasons, strict=True))
-        if (outcome.failed or not choice.failed) and (reason != "kept" or not choice.dropped)
+        for place, row in enumerate(group.rows)
+        if (row["kind"] == "failed" or not choice.failed) and (row["reason"] != "kept" or not choice.dropped)
     ]
 
 
-def _block(logged: LoggedGroup, choice: Choice) -> str:
-    group = logged.group
-    kept, count = logged.reasons.count("kept"), len(group.rollouts)
-    mean = f"{_mean_reward(logged):.3f}" if group.valid.any() else "none"
+def _block(group: _Group, choice: Choice) -> str:
+    kept = sum(row["reason"] == "kept" for row in group.rows)
+    mean = "none" if math.isnan(group.mean_reward) else f"{group.mean_reward:.3f}"
+    rows = group.file.rows(group.first, group.first + len(group.rows), SHOWN)
+    of, prompt = rows[0], one_line(rows[0]["prompt_id"])
     lines = [
-        f"step {logged.step}  {one_line(group.prompt.id)}  trained on {kept} of {count} rollouts  mean reward {mean}",
-        quoted(group.prompt.text, limit=None if choice.full else QUESTION, indent="  "),
-        f"  gold: {one_line(str(group.prompt.answer))}",
+        f"step {of['step']}  {prompt}  trained on {kept} of {len(rows)} rollouts  mean reward {mean}",
+        quoted(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
+        f"  gold: {one_line(str(of['answer']))}",
     ]
-    return "\n".join([*lines, *(_rollout(logged, place, choice) for place in _places(logged, choice)), ""])
+    return "\n".join([*lines, *(_rollout(rows[place], choice) for place in _places(group, choice)), ""])
 
 
-def _rollout(logged: LoggedGroup, place: int, choice: Choice) -> str:
-    group = logged.group
-    assert group.outcomes is not None, "a logged group is filled"
-    assert group.advantages is not None, "a logged group is filled"
-    rollout, outcome = group.rollouts[place], group.outcomes[place]
-    weight = logged.weights[place]
+def _rollout(row: Row, choice: Choice) -> str:
+    per_token = row["advantages"]
+    advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
     numbers = [
-        f"  #{rollout.index} {_verdict(outcome)}",
-        f"advantage {float(np.mean(group.advantages[place])) if len(rollout.tokens) else 0.0:+.3f}",
-        *([] if weight is None else [f"weight {weight:.3g}"]),
-        f"{len(rollout.tokens)} tokens, {_ENDED[rollout.finish]}",
-        one_line(logged.reasons[place]),
+        f"  #{row['index']} {_verdict(row)}",
+        f"advantage {advantage:+.3f}",
+        *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
+        f"{row['length']} tokens, {_ENDED[row['finish']]}",
+        one_line(row["reason"]),
     ]
-    lines = ["  ".join(numbers), quoted(rollout.text, limit=None if choice.full else TEXT, indent="    ")]
-    if outcome.answer is not None:
-        lines.append(f"    answer read: {one_line(outcome.answer)}")
-    if outcome.detail:
-        lines.append(quoted(outcome.detail, limit=None, indent="    "))
+    limit = None if choice.full else TEXT
+    text = "    its text was not logged" if row["text"] is None else quoted(row["text"], limit=limit, indent="    ")
+    lines = ["  ".join(numbers), text]
+    if row["extracted"] is not None:
+        lines.append(f"    answer read: {one_line(row['extracted'])}")
+    if row["detail"]:
+        lines.append(quoted(row["detail"], limit=None, indent="    "))
     return "\n".join(lines)
 
 
 _ENDED = {"stop": "ended", "length": "cut off"}
 
 
-def _verdict(outcome: Outcome) -> str:
-    return f"failed ({outcome.cause})" if outcome.failed else f"{outcome.kind}  reward {outcome.reward:.3f}"
+def _verdict(row: Row) -> str:
+    return f"failed ({row['cause']})" if row["kind"] == "failed" else f"{row['kind']}  reward {row['reward']:.3f}"

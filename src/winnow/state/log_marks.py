@@ -32,6 +32,12 @@ def synced_mark(path: Path, end: int | None = None) -> Mark:
         return Mark(end, _tail(descriptor, end))
 
 
+def mark_of(descriptor: int) -> Mark:
+    """The mark of an open file's present end. Raises OSError."""
+    end = os.fstat(descriptor).st_size
+    return Mark(end, _tail(descriptor, end))
+
+
 def lost(path: Path, mark: Mark) -> str | None:
     """What a log lacks of the rows before its mark, in words; None when it has them all. Raises OSError."""
     if not path.exists():

@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "threads",
     "checkpoint",
     "evaluate",
+    "log",
     "model.gradient_checkpointing",
     "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",

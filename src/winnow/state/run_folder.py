@@ -3,7 +3,7 @@
     runs/arithmetic/
       manifest.json     configuration, versions, threads, platform; what changed at each resume
       metrics.jsonl     one row per step; see logbook.py
-      rollouts.jsonl    one row per rollout; see log_rows.py
+      rollouts/         one file per step; see rollout_log.py
       checkpoints/      step-000010/ ...; see checkpoint.py
       .lock             held with flock while a process writes here
 
@@ -24,12 +24,12 @@ from typing import Any, Self
 from winnow.errors import RunFolderError
 from winnow.state import checkpoint_names
 from winnow.state.disk import check_kind, draft_of, open_file, write_json
-from winnow.state.logbook import METRICS, ROLLOUTS
+from winnow.state.logbook import METRICS
 from winnow.state.manifest import FORMAT, MANIFEST, parse
+from winnow.state.rollout_files import ROLLOUTS, files_by_step
 
 LOCK = ".lock"
 _DONE = b'"budget/rollouts"'  # in the metrics of every step that is done
-_FIRST = b'{"step":0,'  # in every row of the first one
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,11 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 def _begun(path: Path) -> bool:
     """Whether a step is done; an evaluation before the first one, or rollouts of the first one alone, do not count."""
-    metrics, rollouts = logs = (path / METRICS, path / ROLLOUTS)
-    if checkpoint_names.paths(path) or any(log.exists() and not log.is_file() for log in logs):
+    metrics, rollouts = path / METRICS, path / ROLLOUTS
+    strange = (metrics.exists() and not metrics.is_file()) or (rollouts.exists() and not rollouts.is_dir())
+    if checkpoint_names.paths(path) or strange or any(step > 0 for step in files_by_step(rollouts)):
         return True
-    return _any_line(metrics, lambda line: _DONE in line) or _any_line(rollouts, lambda line: _FIRST not in line)
+    return _any_line(metrics, lambda line: _DONE in line)
 
 
 def _any_line(log: Path, is_so: Callable[[bytes], bool]) -> bool:

@@ -104,7 +104,7 @@ def build(
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     plan = plan_devices(members, device, longest_prompt=longest([*train.prompts, *held_out.prompts]))
     plan.check()
-    logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {})
+    logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
     logbook.check(saved.path if saved else None)
     checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     devices = tuple(plan.lines())  # before anything takes what is free

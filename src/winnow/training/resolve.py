@@ -133,7 +133,7 @@ def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
 
 
 def check_installed(members: Members) -> None:
-    """Raise ConfigError where the engine, or a precision, needs a package that is not here."""
+    """Raise ConfigError where the engine, a precision or the log needs a package that is not here."""
     package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
     if package is not None and not is_installed(package):
         what = f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU)" if own else "it"
@@ -150,6 +150,11 @@ def check_installed(members: Members) -> None:
             raise ConfigError(
                 f"{key}: the package 'bitsandbytes' is not installed here; install winnow-rl[bnb], or remove the key"
             )
+    if members.config.log.rollouts != "none" and not is_installed("pyarrow"):
+        raise ConfigError(
+            "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here; pip install pyarrow, "
+            'or write none of them (log.rollouts = "none")'
+        )
 
 
 def is_installed(package: str) -> bool:

@@ -81,7 +81,6 @@ def test_a_line_for_a_person_is_safe_to_print(tmp_path: Path) -> None:
         ('{"answer": "1"}', "line 1: there is no response; name it 'text' or 'response'"),
         ('{"text": "1"}', "line 1: there is no gold; name it 'answer'"),
         ('{"text": 1, "answer": "1"}', "line 1: the response must be text, found int"),
-        ('{"prompt_id": "p"}', "line 1: not a rollout as a run logs it"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, finding: str) -> None:
@@ -100,6 +99,6 @@ def test_a_runs_own_rollouts_score_as_they_did(smallest: Any) -> None:
     result = winnow.train(**config)
     found = scored(result.folder, use=config["reward"]["use"])
     rows = list(read_rows(result.folder))
-    assert [s.outcome.reward for s in found] == [row["outcome"]["reward"] for row in rows]
+    assert [s.outcome.reward for s in found] == [row["reward"] for row in rows]
     assert summary(found)[-1] == f"0 of {len(rows)} verdicts differ from those in the file"
     assert any(s.outcome.kind != s.was for s in scored(result.folder, use="length"))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from synthetic_run import FAILED, group, write_run
+from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
 from winnow.errors import DataError
 from winnow.report.show import Choice, show
 from winnow.state.logbook import Logbook
@@ -72,8 +74,30 @@ def test_a_prompt_is_followed_through_the_run_by_the_beginning_of_its_id(run):
     ]
 
 
-def test_the_rollouts_file_itself_can_be_named(run):
-    assert len(list(show(run / "rollouts.jsonl", Choice()))) == 2
+def test_the_folder_of_rollouts_and_a_file_of_it_can_be_named(run):
+    assert list(show(run / "rollouts", Choice())) == list(show(run, Choice()))
+    (easy, _) = show(run / "rollouts" / "step-000001.parquet", Choice())
+    assert easy.startswith("step 1  toy-easy")
+
+
+def test_one_step_is_shown_without_a_look_at_another(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "rollouts" / "step-000000.parquet").write_bytes(b"garbled")
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"garbled")
+    assert list(show(tmp_path / "run", Choice())) == list(show(run, Choice()))
+    with pytest.raises(DataError, match=r"step-000000\.parquet"):
+        list(show(tmp_path / "run", Choice(failed=True)))
+
+
+def test_of_texts_that_were_not_logged_the_numbers_are_shown(tmp_path):
+    log = Logbook(tmp_path, seed=0, rollouts="kept")
+    log.write(0, {}, [group("toy", (RIGHT, WRONG))], [])
+    (block,) = show(tmp_path, Choice())
+    assert "answer 0" in block
+    assert (
+        "#1 wrong  reward 0.000  advantage +0.000  3 tokens, cut off  not selected\n    its text was not logged"
+        in block
+    )
 
 
 def test_a_group_without_a_verdict_is_neither_best_nor_worst(tmp_path):
@@ -90,5 +114,5 @@ def test_what_is_not_there_is_an_error(run, tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*nowhere: there is no such"):
         list(show(tmp_path / "nowhere", Choice()))
     Logbook(tmp_path, seed=0).write_between(0, {"eval/seconds": 1.0})
-    with pytest.raises(DataError, match="not finished a step"):
+    with pytest.raises(DataError, match="no step was finished yet"):
         list(show(tmp_path, Choice()))

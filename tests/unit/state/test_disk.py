@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from synthetic_run import RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
 from winnow.state.disk import write_json
 from winnow.state.logbook import Logbook, read_metrics, read_rows
@@ -27,18 +28,38 @@ def obstacle(path: Path, what: str) -> None:
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
-@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts.jsonl"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/.index.jsonl", "rollouts/step-000003.parquet"])
 def test_a_log_that_is_no_file_is_named_and_never_waited_for(tmp_path, name, what):
+    (tmp_path / "rollouts").mkdir()
     obstacle(tmp_path / name, what)
     log = Logbook(tmp_path, seed=0)
-    for act in (log.check, lambda: log.truncate_from(0)):
-        with pytest.raises(RunFolderError, match=rf"cannot write .*{name} is {what}, where a file belongs; move it"):
+    acts = [lambda: log.truncate_from(0), *([] if "step" in name else [log.check])]
+    for act in acts:
+        with pytest.raises(
+            RunFolderError, match=rf"cannot write .*{Path(name).name} is {what}, where a file belongs; mo"
+        ):
             act()
     if name == "metrics.jsonl":
         with pytest.raises(RunFolderError, match=f"is {what}, where a file belongs"):
             log.write_between(0, {"reward/mean": 1.0})
     if what == "a symbolic link":
-        assert (tmp_path / "target").read_text() == '{"step":0}\n'
+        assert (tmp_path / name).with_name("target").read_text() == '{"step":0}\n'
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", ["a named pipe", "a file", "a symbolic link"])
+def test_a_folder_of_rollouts_that_is_none_is_named_and_not_written_through(tmp_path, what):
+    if what == "a file":
+        (tmp_path / "rollouts").write_text("mine")
+    else:
+        obstacle(tmp_path / "rollouts", what)
+    log = Logbook(tmp_path, seed=0)
+    acts = [log.check, lambda: log.truncate_from(0), lambda: log.write(0, {}, [group("a", (RIGHT, WRONG))], [])]
+    for act in acts:
+        with pytest.raises(
+            RunFolderError, match=rf"cannot write .*rollouts is {what}, where a folder belongs; move it"
+        ):
+            act()
 
 
 @pytest.mark.timeout(20)
@@ -46,8 +67,12 @@ def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(DataError, match=r"cannot read .*metrics.jsonl is a named pipe"):
         read_metrics(tmp_path)
-    obstacle(tmp_path / "rollouts.jsonl", "a symbolic link")
-    assert list(read_rows(tmp_path)) == [{"step": 0}]
+    Logbook(tmp_path / "run", seed=0).write(0, {}, [group("a", (RIGHT, WRONG))], [])
+    (tmp_path / "rollouts").symlink_to("run/rollouts")
+    assert len(list(read_rows(tmp_path))) == 2
+    os.mkfifo(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    with pytest.raises(DataError, match=r"cannot read .*step-000001.parquet is a named pipe"):
+        list(read_rows(tmp_path))
 
 
 @pytest.mark.timeout(20)

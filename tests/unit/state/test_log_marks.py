@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 import winnow
+from synthetic_run import FAILED, RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
-from winnow.state import checkpoint, logbook
+from winnow.state import checkpoint, log_lines, log_marks
+from winnow.state.disk import opened
 from winnow.state.log_marks import TAIL_BYTES, lost, synced_mark
 from winnow.state.logbook import Logbook, read_metrics
+from winnow.state.rollout_files import files_by_step
+from winnow.state.rollout_log import INDEX
 
 SAVED = Path("run/checkpoints/step-000003")
 
@@ -43,15 +47,16 @@ def test_both_logs_are_on_the_disk_before_the_checkpoint_has_its_name(smallest, 
     result = winnow.train(**smallest(steps=1))
 
     published = events.index(("rename", "step-000001"))
-    for name in ("rollouts.jsonl", "metrics.jsonl"):
+    for name in ("step-000000.parquet", ".index.jsonl", "metrics.jsonl"):
         assert ("sync", name) in events[:published]
+    assert ("sync", "rollouts") in events[:published]
     assert ("sync", "run") in events[:published]  # their names, and the name of the folder of checkpoints
     assert ("sync", "checkpoints") in events[published:]
 
     found = checkpoint.newest(result.folder)
     rows = (result.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     assert found.logs["metrics.jsonl"].bytes == sum(map(len, rows[:-1]))  # the last evaluation comes after
-    assert found.logs["rollouts.jsonl"].bytes == (result.folder / "rollouts.jsonl").stat().st_size
+    assert found.logs[INDEX].bytes == (result.folder / INDEX).stat().st_size
 
 
 def test_a_mark_is_a_length_and_what_stands_before_it(tmp_path):
@@ -132,8 +137,8 @@ def test_what_a_power_cut_left_behind_the_mark_is_cut_off(tmp_path, torn):
     assert path.read_bytes() == whole
 
 
-def test_damage_before_the_mark_is_still_an_error(tmp_path):
-    """Older than the bytes that a mark compares."""
+def test_a_resume_reads_nothing_before_the_mark_but_what_the_mark_compares(tmp_path):
+    """Damage that is older is found by whoever reads the log."""
     log = Logbook(tmp_path, seed=0)
     row = {"reward/mean": 1 / 3}
     for step in range(2 * TAIL_BYTES // 40):
@@ -142,8 +147,12 @@ def test_damage_before_the_mark_is_still_an_error(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"garbled" + path.read_bytes()[7:])
     log = Logbook(tmp_path, seed=0, marks=marks)
+    log.check(SAVED)
+    log.truncate_from(2 * TAIL_BYTES // 40)
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 1: not JSON"):
-        log.truncate_from(3000)
+        read_metrics(tmp_path)
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 1: not JSON"):
+        Logbook(tmp_path, seed=0).truncate_from(3000)
 
 
 def interrupted(config, at):
@@ -164,27 +173,82 @@ def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_p
     """Put back, an older checkpoint, or knowingly without them."""
     config = smallest(steps=4, checkpoint={"every": 1}, evaluate={"problems": 1, "rollouts_per_prompt": 1})
     interrupted(config, 2)
-    log = tmp_path / "run" / "rollouts.jsonl"
-    rows = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join(rows[:20]))  # of step 0 all 16, of step 1 four
+    logged = tmp_path / "run" / "rollouts"
+    (logged / "step-000001.parquet").rename(tmp_path / "step-000001.parquet")
 
-    with pytest.raises(RunFolderError, match=r"rollouts\.jsonl lacks rows .*its last whole row is of step 1"):
+    with pytest.raises(RunFolderError, match=r"rollouts lacks rows .*step-000001\.parquet: there is no such file"):
         winnow.train(**config, resume=True)
 
     *_, newest = sorted((tmp_path / "run" / "checkpoints").iterdir())
     done = int(newest.name.removeprefix("step-"))
     newest.rename(tmp_path / "elsewhere")
-    log.write_bytes(b"".join(rows[: 16 * (done - 1)]))
+    if done > 2:
+        (tmp_path / "step-000001.parquet").rename(logged / "step-000001.parquet")
     winnow.train(**{**config, "steps": done}, resume=True)  # from the older one, whose rows are there
-    assert len(log.read_bytes().splitlines()) == 16 * done
+    assert list(files_by_step(logged)) == list(range(done))
 
-    log.write_bytes(b"")
+    for path in files_by_step(logged).values():
+        path.unlink()
     edited = json.loads((newest / "manifest.json").read_text())
-    assert set(edited["logs"]) == {"metrics.jsonl", "rollouts.jsonl"}
+    assert set(edited["logs"]) == {"metrics.jsonl", INDEX}
     del edited["logs"]
     (newest / "manifest.json").write_text(json.dumps(edited))
     assert winnow.train(**config, resume=True).steps == 4
-    assert len(log.read_bytes().splitlines()) == 16 * (4 - done)
+    assert list(files_by_step(logged)) == list(range(done, 4))
+    assert winnow.train(**{**config, "steps": 5}, resume=True).steps == 5  # the index is of what is there
+
+
+def logged_steps(folder, *, steps=3):
+    """The rollouts of some steps, and where the logs ended."""
+    log = Logbook(folder, seed=0)
+    for step in range(steps):
+        log.write(step, {"reward/mean": 0.5}, [group(f"p{step}", (RIGHT, WRONG, FAILED))], [])
+    return log.sync(steps)
+
+
+LOST = {
+    "no file": (lambda path: path.unlink(), "there is no such file, and there were"),
+    "cut": (lambda path: os.truncate(path, path.stat().st_size - 5), "bytes, and there were"),
+    "an end of zeros": (lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)), "its rows there are others"),
+    "another's": (lambda path: path.write_bytes(path.read_bytes()[::-1]), "its rows there are others"),
+}
+
+
+@pytest.mark.parametrize("damage", LOST)
+def test_a_resume_misses_the_file_of_a_step_and_touches_nothing(tmp_path, damage):
+    do, words = LOST[damage]
+    marks = logged_steps(tmp_path)
+    do(tmp_path / "rollouts" / "step-000002.parquet")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(RunFolderError, match=rf"rollouts lacks rows .*step-000002\.parquet: .*{words}") as error:
+        Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
+    assert "delete the checkpoint, to go on from the one before it" in str(error.value)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_older_files_are_compared_by_size_and_none_is_opened_but_the_newest(tmp_path, monkeypatch):
+    marks = logged_steps(tmp_path, steps=4)
+    opens = []
+    monkeypatch.setattr(log_marks, "opened", lambda path, flags: opens.append(path.name) or opened(path, flags))
+    Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
+    assert [name for name in opens if name.endswith(".parquet")] == ["step-000003.parquet"]
+    os.truncate(tmp_path / "rollouts" / "step-000000.parquet", 10)
+    with pytest.raises(RunFolderError, match=r"step-000000\.parquet: there are 10 bytes, and there were"):
+        Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
+
+
+def test_files_of_steps_behind_the_mark_are_in_nobody_s_way(tmp_path):
+    marks = logged_steps(tmp_path)
+    later = Logbook(tmp_path, seed=0)
+    later.write(3, {"reward/mean": 0.5}, [group("p3", (RIGHT,))], [])
+    (tmp_path / "rollouts" / "step-000003.parquet").write_bytes(b"garbled")
+    (tmp_path / "rollouts" / "notes.txt").write_text("mine")
+    log = Logbook(tmp_path, seed=0, marks=marks)
+    log.check(SAVED)
+    log.truncate_from(3)
+    assert list(files_by_step(tmp_path / "rollouts")) == [0, 1, 2]
+    assert (tmp_path / "rollouts" / "notes.txt").read_text() == "mine"
+    assert log.sync(3) == marks
 
 
 def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path):
@@ -217,13 +281,13 @@ def test_a_checkpoint_relies_on_no_row_that_a_signal_came_right_after(tmp_path, 
     """Between the row's bytes and whatever follows them: a resume cuts the row off, and must not miss it then."""
     rows = three_steps(tmp_path)
     log = Logbook(tmp_path, seed=0)
-    write_all = logbook.write_all
+    write_all = log_lines.write_all
 
     def interrupted(descriptor, data):
         write_all(descriptor, data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(logbook, "write_all", interrupted)
+    monkeypatch.setattr(log_lines, "write_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
         log.write_between(3, {"seconds/probe": 0.5})
     assert log.sync(3) == rows

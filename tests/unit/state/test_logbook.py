@@ -13,6 +13,7 @@ from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, Outcome, Prompt, Rollout, TrainingSequence
 from winnow.state.log_rows import outcome_of, prompt_of, rollout_of
 from winnow.state.logbook import Logbook, read_metrics, read_rollouts, read_rows, totals
+from winnow.state.rollout_files import files_by_step
 
 RIGHT = Outcome(
     reward=1.0, correct=True, kind="correct", parts={"answer": 1.0, "format": 0.1 + 0.2}, answer="2", seconds=1e-4
@@ -50,19 +51,24 @@ def batch(*rows, epoch=0):
     return Batch(epoch=epoch, sequences=made)
 
 
+def stored(rollout, keep):
+    """What the log holds of log-probs: float32, of a rollout that is not kept rounded to float16."""
+    return rollout.logprobs.astype(np.float32 if keep else np.float16).astype(np.float64)
+
+
 def plain(g):
     """Every number of a group, NaN made comparable."""
     rollouts = [
         (
             r.index,
             r.tokens.tolist(),
-            r.logprobs.tolist(),
+            stored(r, keep).tolist(),
             r.text,
             r.finish,
             r.version,
             None if r.trainable is None else r.trainable.tolist(),
         )
-        for r in g.rollouts
+        for r, keep in zip(g.rollouts, g.keep, strict=True)
     ]
     prompt = (g.prompt.id, g.prompt.tokens.tolist(), g.prompt.text, g.prompt.answer, g.prompt.task, g.prompt.meta)
     return prompt, rollouts, repr(g.outcomes), g.keep.tolist(), [np.asarray(a).tolist() for a in g.advantages]
@@ -85,27 +91,28 @@ def test_a_step_is_read_back_exactly(tmp_path):
     assert first.weights == (0.7, None, None, None)
     assert second.weights == (None, 1 / 7)
     assert isinstance(second.group.advantages, tuple)
-    assert len(list(read_rollouts(tmp_path / "rollouts.jsonl"))) == 3
+    assert len(list(read_rollouts(tmp_path / "rollouts"))) == 3
+    assert len(list(read_rollouts(tmp_path / "rollouts" / "step-000004.parquet"))) == 2
 
 
 def test_trainable_masks_and_any_text_survive(tmp_path):
-    text = 'lone \ud800 surrogate, NUL \0, \u2028, "quotes", \U0001f33e, \x1b[31m, \u202e'
+    text = 'lone \ud800 surrogate, NUL \0, \u2028, "quotes", \U0001f33e, \x1b[31m, \u202e, line\r\nbreaks'
     odd = Rollout(
         index=5, tokens=np.array([1, 2]), logprobs=np.array([-0.1, -np.inf]), text=text, finish="stop", version=0,
         trainable=np.array([True, False]),
     )  # fmt: skip
-    original = group(outcomes=(WRONG,), rollouts=(odd,))
+    wrong = replace(WRONG, answer="\udfff", detail=text, parts={"\ud800": 1.0})
+    original = group("\udc80", outcomes=(wrong, WRONG), rollouts=(odd, replace(odd, text="plain", trainable=None)))
+    original = replace(original, prompt=replace(original.prompt, meta={"\ud800": "\ud800"}, answer=["\ud800"]))
     Logbook(tmp_path, seed=0).write(0, {}, [original], [])
 
     (read,) = read_rollouts(tmp_path)
 
-    assert read.group.rollouts[0].text == text
+    assert plain(read.group) == plain(original)
+    assert [r.text for r in read.group.rollouts] == [text, "plain"]
+    assert read.group.rollouts[1].trainable is None
     assert read.group.rollouts[0].trainable.tolist() == [True, False]
-    assert (tmp_path / "rollouts.jsonl").read_bytes().isascii()
-    assert (tmp_path / "rollouts.jsonl").read_text().count("\n") == 1
-    # What JSON cannot say is null in the file and NaN once read.
-    assert read.group.rollouts[0].logprobs[0] == -0.1
-    assert math.isnan(read.group.rollouts[0].logprobs[1])
+    assert read.group.rollouts[0].logprobs.tolist() == [np.float32(-0.1), -np.inf]
 
 
 def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
@@ -130,10 +137,49 @@ def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
     assert {row["count"] for row in rows} == {5}
 
 
+def test_where_only_kept_rollouts_are_logged_the_others_have_their_numbers(tmp_path):
+    g = group(advantages=np.array([1 / 3, -1 / 3, 0.0, 0.0]), keep=[True, True, False, False])
+    Logbook(tmp_path / "all", seed=0).write(0, {}, [g], [])
+    Logbook(tmp_path / "kept", seed=0, rollouts="kept").write(0, {}, [g], [])
+
+    whole, bare = (list(read_rows(tmp_path / name)) for name in ("all", "kept"))
+
+    per_token = ("text", "tokens", "logprobs", "trainable")
+    for kept, a, b in zip(g.keep, whole, bare, strict=True):
+        assert [b[name] is None for name in per_token] == ([False, False, False, True] if kept else [True] * 4)
+        left_out = () if kept else per_token
+        assert repr({k: v for k, v in a.items() if k not in left_out}) == repr(
+            {k: v for k, v in b.items() if k not in left_out}
+        )
+    with pytest.raises(DataError, match=r"step 0, prompt 'a': cannot be rebuilt .*log\.rollouts = \"kept\""):
+        list(read_rollouts(tmp_path / "kept"))
+
+
+def test_a_share_of_the_steps_or_none_is_logged_and_every_step_s_metrics(tmp_path):
+    for name, keys in {"every": {"every": 3}, "none": {"rollouts": "none"}}.items():
+        log = Logbook(tmp_path / name, seed=0, **keys)
+        (tmp_path / name).mkdir()
+        for step in range(7):
+            log.write(step, {"reward/mean": 0.5}, [group()], [])
+        assert len(read_metrics(tmp_path / name)) == 7
+    assert list(files_by_step(tmp_path / "every" / "rollouts")) == [0, 3, 6]
+    assert [p.name for p in (tmp_path / "none").iterdir()] == ["metrics.jsonl"]
+
+
+def test_what_is_logged_may_change_at_a_resume(tmp_path):
+    for step, rollouts in enumerate(("all", "none", "kept")):
+        log = Logbook(tmp_path, seed=0, rollouts=rollouts)
+        log.truncate_from(step)
+        log.write(step, {"reward/mean": 0.5}, [group()], [])
+    assert logged_steps(tmp_path) == ([0, 1, 2], [0, 2])
+    marks = log.sync(3)
+    Logbook(tmp_path, seed=0, marks=marks).check()
+
+
 def test_a_row_stands_alone(tmp_path):
     original = group()
     Logbook(tmp_path, seed=0).write(0, {}, [original], [])
-    last = json.loads((tmp_path / "rollouts.jsonl").read_bytes().splitlines()[-1])
+    *_, last = read_rows(tmp_path)
 
     rebuilt = Group(prompt=prompt_of(last), rollouts=(rollout_of(last),), outcomes=(outcome_of(last),))
 
@@ -182,7 +228,7 @@ def test_numpy_scalars_from_user_code_are_written_as_numbers(tmp_path):
 
     (row,) = read_rows(tmp_path)
 
-    assert (row["outcome"]["reward"], row["outcome"]["correct"], row["outcome"]["parts"]) == (0.5, True, {"a": None})
+    assert (row["reward"], row["correct"], row["parts"]) == (0.5, True, {"a": None})
     assert math.isnan(outcome_of(row).parts["a"])
     assert read_metrics(tmp_path) == [{"step": 0, "budget/rollouts": 4}]
 
@@ -195,7 +241,8 @@ def test_a_group_must_be_filled(tmp_path):
 
 
 def logged_steps(folder):
-    rollouts = sorted({row["step"] for row in read_rows(folder)})
+    files = files_by_step(folder / "rollouts")
+    rollouts = sorted({row["step"] for path in files.values() for row in read_rows(path)})
     return [int(row["step"]) for row in read_metrics(folder)], rollouts
 
 
@@ -211,23 +258,25 @@ def test_resuming_forgets_the_step_and_everything_after(tmp_path):
     log = three_steps(tmp_path)
     log.truncate_from(2)
     assert logged_steps(tmp_path) == ([0, 1], [0, 1])
-    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     log.truncate_from(2)
-    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
     log.truncate_from(0)
     assert logged_steps(tmp_path) == ([], [])
 
 
 def test_a_torn_last_line_is_skipped_by_readers_and_cut_on_resume(tmp_path):
     log = three_steps(tmp_path)
-    for name in ("metrics.jsonl", "rollouts.jsonl"):
+    for name in ("metrics.jsonl", "rollouts/.index.jsonl"):
         path = tmp_path / name
         path.write_bytes(path.read_bytes()[:-20])
+    (tmp_path / "rollouts" / ".step-000003.parquet.draft").write_bytes(b"PAR1 half")
 
     assert [len(row) for row in read_metrics(tmp_path)] == [3, 3, 2]
-    assert len(list(read_rows(tmp_path))) == 23
+    assert len(list(read_rows(tmp_path))) == 24
 
     log.truncate_from(3)
+    assert not list((tmp_path / "rollouts").glob("*.draft"))
     log.write(3, {"reward/mean": 1.0}, [], [])
     assert logged_steps(tmp_path)[0] == [0, 1, 2, 3]
 
@@ -251,21 +300,25 @@ def test_a_damaged_row_is_named_by_file_and_line(tmp_path, damage):
 def test_a_missing_log_is_a_clear_error(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*metrics\.jsonl: No such file"):
         read_metrics(tmp_path)
-    with pytest.raises(DataError, match=r"cannot read .*nothing"):
+    with pytest.raises(DataError, match=r"cannot read .*nothing: No such file"):
         list(read_rollouts(tmp_path / "nothing"))
+    with pytest.raises(DataError, match=r"holds no rollouts: no step was finished yet, or none is logged"):
+        list(read_rollouts(tmp_path))
 
 
 def test_a_refusing_disk_stops_the_run_and_leaves_whole_rows(tmp_path):
     log = three_steps(tmp_path)
-    before = (tmp_path / "rollouts.jsonl").read_bytes()
+    before = {p: p.read_bytes() for p in (tmp_path / "rollouts").iterdir()}
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
-        with pytest.raises(RunFolderError, match=r"cannot write .*rollouts\.jsonl: File too large.*resume the run"):
+        with pytest.raises(
+            RunFolderError, match=r"cannot write .*step-000003\.parquet: File too large.*resume the run"
+        ):
             log.write(3, {"reward/mean": 1.0}, [group()], [])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (tmp_path / "rollouts.jsonl").read_bytes() == before
+    assert {p: p.read_bytes() for p in (tmp_path / "rollouts").iterdir()} == before
     assert logged_steps(tmp_path)[0] == [0, 1, 2]
 
 

@@ -49,14 +49,12 @@ DONE = '{"step":0,"budget/rollouts":8}\n'
 EVALUATED = '{"step":0,"eval/seconds":1.0}\n'
 
 
-@pytest.mark.parametrize(
-    "more", [[], ["metrics.jsonl"], ["metrics.jsonl", "rollouts.jsonl", "checkpoints", "notes.txt"]]
-)
+@pytest.mark.parametrize("more", [[], ["metrics.jsonl"], ["metrics.jsonl", "rollouts", "checkpoints", "notes.txt"]])
 def test_a_launch_that_ended_before_its_first_step_was_done_leaves_the_folder_new(tmp_path, more):
     start(tmp_path).close()
     leave = {
         "metrics.jsonl": lambda path: path.write_text(EVALUATED + '{"step":0,"budget/rol'),
-        "rollouts.jsonl": lambda path: path.write_text('{"step":0,"prompt_id":"a"}\n'),
+        "rollouts": lambda path: step_files(path, 0),
         "checkpoints": lambda path: (path / ".unfinished-step-000001").mkdir(parents=True),
         "notes.txt": lambda path: path.write_text("mine"),
     }
@@ -68,14 +66,24 @@ def test_a_launch_that_ended_before_its_first_step_was_done_leaves_the_folder_ne
     assert "notes.txt" not in more or (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def step_files(folder, *steps):
+    folder.mkdir()
+    for step in steps:
+        (folder / f"step-{step:06d}.parquet").write_bytes(b"PAR1")
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("metrics.jsonl", EVALUATED + DONE), ("rollouts.jsonl", '{"step":0,"index":0}\n{"step":1,"index":0}\n')],
+    "leave",
+    [
+        lambda run: (run / "metrics.jsonl").write_text(EVALUATED + DONE),
+        lambda run: step_files(run / "rollouts", 0, 1),
+        lambda run: (run / "rollouts").write_text("no folder"),
+    ],
 )
-def test_a_launch_that_did_its_first_step_has_begun(tmp_path, name, text):
+def test_a_launch_that_did_its_first_step_has_begun(tmp_path, leave):
     start(tmp_path).close()
-    (tmp_path / name).write_text(text)
-    with pytest.raises(RunFolderError, match=rf"already holds a run .*{name}; no checkpoint.*resume it"):
+    leave(tmp_path)
+    with pytest.raises(RunFolderError, match=r"already holds a run .*; no checkpoint.*resume it"):
         start(tmp_path)
     start(tmp_path, resume=True).close()
 

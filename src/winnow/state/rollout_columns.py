@@ -1,0 +1,219 @@
+"""The columns of a file of rollouts (Parquet), and how records become them: one row per rollout, every column on each.
+
+    step, seed                      of the step and of the run: with both, a selector's random numbers can be redrawn
+    prompt_id, prompt, prompt_tokens, answer, task, meta          of the prompt; answer (the gold) and meta are JSON
+    count                           rollouts of this prompt in this step
+    index, text, tokens, logprobs, trainable, length, finish, version                             of the rollout
+    reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
+                                    the answer as read from the text
+    keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
+                                    (the last: kept, but without a token to train)
+    advantage, advantages           a number; or null, and a list with one number per token
+    weight                          in the step's first epoch; null when it reached no batch
+    surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot hold; mostly null
+
+What decides keep and advantage is exact: float64 and integers. Log-probs are float32 where a rollout is kept, and are
+rounded to float16 elsewhere: their last bits are then zeros, which take no room. Under `log.rollouts = "kept"`, those
+that are not kept have no text, tokens, logprobs and trainable (null), and all else.
+
+What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Log-probs are split by byte, so
+that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a dictionary
+(benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts imports it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from winnow.records import BoolArray, FloatArray, Group, Outcome, Prompt, Rollout
+from winnow.state.log_rows import encode
+
+
+def _each(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, nullable=False))
+
+
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
+    "step": (_INT, False), "seed": (_INT, False),
+    "prompt_id": (_TEXT, False), "prompt": (_TEXT, False), "prompt_tokens": (_each(pa.int32()), False),
+    "answer": (_TEXT, False), "task": (_TEXT, False), "meta": (_TEXT, False), "count": (_INT, False),
+    "index": (_INT, False), "text": (_TEXT, True), "tokens": (_each(pa.int32()), True),
+    "logprobs": (_each(pa.float32()), True), "trainable": (_each(_BOOL), True), "length": (_INT, False),
+    "finish": (_TEXT, False), "version": (_INT, False),
+    "reward": (_FLOAT, False), "correct": (_BOOL, True), "kind": (_TEXT, False), "parts": (_TEXT, False),
+    "extracted": (_TEXT, True), "cause": (_TEXT, True), "detail": (_TEXT, False), "seconds": (_FLOAT, False),
+    "late": (_BOOL, False), "keep": (_BOOL, False), "reason": (_TEXT, False),
+    "advantage": (_FLOAT, True), "advantages": (_each(_FLOAT), True), "weight": (_FLOAT, True),
+    "surrogates": (_TEXT, True),
+}  # fmt: skip
+SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
+TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # whatever a model or a data set writes
+PARQUET: dict[str, Any] = {  # how they are written
+    "compression": "zstd",
+    "compression_level": {"text": 3, "tokens.list.element": 3},
+    "use_dictionary": [name for name, (kind, _) in _TYPES.items() if kind == _TEXT and name not in ("text", "detail")],
+    "column_encoding": {"logprobs.list.element": "BYTE_STREAM_SPLIT"},
+    "write_statistics": ["step", "prompt_id", "reward"],
+    "write_page_checksum": True,
+    "store_schema": False,
+}
+
+
+class Row(NamedTuple):
+    """What one row is made of."""
+
+    prompt: Prompt
+    of: int  # so many rollouts
+    rollout: Rollout
+    outcome: Outcome
+    keep: bool
+    advantage: float | FloatArray
+    weight: float | None
+
+
+def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) -> list[Row]:
+    """The rows of a group. `place` is its position in the step; `weights` are by `TrainingSequence.key`.
+
+    Raises ValueError for a group that is not filled up to its advantages.
+    """
+    if group.outcomes is None or group.keep is None or group.advantages is None:
+        raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")
+    each = zip(group.rollouts, group.outcomes, group.keep.tolist(), group.advantages, strict=True)
+    count = len(group.rollouts)
+    return [Row(group.prompt, count, r, o, keep, a, weights.get((place, r.index))) for r, o, keep, a in each]
+
+
+def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.Table:
+    """The rows as columns. With `only_kept`, rows that are not kept have no text and nothing per token."""
+    rollouts = [row.rollout for row in rows]
+    bare = np.array([only_kept and not row.keep for row in rows], dtype=np.bool_)
+    per_token = np.array([isinstance(row.advantage, np.ndarray) for row in rows], dtype=np.bool_)
+    masks = np.array([r.trainable is None for r in rollouts], dtype=np.bool_)
+    columns: dict[str, Any] = {
+        "step": np.full(len(rows), step),
+        "seed": np.full(len(rows), seed),
+        **_of_prompts(rows),
+        "index": [r.index for r in rollouts],
+        "text": [None if hidden else r.text for r, hidden in zip(rollouts, bare, strict=True)],
+        "tokens": _lists([r.tokens for r in rollouts], np.int32, bare),
+        "logprobs": _logprobs(rows, bare),
+        "trainable": _lists([() if r.trainable is None else r.trainable for r in rollouts], np.bool_, bare | masks),
+        "length": [len(r.tokens) for r in rollouts],
+        "finish": [r.finish for r in rollouts],
+        "version": [r.version for r in rollouts],
+        **_of_outcomes([row.outcome for row in rows]),
+        "keep": [row.keep for row in rows],
+        "reason": [_reason(row) for row in rows],
+        "advantage": [None if several else float(row.advantage) for row, several in zip(rows, per_token, strict=True)],
+        "advantages": _lists(
+            [row.advantage if several else () for row, several in zip(rows, per_token, strict=True)],
+            np.float64,
+            ~per_token,
+        ),
+        "weight": [None if row.weight is None else float(row.weight) for row in rows],
+    }
+    return pa.table(list(_arrays(columns, len(rows))), schema=SCHEMA)
+
+
+def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
+    """What is encoded once for the rollouts of a prompt, which follow each other."""
+    encoded: dict[int, tuple[str, str]] = {}
+    prompts = [row.prompt for row in rows]
+    for prompt in prompts:
+        if id(prompt) not in encoded:
+            encoded[id(prompt)] = encode(prompt.answer).decode(), encode(prompt.meta).decode()
+    return {
+        "prompt_id": [prompt.id for prompt in prompts],
+        "prompt": [prompt.text for prompt in prompts],
+        "prompt_tokens": _lists([prompt.tokens for prompt in prompts], np.int32),
+        "answer": [encoded[id(prompt)][0] for prompt in prompts],
+        "task": [prompt.task for prompt in prompts],
+        "meta": [encoded[id(prompt)][1] for prompt in prompts],
+        "count": [row.of for row in rows],
+    }
+
+
+def _of_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return {
+        "reward": np.array([o.reward for o in outcomes], dtype=np.float64),
+        "correct": [None if o.correct is None else bool(o.correct) for o in outcomes],
+        "kind": [o.kind for o in outcomes],
+        "parts": [encode(o.parts).decode() if o.parts else "{}" for o in outcomes],
+        "extracted": [o.answer for o in outcomes],
+        "cause": [o.cause for o in outcomes],
+        "detail": [o.detail for o in outcomes],
+        "seconds": np.array([o.seconds for o in outcomes], dtype=np.float64),
+        "late": [bool(o.late) for o in outcomes],
+    }
+
+
+def _reason(row: Row) -> str:
+    if row.outcome.failed:
+        return f"failed: {row.outcome.cause}"
+    if not row.keep:
+        return "not selected"
+    if row.weight is not None:
+        return "kept"
+    silent = not row.advantage.any() if isinstance(row.advantage, np.ndarray) else row.advantage == 0.0
+    return "zero advantage" if silent else "not scheduled"
+
+
+def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
+    """[L] of each row, in float32; of a rollout that is not kept rounded to float16, within its range."""
+    lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
+    flat, offsets = _flat(lists, np.float32)
+    rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
+    most = np.finfo(np.float16).max
+    some = flat[rounded]
+    flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
+    return _list_array(flat, offsets, bare)
+
+
+def _lists(lists: Sequence[Any], kind: Any, absent: BoolArray | None = None) -> pa.Array:
+    """One list per row; null where `absent`."""
+    if absent is not None and absent.all():
+        return pa.nulls(len(lists), _each(pa.from_numpy_dtype(kind)))
+    if absent is not None and absent.any():
+        lists = [() if gone else numbers for numbers, gone in zip(lists, absent, strict=True)]
+    return _list_array(*_flat(lists, kind), absent)
+
+
+def _flat(lists: Sequence[Any], kind: Any) -> tuple[Any, Any]:
+    """All numbers in a row, and where each list begins and the last one ends."""
+    offsets = np.zeros(len(lists) + 1, dtype=np.int32)
+    np.cumsum([len(numbers) for numbers in lists], out=offsets[1:])
+    if not offsets[-1]:
+        return np.zeros(0, kind), offsets
+    return np.concatenate(lists, dtype=kind, casting="unsafe"), offsets
+
+
+def _list_array(flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
+    mask = None if absent is None or not absent.any() else pa.array(absent)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(flat), _each(pa.from_numpy_dtype(flat.dtype)), mask=mask
+    )
+
+
+def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
+    """In the schema's order. Of texts that hold lone surrogates, which UTF-8 cannot encode, the row's JSON in the last
+    column says what they were.
+    """
+    found: list[dict[str, str]] = [{} for _ in range(rows)]
+    for field in list(SCHEMA)[:-1]:
+        values = columns[field.name]
+        try:
+            array = values if isinstance(values, pa.Array) else pa.array(values, type=field.type)
+        except UnicodeEncodeError:
+            clean = [None if text is None else text.encode("utf-8", "replace").decode() for text in values]
+            for place, text in enumerate(values):
+                if text != clean[place]:
+                    found[place][field.name] = text
+            array = pa.array(clean, type=field.type)
+        yield array
+    yield pa.array([json.dumps(texts) if texts else None for texts in found], type=pa.string())

@@ -1,0 +1,216 @@
+"""Files of rollouts, one per step: their names, how one is written, and how they are read.
+
+    RUN/rollouts/step-000012.parquet
+
+A file is written as a stream under another name and renamed when it is whole, so whoever reads the folder sees whole
+steps alone. A row group holds at most `TOKENS_AT_ONCE`, which bounds what reading and writing take, and what is read
+for a few rows. pyarrow is imported where a file is written or read, and nowhere else. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from winnow.errors import DataError
+from winnow.state.disk import check_kind, draft_of, opened
+from winnow.state.log_marks import Mark, mark_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from winnow.state.rollout_columns import Row
+
+ROLLOUTS = "rollouts"
+SUFFIX = ".parquet"
+TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text
+
+_NAME = re.compile(r"step-(\d{6,15})\.parquet")
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The file of a step in the folder of rollouts."""
+    return folder / f"step-{step:06d}.parquet"
+
+
+def files_by_step(folder: Path) -> dict[int, Path]:
+    """The files of a folder of rollouts, in step order; none where there is no folder. Reads names alone."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    steps = {int(match[1]): folder / name for name in names if (match := _NAME.fullmatch(name))}
+    return dict(sorted(steps.items()))
+
+
+def write(
+    path: Path, step: int, seed: int, rows: Iterable[Row], *, only_kept: bool, renamed: Callable[[], None]
+) -> Mark:
+    """Write a step's rows; the file's size and what it ends with. `renamed` is called right before it has its name.
+
+    Raises OSError; nothing is then left.
+    """
+    import pyarrow.parquet as pq
+
+    from winnow.state.rollout_columns import PARQUET, SCHEMA, table
+
+    draft = draft_of(path)
+    draft.unlink(missing_ok=True)
+    with opened(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor:
+        sink = _Sink(descriptor)
+        file = io.BufferedWriter(sink, 2**16)
+        writer = pq.ParquetWriter(file, SCHEMA, **PARQUET)
+        try:
+            for some in _at_once(rows):
+                writer.write_table(table(step, seed, some, only_kept=only_kept))
+            writer.close()
+            file.close()
+            mark = mark_of(descriptor)
+            renamed()
+            draft.replace(path)
+        except BaseException:
+            sink.discard = True
+            with contextlib.suppress(Exception):
+                writer.close()
+                file.close()
+            draft.unlink(missing_ok=True)
+            raise
+    return mark
+
+
+class _Sink(io.RawIOBase):
+    """A descriptor that can be told to take no more: what closes a file after an error writes its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.discard = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data) if self.discard else os.write(self._descriptor, data)
+
+
+def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows in parts of so many tokens as a row group holds."""
+    some: list[Row] = []
+    tokens = 0
+    for row in rows:
+        own = len(row.prompt.tokens) + len(row.rollout.tokens)
+        if some and tokens + own > TOKENS_AT_ONCE:
+            yield some
+            some, tokens = [], 0
+        some.append(row)
+        tokens += own
+    if some:
+        yield some
+
+
+def files_of(path: Path, step: int | None = None) -> list[Path]:
+    """The files behind a run folder, its folder of rollouts, or one of these files; those of one step when given.
+
+    Raises DataError where there are none at all.
+    """
+    if not path.is_dir():
+        return [path]
+    folder = path / ROLLOUTS if (path / ROLLOUTS).is_dir() else path
+    files = files_by_step(folder)
+    if not files:
+        raise DataError(
+            f"{path} holds no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
+            f"log.every); name a run folder, its folder {ROLLOUTS!r}, or a file of it"
+        )
+    return list(files.values()) if step is None else [files[step]] if step in files else []
+
+
+class StepFile:
+    """An open file of rollouts. Raises DataError for what is none that a run wrote."""
+
+    def __init__(self, path: Path) -> None:
+        from winnow.state.rollout_rows import check_schema
+
+        self.path = path
+        with self._named():
+            check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
+            path.open("rb").close()  # says in a few words why it cannot be read
+            self._file = _parquet(path)
+            check_schema(self._file.schema_arrow)
+        self._ends = [0]  # of its row groups, in rows
+        for part in range(self._file.num_row_groups):
+            self._ends.append(self._ends[-1] + self._file.metadata.row_group(part).num_rows)
+        self._read: tuple[Any, pa.Table | None] = None, None  # the row group that was read last
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """(first, after the last) row of each row group: what is read at once."""
+        return list(itertools.pairwise(self._ends))
+
+    def rows(self, first: int, end: int, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """The rows from `first` to before `end`, with these columns, or all. Raises DataError."""
+        from winnow.state.rollout_rows import records
+
+        found: list[dict[str, Any]] = []
+        for part, (start, stop) in enumerate(self.parts):
+            if start < end and stop > first:
+                with self._named():
+                    some = self._table(part, columns).slice(max(first - start, 0), min(end, stop) - max(first, start))
+                    found += records(some)
+        named = _NAME.fullmatch(self.path.name)
+        for row in found:
+            if named and row.get("step", int(named[1])) != int(named[1]):
+                raise DataError(f"{self.path}: holds rollouts of step {row['step']}; give the file its own name back")
+        return found
+
+    def _table(self, part: int, columns: Collection[str] | None) -> pa.Table:
+        """A row group; the last one stays in memory, as its rows are often asked for one group after the other."""
+        from winnow.state.rollout_columns import SCHEMA
+
+        names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
+        if self._read[0] != (part, names):
+            self._read = None, None
+            self._read = (part, names), self._file.read_row_group(part, columns=names, use_threads=False)
+        return self._read[1]
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise DataError(f"cannot read {self.path}: {said}; name a run folder or a file of its rollouts") from error
+        except (ValueError, TypeError, KeyError, OverflowError) as error:  # what pyarrow raises, too
+            raise DataError(
+                f"{self.path}: not rollouts as a run logs them ({error}); put the file back as it was, or remove it"
+            ) from error
+
+
+def _parquet(path: Path) -> pq.ParquetFile:
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise DataError(f"{path} is read by a package that is not installed here: pip install pyarrow") from error
+    return pq.ParquetFile(path, page_checksum_verification=True)
+
+
+def count(path: Path) -> int:
+    """The rollouts in a file, which its end says. Raises DataError."""
+    return StepFile(path).parts[-1][1]
+
+
+def read(path: Path, step: int | None = None, columns: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows behind a path (see `files_of`), file by file and part by part; those of one step when given."""
+    asked = columns if columns is None or step is None else {*columns, "step"}
+    for name in files_of(path, step):
+        file = StepFile(name)
+        for first, end in file.parts:
+            for row in file.rows(first, end, asked):
+                if step is None or row["step"] == step:
+                    yield row

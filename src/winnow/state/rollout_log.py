@@ -1,0 +1,150 @@
+"""The rollouts of a run: a file per step, and an index of one line per file, by which a resume knows them.
+
+    RUN/rollouts/step-000012.parquet      see rollout_files.py
+    RUN/rollouts/.index.jsonl             {"step":12,"bytes":81230,"tail_sha256":"..."}: what the file should be
+
+A checkpoint marks the end of the index alone. A resume compares the files listed before that mark by their size, and
+the newest by what it ends with, which no two files have in common; it opens no other. What begins with a dot is no
+data: whoever reads the folder passes over it. This module imports no torch, and pyarrow only to write.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from winnow import ranks
+from winnow.records import Group
+from winnow.state.disk import check_kind, draft_of, opened, replace_file, sync
+from winnow.state.log_lines import LineLog, refusals
+from winnow.state.log_marks import Mark, lost, mark_of
+from winnow.state.log_rows import encode
+from winnow.state.rollout_files import ROLLOUTS, files_by_step, path_of, write
+
+if TYPE_CHECKING:
+    from winnow.state.rollout_columns import Row
+
+INDEX = f"{ROLLOUTS}/.index.jsonl"
+Kept = Literal["all", "kept", "none"]
+
+
+class RolloutLog:
+    """Writes every `every`-th step: "all" rollouts, of those not "kept" neither texts nor tokens, or "none"."""
+
+    def __init__(self, run: Path, *, seed: int, mark: Mark | None, rollouts: Kept, every: int) -> None:
+        self._folder = run / ROLLOUTS
+        self._index = LineLog(run / INDEX, mark)
+        self._seed, self._rollouts, self._every = seed, rollouts, every
+        self._unsynced: list[Path] = []
+
+    def write(self, step: int, groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> None:
+        """Log a step. `weights` are by `TrainingSequence.key`. Raises ValueError for a group that is not filled up to
+        its advantages, RunFolderError when writing fails.
+        """
+        if self._rollouts == "none" or step % self._every or not any(group.rollouts for group in groups):
+            return
+        if not ranks.is_writer():
+            return
+        path = path_of(self._folder, step)
+        with refusals(path):
+            check_kind(self._folder, "a folder")
+            self._folder.mkdir(parents=True, exist_ok=True)
+            mark = write(
+                path,
+                step,
+                self._seed,
+                _rows(groups, weights),
+                only_kept=self._rollouts == "kept",
+                renamed=lambda: self._unsynced.append(path),  # before it is: a signal may arrive right after
+            )
+        self._index.append(step, _line(step, mark))
+
+    def lost(self) -> str | None:
+        """What is missing of the rollouts that the marked index lists, in words. Raises RunFolderError for what is no
+        folder or no file, DataError for a damaged index.
+        """
+        with refusals(self._folder):
+            check_kind(self._folder, "a folder")
+        said = self._index.lost()
+        if said is not None:
+            return f"{self._index.path.name}: {said}"
+        newest: tuple[Path, Mark] | None = None
+        for row in self._index.marked_rows():
+            path, mark = path_of(self._folder, row["step"]), Mark(row["bytes"], row["tail_sha256"])
+            with refusals(path):
+                check_kind(path, "a file")
+            size = path.stat().st_size if path.exists() else None
+            if size != mark.bytes:
+                found = "there is no such file" if size is None else f"there are {size} bytes"
+                return f"{path.name}: {found}, and there were {mark.bytes} bytes"
+            newest = path, mark
+        said = lost(*newest) if newest else None
+        return f"{newest[0].name}: {said}" if newest and said else None
+
+    def extent(self) -> str:
+        """Up to which step there are files, for a message."""
+        steps = files_by_step(self._folder)
+        return f"its last file is of step {max(steps)}" if steps else "it holds no file of rollouts"
+
+    def sync(self, step: int) -> Mark | None:
+        """Wait until every file is on the disk; where the index of those before `step` ends. Raises RunFolderError."""
+        if not self._index.path.exists():
+            return None
+        for path in self._unsynced:
+            with refusals(path):
+                if path.exists():
+                    sync(path)
+        with refusals(self._folder):
+            sync(self._folder)
+        self._unsynced.clear()
+        return self._index.sync(step)
+
+    def remove_from(self, step: int) -> None:
+        """Remove the files of `step` and later ones, the newest first, and what a kill left of one that was being
+        written. Where no checkpoint marked the index, it is made again from the files that stay.
+
+        Raises RunFolderError, and DataError for a damaged index.
+        """
+        with refusals(self._folder):
+            check_kind(self._folder, "a folder")
+            files = files_by_step(self._folder)
+            for path in reversed(files.values()):
+                check_kind(path, "a file")
+        if ranks.is_writer():
+            with refusals(self._folder):
+                for draft in self._folder.glob(draft_of(Path("step-*.parquet")).name):
+                    draft.unlink()
+                for of, path in reversed(files.items()):
+                    if of >= step:
+                        path.unlink()
+            if not self._index.known:
+                self._make_index({of: path for of, path in files.items() if of < step})
+        self._index.cut_from(step)
+
+    def _make_index(self, files: Mapping[int, Path]) -> None:
+        """Of these files; none where there are none."""
+        path = self._index.path
+        with refusals(path):
+            check_kind(path, "a file")
+            if not files:
+                path.unlink(missing_ok=True)
+                return
+            lines = []
+            for step, file in files.items():
+                with opened(file, 0) as descriptor:
+                    lines.append(_line(step, mark_of(descriptor)))
+            replace_file(path, b"".join(lines))
+
+
+def _line(step: int, mark: Mark) -> bytes:
+    return encode({"step": step, **dataclasses.asdict(mark)}) + b"\n"
+
+
+def _rows(groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> Iterator[Row]:
+    """One by one, so that what a step's rows are made of is never all there at once."""
+    from winnow.state.rollout_columns import rows_of
+
+    for place, group in enumerate(groups):
+        yield from rows_of(group, place, weights)

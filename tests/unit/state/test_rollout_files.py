@@ -1,0 +1,127 @@
+"""One file per step: bounded while it is written and read, small, and read by others as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from synthetic_run import RIGHT, WRONG, group
+from winnow.state import rollout_columns, rollout_files
+from winnow.state.logbook import Logbook, read_rollouts, read_rows
+from winnow.state.rollout_columns import SCHEMA
+from winnow.state.rollout_files import StepFile
+
+
+def long_group(name="p0", *, rollouts=8, prompt=5, tokens=20, seed=0):
+    rng = np.random.default_rng(seed)
+    made = group(name, (RIGHT, WRONG) * (rollouts // 2), question="".join(map(chr, rng.integers(97, 122, 4 * prompt))))
+    asked = dataclasses.replace(made.prompt, tokens=rng.integers(0, 150_000, prompt))
+    return dataclasses.replace(
+        made,
+        prompt=asked,
+        rollouts=tuple(
+            dataclasses.replace(r, tokens=rng.integers(0, 150_000, tokens), logprobs=-rng.exponential(1.0, tokens))
+            for r in made.rollouts
+        ),
+    )
+
+
+def test_a_row_group_holds_so_many_tokens_and_a_group_may_lie_in_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 80)  # three rollouts of 25
+    groups = [long_group(f"p{i}", seed=i) for i in range(3)]
+    Logbook(tmp_path, seed=0).write(0, {}, groups, [])
+    file = pq.ParquetFile(tmp_path / "rollouts" / "step-000000.parquet")
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [3] * 8
+    read = list(read_rollouts(tmp_path))
+    assert [entry.group.prompt.id for entry in read] == ["p0", "p1", "p2"]
+    for entry, original in zip(read, groups, strict=True):
+        for a, b in zip(entry.group.rollouts, original.rollouts, strict=True):
+            np.testing.assert_array_equal(a.tokens, b.tokens)
+        np.testing.assert_array_equal(entry.group.rollouts[0].logprobs, original.rollouts[0].logprobs.astype("f4"))
+    step = StepFile(tmp_path / "rollouts" / "step-000000.parquet")
+    assert [row["index"] for row in step.rows(2, 10, ["index"])] == [2, 3, 4, 5, 6, 7, 0, 1]
+
+
+def test_a_rollout_longer_than_a_row_group_has_one_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 10)
+    Logbook(tmp_path, seed=0).write(0, {}, [long_group(rollouts=2)], [])
+    assert StepFile(tmp_path / "rollouts" / "step-000000.parquet").parts == [(0, 1), (1, 2)]
+
+
+def test_no_more_rows_are_made_than_are_written_at_once(tmp_path, monkeypatch):
+    """So that a step is never there a second time as columns."""
+    monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 80)
+    made, sizes = [], []
+
+    def rows():
+        for asked in (long_group(f"p{i}", seed=i) for i in range(3)):
+            for row in rollout_columns.rows_of(asked, 0, {}):
+                made.append(row)
+                yield row
+
+    table = rollout_columns.table
+    monkeypatch.setattr(
+        rollout_columns, "table", lambda *a, **k: sizes.append((len(made), len(a[2]))) or table(*a, **k)
+    )
+    rollout_files.write(tmp_path / "a.parquet", 0, 0, rows(), only_kept=False, renamed=lambda: None)
+    assert sizes[:3] == [(4, 3), (7, 3), (10, 3)]
+
+
+def test_a_prompt_takes_its_room_once_whatever_the_rollouts(tmp_path):
+    """300 tokens and their text for 64 rollouts: what 2 rollouts take, and a few bytes for each of the others."""
+    sizes = {}
+    for rollouts in (2, 64):
+        for prompt in (1, 300):
+            folder = tmp_path / f"{rollouts}-{prompt}"
+            Logbook(folder, seed=0).write(0, {}, [long_group(rollouts=rollouts, prompt=prompt, tokens=1)], [])
+            sizes[rollouts, prompt] = (folder / "rollouts" / "step-000000.parquet").stat().st_size
+    for_2, for_64 = (sizes[rollouts, 300] - sizes[rollouts, 1] for rollouts in (2, 64))
+    assert for_2 > 300 * 2
+    assert for_64 < for_2 + 62 * 8
+
+
+def test_rounded_log_probs_take_the_room_of_16_bits(tmp_path):
+    kept = long_group(rollouts=64, tokens=200)
+    kept = dataclasses.replace(kept, keep=np.full(64, True))
+    sizes = {}
+    for name, g in {"kept": kept, "not": dataclasses.replace(kept, keep=np.full(64, False))}.items():
+        Logbook(tmp_path / name, seed=0).write(0, {}, [g], [])
+        file = pq.ParquetFile(tmp_path / name / "rollouts" / "step-000000.parquet")
+        part = file.metadata.row_group(0)
+        columns = [part.column(i) for i in range(part.num_columns)]
+        sizes[name] = next(c.total_compressed_size for c in columns if c.path_in_schema.startswith("logprobs"))
+    assert sizes["not"] < 2.1 * 64 * 200 < 3 * 64 * 200 < sizes["kept"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    log = Logbook(tmp_path, seed=3)
+    for step in range(3):
+        log.write(step, {"reward/mean": 0.5}, [long_group("p0"), long_group("p1", seed=1)], [])
+    return tmp_path
+
+
+def test_pandas_reads_the_folder(run):
+    pandas = pytest.importorskip("pandas", reason="no dependency of winnow; installed beside it where it is tested")
+    frame = pandas.read_parquet(run / "rollouts")
+    assert list(frame.columns) == SCHEMA.names
+    assert len(frame) == 3 * 16
+    ours = list(read_rows(run))
+    assert frame["reward"].tolist() == [row["reward"] for row in ours]
+    assert frame["prompt"].tolist() == [row["prompt"] for row in ours]
+    assert frame["tokens"].iloc[5].tolist() == ours[5]["tokens"].tolist()
+    assert len(pandas.read_parquet(run / "rollouts", columns=["step", "reward"], filters=[("step", "==", 2)])) == 16
+
+
+def test_datasets_reads_the_folder_and_its_files(run, tmp_path):
+    datasets = pytest.importorskip("datasets", reason="of the extra hub")
+    ours = list(read_rows(run))
+    for where in ({"data_files": str(run / "rollouts" / "*.parquet")}, {"data_dir": str(run / "rollouts")}):
+        rows = datasets.load_dataset("parquet", **where, split="train", cache_dir=str(tmp_path / "cache"))
+        assert rows.column_names == SCHEMA.names
+        assert rows["text"][:] == [row["text"] for row in ours]
+        assert rows[5]["tokens"] == ours[5]["tokens"].tolist()
+        assert rows[5]["logprobs"] == ours[5]["logprobs"].tolist()
