@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from winnow.records import Prompt
+from winnow.records import IntArray
 
 
-def left_pad(prompts: Sequence[Prompt], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+class Tokens(Protocol):
+    """A prompt, or another text."""
+
+    @property
+    def tokens(self) -> IntArray: ...
+
+
+def left_pad(prompts: Sequence[Tokens], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Tokens [R, P] and which of them are real [R, P] (int64, 0 or 1), P the longest prompt's length."""
     width = max(len(prompt.tokens) for prompt in prompts)
     tokens = np.full((len(prompts), width), pad, dtype=np.int64)

@@ -32,6 +32,7 @@ class MemoryPart:
     phase: Phase
     device: str
     remedies: tuple[str, ...] = ()  # what a user can do to make it smaller
+    least: int | None = None  # of a rollout of full length: it makes do with so much, and takes what the rest leaves
 
 
 def free(device: str) -> int | None:
@@ -53,6 +54,11 @@ class MemoryPlan:
     checkpoint: int = 0  # bytes of one on the disk, its tokenizer left out
 
     @property
+    def adjusted(self) -> int | None:
+        """Bytes of the part that takes what the rest leaves, where there is one."""
+        return next((part.bytes for part in self.parts if part.least is not None), None)
+
+    @property
     def devices(self) -> list[str]:
         return list(dict.fromkeys(part.device for part in self.parts))
 
@@ -68,6 +74,7 @@ class MemoryPlan:
             known = "how much is free there is not known" if left is None else f"{readable(left)} are free"
             yield f"{'memory':<13}{device}: {readable(self.need(device))} at most; {known}"
             yield from (f"{'':<13}{text}" for text in self._phases(device))
+            yield from (f"{'':<13}{text}" for text in self._held(device))
 
     def check(self, free_on: FreeBytes = free) -> None:
         """Raise ConfigError where a device has less free than its parts need."""
@@ -86,6 +93,12 @@ class MemoryPlan:
             parts = [part for part in self.parts if (part.device, part.phase) == (device, phase)]
             if parts:
                 yield f"{words} {readable(self._sum(device, phase))}: {_listed(parts)}"
+
+    def _held(self, device: str) -> Iterator[str]:
+        for part in self.parts:
+            if part.device == device and part.least:
+                fits = part.bytes // part.least
+                yield f"{part.name} hold {fits} rollout{'s' * (fits != 1)} of full length, or more that are shorter"
 
     def _largest(self, device: str) -> list[MemoryPart]:
         """Of the worst moment: the parts that are a tenth of it or more, largest first."""

@@ -8,14 +8,20 @@ is what is alive: an allocator keeps some of what was freed, and torch and CUDA 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import torch
 
 from winnow.config import Config
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.passes import pass_parts
 from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.memory.usage import capacity
 from winnow.models.meta import weight_bytes
 from winnow.models.precision import in_words, keeps_masters
+
+SHARE = 0.8  # of a device, which a run may fill: the rest is for allocators, kernels and other programs
 
 
 def plan_memory(
@@ -30,14 +36,27 @@ def plan_memory(
     `needs` are the extra log-probs that loss and terms read ("old_logprobs", "ref_logprobs") and "entropy". `job` gives
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.
     """
+    parts = (*_policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand))
     workers = demand.config.verify.workers
     precision = in_words(demand.config, demand.device)
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
         jobs=f"policy on {demand.device} in {precision}; {job(demand)}; rewards by {judges}",
-        parts=(*_policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand)),
+        parts=tuple(_adjusted(part, parts, demand.device_bytes) for part in parts),
         checkpoint=_checkpoint_bytes(demand, needs),
     )
+
+
+def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], memory: int | None) -> MemoryPart:
+    """A part that makes do with less takes at most what the others leave of a SHARE of its device, or half of what they
+    leave where that is more. What is free at the moment has no say: a resumed run must come to the same bits.
+    """
+    total = memory or capacity(torch.device(part.device))
+    if part.least is None or total is None:
+        return part
+    others = MemoryPlan("", tuple(other for other in parts if other is not part)).need(part.device)
+    left = max(int(SHARE * total) - others, (total - others) // 2)
+    return replace(part, bytes=min(part.bytes, max(part.least, left)))
 
 
 def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:

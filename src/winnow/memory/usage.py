@@ -27,10 +27,10 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def capacity(device: torch.device) -> int | None:
-    """Bytes that a device has in all; None where there is no such device."""
+    """Bytes that a device has in all, or this process's control group where that is less; None where there is none."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1] if _there(device) else None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *limits_of_groups(_groups()), UNLIMITED)
 
 
 @dataclass
@@ -97,6 +97,14 @@ def _available() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return capacity(torch.device("cpu"))  # no /proc: all there is
+
+
+def limits_of_groups(folders: Iterable[Path]) -> Iterator[int]:
+    """The memory limit of each control group that has one."""
+    for folder in folders:
+        for limit in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number, and no limit
+                yield int((folder / limit).read_text())
 
 
 def left_in_groups(folders: Iterable[Path]) -> Iterator[int]:

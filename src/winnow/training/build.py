@@ -113,7 +113,8 @@ def build(
     with contextlib.ExitStack() as on_failure:
         verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
         on_failure.callback(verifiers.close)
-        engine = make_engine(members.engine, engine_context(config, loaded), name=config.rollout.engine.label)
+        context = engine_context(config, loaded, plan.adjusted)
+        engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
         run = Run(
             members=members,
@@ -177,11 +178,12 @@ def load_model(
     return dataclasses.replace(loaded, model=model)
 
 
-def engine_context(config: Config, loaded: Loaded) -> EngineContext:
+def engine_context(config: Config, loaded: Loaded, cache_bytes: int | None = None) -> EngineContext:
     return EngineContext(
         model=loaded.model,
         tokenizer=loaded.tokenizer,
         stop_tokens=loaded.stop_tokens,
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
+        cache_bytes=cache_bytes,
         context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
     )

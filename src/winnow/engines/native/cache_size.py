@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import Tensor
-
-from winnow.engines.native.cuda_graphs import padded
 
 if TYPE_CHECKING:
     from winnow.models.meta import MetaModel
 
-COLUMNS = 64  # a recorded step reads prompts and ring buffer in pieces of this many columns
+BLOCK = 64  # tokens of a block of keys and values
+PIECE = 4096  # tokens that one forward pass over prompts reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +37,18 @@ class KVCacheSpec:
             device=model.device,
         )
 
-    def tables(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Keys [layers, rows, heads, width, columns] and values [layers, rows, heads, columns, width]: either as its
-        product in attention reads it, in one piece. Zeros, as attention multiplies what nobody has written by a weight
-        of 0, and 0 x NaN is NaN.
-        """
-        shape = (self.layers, rows, self.heads)
-        keys = torch.zeros((*shape, self.width, columns), dtype=self.dtype, device=self.device)
-        return keys, torch.zeros((*shape, columns, self.width), dtype=self.dtype, device=self.device)
-
     @property
     def bytes_per_token(self) -> int:
         return 2 * self.layers * self.heads * self.width * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSize:
-    """How large a cache is, how much of it a request takes, or how much of it the next forward pass reads."""
-
-    blocks: int  # prompt blocks
-    rows_per_block: int  # rollouts that share a block, at most
-    prompt_columns: int  # P, tokens of a prompt
-    rows: int  # R, rollouts
-    columns: int  # C, tokens of a rollout
-
-    def covers(self, other: CacheSize) -> bool:
-        return all(getattr(self, f.name) >= getattr(other, f.name) for f in fields(self))
-
-    def joined(self, other: CacheSize) -> CacheSize:
-        """The smallest that covers both."""
-        return CacheSize(**{f.name: max(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)})
-
-    def tokens(self) -> int:
-        """That fit in, all rows together."""
-        return self.blocks * self.prompt_columns + self.rows * self.columns
+def block_width(longest: int, *, fixed: bool) -> int:
+    """Tokens of a block where no text is longer than `longest`: one block then holds it, and no more. Recorded steps
+    want blocks of one size (`fixed`).
+    """
+    return BLOCK if fixed else max(1, min(BLOCK, longest))
 
 
-def rounded(size: CacheSize) -> CacheSize:
-    """The size that recorded steps take for a request: few sizes, so that few are recorded."""
-    return CacheSize(
-        blocks=padded(size.blocks, 2 * size.blocks),
-        rows_per_block=padded(size.rows_per_block, 2 * size.rows_per_block),
-        prompt_columns=round_columns(size.prompt_columns),
-        rows=size.rows,
-        columns=round_columns(size.columns),
-    )
-
-
-def round_columns(columns: int) -> int:
-    """To whole pieces: `round_columns(65) == 128`."""
-    return -(-columns // COLUMNS) * COLUMNS
+def in_blocks(tokens: int, width: int) -> int:
+    """Tokens that the blocks of a text have room for: `in_blocks(65, 64) == 128`."""
+    return -(-tokens // width) * width

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from winnow.engines.native.blocks import fill_gaps
 from winnow.engines.native.decoder import Decoder
-from winnow.engines.native.scheduler import PromptBlock, Scheduler
-from winnow.engines.requests import PendingRollout, SamplingRequest
+from winnow.engines.native.reading import Text
+from winnow.engines.native.scheduler import PartialRollout, Scheduler, SharedPrompt
+from winnow.engines.requests import SamplingRequest
 from winnow.engines.sampling import choose, uniforms
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import StopRule, last_of
 from winnow.records import BoolArray, IntArray, Sampling
 from winnow.seeds import SeedName
 
@@ -17,19 +19,18 @@ from winnow.seeds import SeedName
 class RunningRollouts:
     """Rollouts that are being sampled, in the first `len(self)` rows of every table [R, C]; the tables keep their size.
 
-    When rollouts finish, the last running rows move into the gaps: a decoding step copies as many rows as it finishes,
-    and running rows stay contiguous, so that the policy gets plain views. Then waiting rollouts take the free rows.
-    All rows write the same column of a ring buffer at the same time, wherever in its text each rollout is.
+    When rollouts finish, the last running rows move into the gaps, so that running rows stay contiguous; their keys and
+    values stay where they are, but for the blocks at the end that fill the finished ones' places. Then waiting rollouts
+    take the free rows. Where memory is short, the youngest rollout makes room for those that began before it.
     """
 
     def __init__(self, decoder: Decoder, scheduler: Scheduler, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
         self._decoder, self._scheduler, self._sampling, self._seed = decoder, scheduler, sampling, seed
-        rows, self._columns = scheduler.size.rows, scheduler.size.columns
-        self._rows: list[tuple[PromptBlock, PendingRollout]] = []
+        self._rows: list[PartialRollout] = []
+        self._prompts: list[SharedPrompt] = []  # in the cache
         self._logits = torch.empty(0, 0)  # [R, V] of the next tokens
-        self._written = 0  # columns since the request began, each turn of the ring counted
-        self._first = np.zeros(rows, dtype=np.int64)  # [R] `_written` when the row's rollout began
-        self._tokens = np.zeros((rows, self._columns), dtype=np.int64)
+        self._length = np.zeros(scheduler.rows, dtype=np.int64)  # [R] tokens of each rollout so far
+        self._tokens = np.zeros((scheduler.rows, sampling.max_new_tokens), dtype=np.int64)
         self._logprobs = np.zeros(self._tokens.shape, dtype=np.float64)
         self._uniforms = np.zeros(self._tokens.shape, dtype=np.float64)
 
@@ -37,80 +38,125 @@ class RunningRollouts:
         return len(self._rows)
 
     def admit(self) -> bool:
-        """Start waiting rollouts, as many as there are rows for, and prefill their prompts; False once none is left."""
+        """Start waiting rollouts, as many as there is room for, and read their prompts; False once none is left."""
         if admitted := self._scheduler.admit(len(self)):
-            rows = slice(len(self), len(self) + len(admitted))
-            if new := self._scheduler.assign_blocks(admitted):
-                logits = self._decoder.prefill([block.prompt for block in new], [block.number for block in new])
-                for block, row in zip(new, logits, strict=True):
-                    block.logits = row
-            after = torch.stack([block.logits for block, _ in admitted if block.logits is not None])
+            first, rows = len(self), slice(len(self), len(self) + len(admitted))
+            after = self._read(admitted, first)
             self._logits = torch.cat([self._logits, after]) if self._rows else after
             self._rows += admitted
-            self._first[rows] = self._written
-            drawn = uniforms(self._seed, [rollout for _, rollout in admitted], self._sampling.max_new_tokens)
-            numbers = np.arange(rows.start, rows.stop)
-            self._uniforms[numbers[:, None], self._columns_of(numbers, drawn.shape[1])] = drawn
-            lengths = torch.tensor([len(rollout.prompt.tokens) for _, rollout in admitted])
-            self._decoder.begin_rows(rows, lengths)
-            self._set_block_table()
+            for row, rollout in enumerate(admitted, start=first):
+                length = self._length[row] = len(rollout.tokens)
+                self._tokens[row, :length], self._logprobs[row, :length] = rollout.tokens, rollout.logprobs
+            pending = [rollout.pending for rollout in admitted]
+            self._uniforms[rows] = uniforms(self._seed, pending, self._sampling.max_new_tokens)
+            self._place_rows()
         return len(self) > 0
 
     def sample(self, rule: StopRule) -> IntArray:
         """Choose the next token of every running row; the rows (ascending) whose rollouts it ends."""
-        running, column = len(self), self._written % self._columns
-        uniform = torch.from_numpy(self._uniforms[:running, column])
-        token, logprob = choose(self._logits, uniform, self._sampling)
-        self._decoder.append(token)
-        self._tokens[:running, column] = token.numpy(force=True)
-        self._logprobs[:running, column] = logprob.numpy(force=True)
-        self._written += 1
-        return np.flatnonzero(self._ended(self._tokens[:running, column], rule))
+        rows = np.arange(len(self))
+        cells = rows, self._length[: len(self)]
+        token, logprob = choose(self._logits, torch.from_numpy(self._uniforms[cells]), self._sampling)
+        self._tokens[cells], self._logprobs[cells] = token.numpy(force=True), logprob.numpy(force=True)
+        newest = self._tokens[cells]
+        self._length[: len(self)] += 1
+        return np.flatnonzero(self._ended(newest, rule))
 
     def finish(self, ended: IntArray, request: SamplingRequest) -> None:
-        """Finish the rollouts of the rows that ended, and move the last running rows into the gaps."""
+        """Finish the rollouts of the rows that ended."""
         if not len(ended):
             return
-        lengths = self._written - self._first[ended]
-        cells = ended[:, None], self._columns_of(ended, lengths.max())
-        found = zip(ended.tolist(), lengths.tolist(), self._tokens[cells], self._logprobs[cells], strict=True)
-        for row, length, tokens, logprobs in found:
-            block, rollout = self._rows[row]
-            request.finish(rollout, tokens[:length], logprobs[:length])
-            self._scheduler.release(block)
-        left = len(self) - len(ended)
-        gaps = ended[ended < left]
-        moved = np.setdiff1d(np.arange(left, len(self)), ended, assume_unique=True)
-        for gap, source in zip(gaps, moved, strict=True):
-            self._rows[gap] = self._rows[source]
-        del self._rows[left:]
-        for table in (self._first, self._tokens, self._logprobs, self._uniforms):
-            table[gaps] = table[moved]
-        self._decoder.move(torch.from_numpy(moved), torch.from_numpy(gaps))
-        self._set_block_table()
+        for row in ended.tolist():
+            length = self._length[row]
+            rollout = self._rows[row]
+            request.finish(rollout.pending, self._tokens[row, :length].copy(), self._logprobs[row, :length].copy())
+            self._scheduler.release(rollout)
+        self._remove(ended)
 
     def decode(self) -> None:
         """One forward pass over the newest tokens, which gives the logits of the next."""
-        if self._rows:
-            self._logits = self._decoder.decode(len(self), self._written)
+        if not self._rows:
+            return
+        self._make_room()
+        rows = np.arange(len(self))
+        written = self._length[: len(self)] - 1  # tokens of each row before the newest
+        self._logits = self._decoder.decode(self._tokens[rows, written], self._prompt_lengths + written, written)
+
+    def _read(self, admitted: list[PartialRollout], first: int) -> torch.Tensor:
+        """Blocks and reading for prompts that are not in the cache and for rollouts that were put back; logits [A, V].
+
+        A prompt that recurs is read once.
+        """
+        new = list({id(each.shared): each.shared for each in admitted if each.shared.number < 0}.values())
+        recurring: dict[int, list[SharedPrompt]] = {}
+        lengths = np.array([len(shared.prompt.tokens) for shared in new], dtype=np.int64)
+        for shared, number in zip(new, self._decoder.cache.add_prompts(lengths).tolist(), strict=True):
+            shared.number = number
+            recurring.setdefault(id(shared.prompt), []).append(shared)
+        self._prompts += new
+        self._decoder.cache.add_rows(np.array([len(rollout.tokens) for rollout in admitted]))
+        texts = [
+            Text(same[0].prompt.tokens, prompts=tuple(shared.number for shared in same)) for same in recurring.values()
+        ]
+        again = [row for row, rollout in enumerate(admitted) if len(rollout.tokens)]
+        for row in again:
+            prompt = admitted[row].shared.prompt.tokens
+            tokens = np.concatenate([prompt, admitted[row].tokens])
+            texts.append(Text(tokens, row=first + row, first=len(prompt)))
+        if texts:
+            logits = self._decoder.read(texts)
+            for same, row in zip(recurring.values(), logits, strict=False):
+                for shared in same:
+                    shared.logits = row
+            of_row = dict(zip(again, logits[len(recurring) :], strict=True))
+        else:
+            of_row = {}
+        after = [of_row.get(row, rollout.shared.logits) for row, rollout in enumerate(admitted)]
+        return torch.stack([row for row in after if row is not None])
+
+    def _make_room(self) -> None:
+        """A block for every row whose newest token begins one; the youngest rollouts wait again where none is free."""
+        pool = self._scheduler.pool
+        while len(beginning := np.flatnonzero(self._length[: len(self)] > pool.own.held[: len(self)] * pool.own.width)):
+            if len(beginning) * pool.own.width <= pool.free:
+                self._decoder.cache.extend(beginning)
+                return
+            row = self._scheduler.put_back_youngest(self._rows)
+            rollout, length = self._rows[row], self._length[row]
+            rollout.tokens, rollout.logprobs = self._tokens[row, :length].copy(), self._logprobs[row, :length].copy()
+            self._remove(np.array([row]))
+
+    def _remove(self, rows: IntArray) -> None:
+        """Take rollouts out: the last rows move into the gaps, and prompts that nobody reads leave the cache."""
+        self._decoder.cache.remove_rows(rows)
+        source, target = fill_gaps(rows, len(self))
+        for table in (self._length, self._tokens, self._logprobs, self._uniforms):
+            table[target] = table[source]
+        for before, now in zip(source.tolist(), target.tolist(), strict=True):
+            self._rows[now] = self._rows[before]
+        del self._rows[len(self._rows) - len(rows) :]
+        unread = np.array([shared.number for shared in self._prompts if self._scheduler.unread(shared)], dtype=np.int64)
+        if len(unread):
+            self._decoder.cache.remove_prompts(np.sort(unread))
+            source, target = fill_gaps(np.sort(unread), len(self._prompts))
+            for number in unread.tolist():
+                self._prompts[number].number, self._prompts[number].logits = -1, None
+            for before, now in zip(source.tolist(), target.tolist(), strict=True):
+                self._prompts[now] = self._prompts[before]
+                self._prompts[now].number = now
+            del self._prompts[len(self._prompts) - len(unread) :]
+        self._place_rows()
+
+    def _place_rows(self) -> None:
+        """Rows have moved or begun."""
+        self._prompt_lengths = np.array([len(each.shared.prompt.tokens) for each in self._rows], dtype=np.int64)
+        self._decoder.set_prompts(np.array([each.shared.number for each in self._rows], dtype=np.int64))
 
     def _ended(self, newest: IntArray, rule: StopRule) -> BoolArray:
         """[R] whether a row's newest token ends its rollout."""
-        longest = self._first[: len(self)] + self._sampling.max_new_tokens == self._written
+        longest = self._length[: len(self)] == self._sampling.max_new_tokens
         ended: BoolArray = longest | rule.stops[newest]
         for row in np.flatnonzero(rule.watch[newest] & ~ended).tolist():
-
-            def last(count: int, row: int = row) -> IntArray:
-                newest: IntArray = self._tokens[row, np.arange(self._written - count, self._written) % self._columns]
-                return newest
-
-            ended[row] = rule.ends(int(self._written - self._first[row]), last)
+            length = int(self._length[row])
+            ended[row] = rule.ends(length, last_of(self._tokens[row, :length]))
         return ended
-
-    def _columns_of(self, rows: int | IntArray, length: int) -> IntArray:
-        """[rows, length] the columns of the first `length` tokens of rows."""
-        columns: IntArray = (np.atleast_1d(self._first[rows])[:, None] + np.arange(length)) % self._columns
-        return columns
-
-    def _set_block_table(self) -> None:
-        self._decoder.set_block_table(np.array([block.number for block, _ in self._rows], dtype=np.int64))

@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 
 from winnow.engines.base import EngineContext, OnRollout
-from winnow.engines.native.cache_size import CacheSize, KVCacheSpec, rounded
+from winnow.engines.native.attention_check import check_attention
+from winnow.engines.native.cache_size import KVCacheSpec
 from winnow.engines.native.cuda_graphs import CudaGraphs
-from winnow.engines.native.decoder import Decoder, check_attention
+from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.packed_weights import packed as packed_weights
 from winnow.engines.native.running import RunningRollouts
-from winnow.engines.native.scheduler import Scheduler, unrounded
+from winnow.engines.native.scheduler import Scheduler
 from winnow.engines.own_weights import TOLERANCES, OwnWeights
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import stop_rules
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError
+from winnow.memory.usage import capacity
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
 
@@ -47,17 +49,22 @@ class Native:
         self._model: PreTrainedModel = context.model if self._copy is None else self._copy.model
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._decoder: Decoder | None = None
+        self._put_back = 0
         self._graphs = graphs and self._model.device.type == "cuda"
         self._weights = packed_weights if packed else contextlib.nullcontext  # what a request decodes on
-        self._allocated = rounded if self._graphs else unrounded  # what a request of a size takes
         self._at_once = context.max_rollouts_at_once
-        self._tokens = key_value_mb * 2**20 // KVCacheSpec.of(self._model).bytes_per_token if key_value_mb else None
+        self._tokens = _bound(context, key_value_mb) // KVCacheSpec.of(self._model).bytes_per_token
         self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
 
     @property
     def key_value_bytes(self) -> int:
         """Memory of the key and value cache, which grows with the largest request so far."""
         return 0 if self._decoder is None else self._decoder.cache.bytes
+
+    @property
+    def put_back(self) -> int:
+        """Rollouts of all requests that had to make room for older ones, and went on later; each time counted."""
+        return self._put_back
 
     def generate(
         self,
@@ -74,13 +81,13 @@ class Native:
         scheduler = Scheduler(
             request.rollouts,
             rows=self._at_once,
-            columns=sampling.max_new_tokens,
+            longest=sampling.max_new_tokens,
             tokens=self._tokens,
-            allocated=self._allocated,
+            fixed=self._graphs,
         )
-        decoder = self._decoder_of(scheduler.size)
+        decoder = self._decoder_of(scheduler.pool.tokens, scheduler.rows)
         try:
-            with request, decoder.sampling(scheduler.size), self._weights(self._model):
+            with request, decoder.sampling(scheduler), self._weights(self._model):
                 running = RunningRollouts(decoder, scheduler, sampling, seed)
                 while running.admit():
                     running.finish(running.sample(rule), request)
@@ -88,6 +95,7 @@ class Native:
         except BaseException:
             self._decoder = None  # its cache may hold NaN, and attention's weight of 0 for it would still give NaN
             raise
+        self._put_back += scheduler.put_back
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -103,15 +111,15 @@ class Native:
         """See `Engine`; releases the key and value cache."""
         self._decoder = None
 
-    def _decoder_of(self, size: CacheSize) -> Decoder:
-        """The last request's, if it is large enough: memory is allocated again only for a request that needs more."""
-        needed = self._allocated(size)
-        if self._decoder is None or not self._decoder.capacity.covers(needed):
-            joined = needed if self._decoder is None else self._decoder.capacity.joined(needed)
-            fits = self._tokens is None or joined.tokens() <= self._tokens
-            self._decoder = None  # frees its memory before more is allocated
-            self._decoder = Decoder(self._model, joined if fits else needed, CudaGraphs() if self._graphs else None)
-        return self._decoder
+    def _decoder_of(self, tokens: int, rows: int) -> Decoder:
+        """The last request's, if it is large enough: memory is reserved again only for a request that needs more."""
+        last = self._decoder
+        if last is None or last.cache.tokens < tokens or last.rows < rows:
+            if last is not None:
+                tokens, rows = max(tokens, last.cache.tokens), max(rows, last.rows)
+            last = self._decoder = None  # frees its memory before more is reserved
+            last = self._decoder = Decoder(self._model, tokens, rows, CudaGraphs() if self._graphs else None)
+        return last
 
     def _check_own(self, weights: Mapping[str, Tensor]) -> None:
         own = self._policy.state_dict()
@@ -121,3 +129,10 @@ class Native:
                     f"{name!r} is not a weight of the policy's own module, on which the native engine decodes; "
                     "hand over the module's weights, not copies of them, or use the engine 'hf'"
                 )
+
+
+def _bound(context: EngineContext, key_value_mb: int) -> int:
+    """Bytes of keys and values at most: as many as are given, what the memory plan leaves, or half of the device."""
+    if key_value_mb:
+        return key_value_mb * 2**20
+    return context.cache_bytes or (capacity(context.model.device) or 2**40) // 2

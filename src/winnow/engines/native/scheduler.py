@@ -1,111 +1,139 @@
-"""Which rollouts are sampled together: prompts in blocks, waiting rollouts, and how large a cache a request takes."""
+"""Which rollouts are sampled together: prompts that rollouts share, and who waits for memory."""
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from winnow.engines.native.cache_size import CacheSize
+import numpy as np
+
+from winnow.engines.native.blocks import BlockPool
+from winnow.engines.native.cache_size import block_width, in_blocks
 from winnow.engines.requests import PendingRollout
 from winnow.errors import EngineError
-from winnow.records import Prompt
+from winnow.records import FloatArray, IntArray, Prompt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(slots=True)
-class PromptBlock:
+class SharedPrompt:
     """A prompt and some of its rollouts, which read one copy of its keys and values."""
 
     prompt: Prompt
-    unfinished: int  # rollouts that still read the prompt
-    number: int = -1  # of the block in the cache, from the start of its first rollout to the end of its last
+    unfinished: int  # rollouts that still need the prompt
+    readers: int = 0  # of those, how many are running
+    number: int = -1  # among the prompts in the cache, while it is there
     logits: Tensor | None = None  # [V] after the prompt
 
 
-def in_blocks(rollouts: Sequence[PendingRollout]) -> list[tuple[PromptBlock, PendingRollout]]:
-    """Every rollout with its block, prompts of like length together (least padding).
+@dataclass(slots=True)
+class PartialRollout:
+    """A rollout that waits or runs; `tokens` and `logprobs` [L] are what it had when it was put back."""
 
-    A block has no more rollouts than a prompt gets on average: one prompt with many does not make every other's block
-    as wide. With equal counts there is one block per prompt.
+    shared: SharedPrompt
+    pending: PendingRollout
+    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    logprobs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+    started: int = -1  # the how-manyth to start
+
+
+def sharing(rollouts: Sequence[PendingRollout]) -> list[PartialRollout]:
+    """Every rollout with its prompt, prompts of like length together (least padding).
+
+    A copy of a prompt has no more rollouts than a prompt gets on average: one prompt with many does not make the
+    matrix of every other's queries as wide. With equal counts a prompt is held once.
     """
     by_length = sorted(rollouts, key=lambda rollout: (len(rollout.prompt.tokens), rollout.prompt_index))
     groups = [list(group) for _, group in itertools.groupby(by_length, key=lambda rollout: rollout.prompt_index)]
     each = -(-len(rollouts) // max(1, len(groups)))
     found = []
     for chunk in (group[i : i + each] for group in groups for i in range(0, len(group), each)):
-        block = PromptBlock(chunk[0].prompt, unfinished=len(chunk))
-        found += [(block, rollout) for rollout in chunk]
+        shared = SharedPrompt(chunk[0].prompt, unfinished=len(chunk))
+        found += [PartialRollout(shared, pending) for pending in chunk]
     return found
 
 
-def unrounded(size: CacheSize) -> CacheSize:
-    """What is allocated where no more is than is needed."""
-    return size
-
-
 class Scheduler:
-    """The waiting rollouts of a request, and the blocks of the cache that their prompts take."""
+    """The waiting rollouts of a request, and the blocks that they and the running ones hold."""
 
     def __init__(
         self,
         rollouts: Sequence[PendingRollout],
         *,
         rows: int,
-        columns: int,
+        longest: int,
         tokens: int | None = None,
-        allocated: Callable[[CacheSize], CacheSize] = unrounded,
+        fixed: bool = False,
     ) -> None:
-        """At most `rows` rollouts at once, of `columns` tokens each, in a cache of at most `tokens` tokens; `allocated`
-        says how much is allocated for a size that is needed.
+        """At most `rows` rollouts at once, of at most `longest` tokens each, in a cache of at most `tokens` tokens;
+        `fixed`: in blocks of one size, whatever the request.
 
         Raises EngineError where such a cache does not hold a single rollout.
         """
-        self._waiting = deque(in_blocks(rollouts))
-        blocks = {id(block): block for block, _ in self._waiting}.values()
-        prompt = max((len(block.prompt.tokens) for block in blocks), default=0)
-        fullest = max((block.unfinished for block in blocks), default=0)
+        waiting = sharing(rollouts)
+        self._waiting = deque(waiting)
+        shared = list({id(rollout.shared): rollout.shared for rollout in waiting}.values())
+        self.rows = min(rows, len(waiting))
+        self.readers = min(self.rows, max((each.unfinished for each in shared), default=0))  # of one prompt
+        prompts = sorted((len(each.prompt.tokens) for each in shared), reverse=True)
+        longest_prompt = prompts[0] if prompts else 0
+        own, prompt = block_width(longest, fixed=fixed), block_width(longest_prompt, fixed=fixed)
+        # A prompt in use has a row that reads it, so no more of them are in use than there are rows
+        in_use = sum(in_blocks(length, prompt) for length in prompts[: self.rows])
+        wanted = self.rows * in_blocks(longest, own) + in_use
+        if tokens is not None and (least := in_blocks(longest, own) + in_blocks(longest_prompt, prompt)) > tokens:
+            raise _too_little(tokens, least)
+        self._bounded = tokens is not None and tokens < wanted
+        self.pool = BlockPool(min(wanted, tokens or wanted), own_width=own, prompt_width=prompt)
+        self._growing = own if longest > own else 0  # tokens that a running rollout may want next
+        self._started = 0
+        self.put_back = 0  # rollouts that had to make room, each time counted
 
-        def size(running: int) -> CacheSize:
-            return CacheSize(
-                blocks=min(running, len(blocks)),  # a block in use has a row, so there are never more of them
-                rows_per_block=fullest,
-                prompt_columns=prompt,
-                rows=running,
-                columns=columns,
-            )
-
-        self.size = size(min(rows, len(self._waiting)))
-        while tokens is not None and allocated(self.size).tokens() > tokens:
-            if self.size.rows == 1:
-                raise _too_little(tokens, prompt + columns)
-            self.size = size(self.size.rows - 1)
-        self._free_blocks = list(range(self.size.blocks))
-
-    def admit(self, running: int) -> list[tuple[PromptBlock, PendingRollout]]:
-        """The waiting rollouts that start now: none until an eighth of the rows is free, as a prefill costs a step."""
-        free = self.size.rows - running
-        if not self._waiting or (free < len(self._waiting) and 8 * free < self.size.rows):
+    def admit(self, running: int) -> list[PartialRollout]:
+        """The waiting rollouts that start now: none until an eighth of the rows is free, as a prefill costs a step, and
+        where memory is short, as many as there is room for, with a block left for each that runs.
+        """
+        rows = self.rows - running
+        if not self._waiting or (rows < len(self._waiting) and 8 * rows < self.rows):
             return []
-        return [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        admitted: list[PartialRollout] = []
+        free, new = self.pool.free, set[int]()
+        while self._waiting and len(admitted) < rows:
+            rollout = self._waiting[0]
+            taken = in_blocks(len(rollout.tokens) + 1, self.pool.own.width)
+            if rollout.shared.number < 0 and id(rollout.shared) not in new:
+                taken += in_blocks(len(rollout.shared.prompt.tokens), self.pool.prompts.width)
+            if self._bounded and free - taken < self._growing * (running + len(admitted)) and running + len(admitted):
+                break
+            free -= taken
+            new.add(id(rollout.shared))
+            admitted.append(self._waiting.popleft())
+        for rollout in admitted:
+            rollout.shared.readers += 1
+            rollout.started = self._started = self._started + 1
+        return admitted
 
-    def assign_blocks(self, admitted: Sequence[tuple[PromptBlock, PendingRollout]]) -> list[PromptBlock]:
-        """The blocks among them that are not in the cache yet, with a number each."""
-        new = list({id(block): block for block, _ in admitted if block.number < 0}.values())
-        for block in new:
-            block.number = self._free_blocks.pop()
-        return new
+    def put_back_youngest(self, running: Sequence[PartialRollout]) -> int:
+        """Which of the running rollouts makes room: it waits again, before all others."""
+        row = max(range(len(running)), key=lambda row: running[row].started)
+        self._waiting.appendleft(running[row])
+        running[row].shared.readers -= 1
+        self.put_back += 1
+        return row
 
-    def release(self, block: PromptBlock) -> None:
-        """One of a block's rollouts is finished; after the last one its place in the cache is free again."""
-        block.unfinished -= 1
-        if block.unfinished == 0:
-            self._free_blocks.append(block.number)
-            block.number = -1
+    def unread(self, shared: SharedPrompt) -> bool:
+        """Whether a prompt is to leave the cache: nobody needs it, or nobody runs who does and memory is short."""
+        return shared.unfinished == 0 or (self._bounded and shared.readers == 0)
+
+    def release(self, rollout: PartialRollout) -> None:
+        """It is finished."""
+        rollout.shared.unfinished -= 1
+        rollout.shared.readers -= 1
 
 
 def _too_little(tokens: int, wanted: int) -> EngineError:

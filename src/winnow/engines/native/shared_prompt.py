@@ -29,7 +29,7 @@ def attend(
     shared: KVCache | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one new token per row [R, heads, 1, D] over the cache `shared`; the mask is [R, 1, 1, P + C].
+    """Attention of one new token per row [R, heads, 1, D] over the cache `shared`, which knows what each may see.
 
     Without `shared` (a prompt is being read) it is scaled dot-product attention.
     """
@@ -38,9 +38,8 @@ def attend(
         return output, None
     if unknown := [name for name in ("sliding_window", "softcap", "s_aux") if options.get(name) is not None]:
         raise TypeError(f"its attention wants {unknown[0]}")
-    assert attention_mask is not None
     assert isinstance(module.layer_idx, int)
-    return shared.attend(module.layer_idx, query[:, :, 0] * scaling, attention_mask[:, 0, 0])[:, None], None
+    return shared.attend(module.layer_idx, query[:, :, 0] * scaling)[:, None], None
 
 
 AttentionInterface.register(NAME, attend)

@@ -1,0 +1,73 @@
+"""Whether a model's layers attend as the native engine has them attend: tried on five tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from winnow.engines.native.decoder import Decoder
+from winnow.engines.native.kv_cache import KVCache
+from winnow.engines.native.reading import Text
+from winnow.engines.native.scheduler import Scheduler
+from winnow.engines.requests import PendingRollout
+from winnow.errors import ConfigError
+from winnow.records import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+GAP, HALF_GAP = 1e-2, 0.5  # in standard deviations of the logits; the latter in 16 bits, where experts may change
+
+
+def check_attention(model: PreTrainedModel) -> None:
+    """Decode two tokens and compare their logits with those of one plain forward pass. Raises ConfigError where they
+    differ, or where a layer does not attend through transformers' attention interface.
+
+    A layer may do more to keys, values and mask than the interface shows (repeat heads in another order, say).
+    """
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        raise _unfit(f"{', '.join(sorted(kinds))} layers")
+    try:
+        cache, decoded, plain = _two_ways(model)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
+        raise _unfit(f"a forward pass that says {type(error).__name__}: {error}") from error
+    if len(cache.attended) != cache.spec.layers:
+        raise _unfit("layers that do not attend through transformers' attention interface")
+    if not plain.isfinite().all():
+        return  # broken weights, which sampling reports
+    off = float((decoded - plain).abs().max() / plain.std().clamp(min=1e-9))
+    if not off <= (HALF_GAP if plain.dtype.itemsize < 4 else GAP):
+        raise _unfit(f"layers that attend in a way of their own: decoded logits are off by {off:.2g} of their spread")
+
+
+def _two_ways(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
+    """Logits [V] after a prompt of three tokens and two decoded ones, and from one forward pass over all five."""
+    tokens = np.arange(5) % model.config.get_text_config().vocab_size
+    prompt = Prompt(id="", tokens=tokens[:3], text="", answer=None, task="")
+    scheduler = Scheduler([PendingRollout(0, prompt, 0)], rows=1, longest=2)
+    decoder = Decoder(model, scheduler.pool.tokens, rows=1)
+    cache, row = decoder.cache, np.zeros(1, dtype=np.int64)
+    with decoder.sampling(scheduler):
+        cache.add_prompts(row + 3)
+        cache.add_rows(row)
+        decoder.read([Text(tokens[:3], prompts=(0,))])
+        decoder.set_prompts(row)
+        cache.extend(row)
+        for written in (0, 1):
+            decoded = decoder.decode(tokens[3 + written, None], row + 3 + written, row + written)[0]
+        every = torch.from_numpy(tokens)[None].to(model.device)
+        plain: Tensor = model(input_ids=every, use_cache=False).logits[0, -1]
+    return cache, decoded, plain
+
+
+def _unfit(why: str) -> ConfigError:
+    return ConfigError(
+        f"rollout.engine: native decodes full attention through transformers' interface only, and this model has "
+        f"{why}; use the engine 'hf'"
+    )

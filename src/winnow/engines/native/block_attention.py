@@ -1,0 +1,39 @@
+"""Attention of one token per row over keys and values in blocks: work follows what was written, nothing is gathered but
+queries, scores and outputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def per_block(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of queries [N, heads, X, D] within their block of keys [N, heads, D, C] and values [N, heads, C, D],
+    and the log of the sum of exponentiated scores [N, heads, X]; `mask` [N, C] is added to the scores.
+    """
+    scores = (queries @ keys).to(mask.dtype).add_(mask[:, None, None])
+    top, shares = scores.amax(dim=-1), scores.softmax(dim=-1)
+    return shares.to(values.dtype) @ values, top - shares.amax(dim=-1).log_()
+
+
+def joined(
+    output: Tensor, total: Tensor, *, table: Tensor, held: Tensor, blocks: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """What `per_block` gives, per sequence instead of per block: outputs [S, heads, X, D] and totals [S, heads, X].
+
+    A sequence holds `held` [S] blocks, those in its line of `table` [S, K]. Blocks are weighed by their share of the
+    sum, as flash-decoding does (Dao et al., 2023). `blocks` gives the sequence [N] of each and its place [N] in the
+    flat table, where each is to be added to its sequence. That is less work than by the table, whose lines are of
+    unequal length, but a GPU would add in any order, and every block must be held.
+    """
+    absent = torch.arange(table.shape[1], device=held.device) >= held[:, None]
+    each = total.index_select(0, table.flatten()).view(*table.shape, *total.shape[1:])
+    each = each.masked_fill_(absent[:, :, None, None], -torch.inf)
+    whole = each.logsumexp(dim=1)
+    weights, output = each.sub_(whole[:, None]).exp_(), output.to(total.dtype)
+    if blocks is None:
+        picked = output.index_select(0, table.flatten()).view(*table.shape, *output.shape[1:])
+        return picked.mul_(weights[..., None]).sum(dim=1), whole
+    owner, place = blocks
+    output.mul_(weights.flatten(0, 1).index_select(0, place)[..., None])
+    return output.new_zeros(len(table), *output.shape[1:]).index_add_(0, owner, output), whole
