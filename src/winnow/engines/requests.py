@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -69,12 +70,15 @@ class SamplingRequest:
         self._version = version
         self._on_rollout = on_rollout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnow-texts")
+        self._waiting: deque[tuple[PendingRollout, IntArray, FloatArray]] = deque()
         self._error: BaseException | None = None  # the first in the thread
 
     def finish(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         """Have the rollout made from its tokens [L] and log-probs [L], and `on_rollout` called with it."""
         self._check()
-        self._thread.submit(self._make, pending, tokens, logprobs)
+        self._waiting.append((pending, tokens, logprobs))
+        if len(self._waiting) == 1:  # else what is under way, or about to begin, gets to this one too
+            self._thread.submit(self._make_all)
 
     def groups(self) -> list[Group]:
         """One group per prompt, rollouts in index order; waits until all of them are made."""
@@ -91,7 +95,13 @@ class SamplingRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._thread.shutdown(cancel_futures=kind is not None)
+        if kind is not None:
+            self._waiting.clear()
+        self._thread.shutdown()
+
+    def _make_all(self) -> None:
+        while self._waiting:
+            self._make(*self._waiting.popleft())
 
     def _make(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         if self._error is not None:
