@@ -56,6 +56,8 @@ TECHNIQUES: dict[str, dict[str, Any]] = {  # what differs from the default
     "prompts not shared": {"shared": False},
     "chunks of 128 tokens": {"chunk_tokens": 128},
     "micro-batches of 1024 tokens": {"tokens_per_micro_batch": 1024},
+    "packed": {"packed": True},
+    "packed, full checkpointing": {"packed": True, "gradient_checkpointing": "full"},
     "LoRA": {"lora": True},
 }
 PARTS = (1, 2, 4, 8)  # of n, kept
@@ -107,7 +109,7 @@ def _point(m: int, batch: Batch, groups: list[Group], measured: list[dict[str, A
         "rollouts dropped": len(dropped),
         "kept rollouts read": seen(rollouts, read),
         "dropped rollouts read": seen(dropped, read),
-        "sequences read": sum(len(rows) for rows in read),
+        "rows read": sum(len(rows) for rows in read),
         "tokens read": sum(rows.size for rows in read),
         "kept tokens": sum(len(rollout.tokens) for rollout in rollouts),
         "seconds": frame.median([found["seconds"] for found in measured], 4),
@@ -116,10 +118,9 @@ def _point(m: int, batch: Batch, groups: list[Group], measured: list[dict[str, A
 
 
 def seen(rollouts: list[Rollout], read: list[np.ndarray]) -> int:
-    """How many of them are in what the backbone read. Their last token is never read; all have equal lengths."""
-    length = len(rollouts[0].tokens) - 1 if rollouts else 0
-    ends = {tuple(row[-length:]) for rows in read for row in rows.tolist()}
-    return sum(tuple(rollout.tokens[:-1].tolist()) in ends for rollout in rollouts)
+    """How many of them are in what the backbone read. Their last token is never read."""
+    rows = [row.tobytes() for several in read for row in several]
+    return sum(any(rollout.tokens[:-1].tobytes() in row for row in rows) for rollout in rollouts)
 
 
 def line(kept: list[dict[str, Any]]) -> dict[str, float]:

@@ -71,7 +71,7 @@ def likelihoods(model, group):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("technique", ["default", "prompts not shared", "LoRA"])
+@pytest.mark.parametrize("technique", ["default", "prompts not shared", "packed", "LoRA"])
 def test_dropped_rollouts_are_never_read(technique):
     options = argparse.Namespace(rounds=1, prompts=2, rollouts=8, prompt_tokens=4, tokens=8)
     found = update_cost.cost({**SMALL, "vocab_size": 5000}, update_cost.TECHNIQUES[technique], options)

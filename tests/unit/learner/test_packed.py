@@ -28,7 +28,7 @@ from test_policy import (
 )
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import create_mask, flex_attention
-from transformers import GPT2Config, Olmo2Config, PreTrainedConfig, Qwen3Config
+from transformers import Olmo2Config, PreTrainedConfig, Qwen3Config
 
 from winnow.errors import ConfigError
 from winnow.learner.micro_batches import fill, micro_batches
@@ -147,7 +147,6 @@ def test_other_passes_of_a_packed_policy_attend_as_before() -> None:
 
 
 WINDOWED = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
-GPT2 = GPT2Config(vocab_size=V, n_positions=32, n_embd=16, n_layer=1, n_head=2)
 
 
 @pytest.mark.parametrize(
