@@ -4,13 +4,15 @@
     python benchmarks/log_speed.py --gigabytes 10          also a log of that size: show its last step, resume it
 
 Another tree is measured by PYTHONPATH=../before/src. Every length has the same number of tokens in all, drawn from a
-vocabulary of 150,000 by Zipf's law, with words for text; a quarter is kept. Memory is the peak that a write adds to
+vocabulary of 150,000 by Zipf's law, with words for text; a quarter is kept. Writing is timed by the process's own
+CPU time, on which other processes have less influence; commands by both clocks. Memory is the peak that a write adds to
 what the process holds (VmHWM, set back before it). Files that are read were just written: they come from memory, not
 from the disk.
 """
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
@@ -26,12 +28,12 @@ from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook
 
 LENGTHS = (128, 1024, 8192)
-DEFAULT = {"prompts": 32, "rollouts": 16, "tokens": 16}  # a step of the default configuration, at its usual length
+DEFAULT = {"prompts": 32, "rollouts": 16, "tokens": 16, "asked": 12}  # the default configuration, at its usual lengths
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct", answer="42", seconds=1e-4)
 WRONG = Outcome(reward=0.0, correct=False, kind="wrong", answer="41", seconds=1e-4)
 
 
-def groups(*, prompts: int, rollouts: int, tokens: int) -> list[Group]:
+def groups(*, prompts: int, rollouts: int, tokens: int, asked: int = 100) -> list[Group]:
     """A step's groups, filled: a quarter of each is kept."""
     rng = np.random.default_rng(0)
     words = np.array(["".join(map(chr, rng.integers(97, 123, size))) for size in rng.integers(2, 8, 5000)])
@@ -39,8 +41,10 @@ def groups(*, prompts: int, rollouts: int, tokens: int) -> list[Group]:
     for place in range(prompts):
         own = tuple(_rollout(index, tokens, words, rng) for index in range(rollouts))
         keep = rng.permutation(rollouts) < max(1, rollouts // 4)
-        asked = rng.integers(0, 150_000, 100)
-        prompt = Prompt(id=f"p{place}", tokens=asked, text=" ".join(words[asked % 5000]), answer="42", task="synthetic")
+        own_prompt = rng.integers(0, 150_000, asked)
+        prompt = Prompt(
+            id=f"p{place}", tokens=own_prompt, text=" ".join(words[own_prompt % 5000]), answer="42", task="synthetic"
+        )
         group = Group(prompt=prompt, rollouts=own, outcomes=(RIGHT, WRONG) * (rollouts // 2))
         made.append(group.fill(keep=keep, advantages=np.where(keep, rng.standard_normal(rollouts), 0.0)))
     return made
@@ -64,9 +68,9 @@ def writes(rounds: int, tokens: int) -> dict[str, Any]:
             log = Logbook(folder, seed=0)
             _set_back_peak()
             before = _memory("VmHWM")
-            start = time.perf_counter()
+            start = time.process_time()
             log.write(0, {"reward/mean": 0.5}, steps[name], [])
-            seconds = time.perf_counter() - start
+            seconds = time.process_time() - start
             peaks.setdefault(name, []).append(_memory("VmHWM") - before)
             sizes[name] = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             shutil.rmtree(folder)
@@ -81,8 +85,8 @@ def writes(rounds: int, tokens: int) -> dict[str, Any]:
     frame.paired(rounds, {name: write(name) for name in steps})
     short = times[str(LENGTHS[0])][1:]
     return {
-        "default_step_ms": round(frame.median(times["default"][1:]) * 1e3, 2),
-        "nanoseconds_per_token": {n: round(frame.median(t[1:], 9) / tokens * 1e9, 1) for n, t in _long(times)},
+        "default_step_cpu_ms": round(frame.median(times["default"][1:]) * 1e3, 2),
+        "cpu_nanoseconds_per_token": {n: round(frame.median(t[1:], 9) / tokens * 1e9, 1) for n, t in _long(times)},
         "beside_the_shortest": {n: frame.median_ratio(t[1:], short) for n, t in _long(times)},
         "peak_megabytes": {n: round(max(p[1:]) / 1e6) for n, p in _long(peaks)},
         "bytes_per_token": {n: round(size / tokens, 2) for n, size in _long(sizes)},
@@ -108,10 +112,12 @@ def large(gigabytes: int, folder: Path) -> dict[str, Any]:
         step += 1
     marks = log.sync(step)
 
-    def resumed(_: int) -> None:
+    def resumed(_: int) -> float:
+        start = time.process_time()
         again = Logbook(folder, seed=0, marks=marks)
         again.check()
         again.truncate_from(step)
+        return time.process_time() - start
 
     ways = {
         "show": ["show", str(folder)],
@@ -126,15 +132,23 @@ def large(gigabytes: int, folder: Path) -> dict[str, Any]:
         "steps": step,
         "rollouts_per_step": sum(len(group.rollouts) for group in made),
         "megabytes_per_step": round(size / step / 1e6, 1),
-        "seconds": {name: round(frame.median([turn[name][1] for turn in turns]), 3) for name in turns[0]},
+        "seconds": {name: frame.median([turn[name][1] for turn in turns], 3) for name in turns[0]},
+        "cpu_seconds": {name: frame.median([turn[name][0] for turn in turns], 4) for name in turns[0]},
     }
 
 
 def _command(arguments: list[str]) -> Any:
-    def run(_: int) -> None:
+    def run(_: int) -> float:
+        before = _children()
         subprocess.run([sys.executable, "-m", "winnow", *arguments], stdout=subprocess.DEVNULL, check=True)
+        return _children() - before
 
     return run
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _set_back_peak() -> None:
