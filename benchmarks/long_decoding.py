@@ -6,12 +6,12 @@
 
 The policy is random, in the bundled one's architecture, with 1M parameters.
 
-speed   all rollouts are --tokens long (nothing stops them). For each of eight ranges of positions: tokens per second; the
-        milliseconds of a step; those that attention itself costs, which is the cache's `attend` of every layer timed in
-        the same steps; and what is left, which should not depend on the position
-held    rollouts of natural lengths (geometric, from a fortieth of --tokens up), at most --rows at once: at the step that
-        holds most, tokens that blocks have room for, against the tokens written in whole blocks of 64; then the same
-        under a bound of a third of it, where rollouts make room for older ones and are read again
+speed   all rollouts are --tokens long (nothing stops them). Per eighth of the positions: tokens per second; the ms
+        of a step; those of attention alone, which is the cache's `attend` of every layer, timed in the same steps;
+        and what is left, which should not depend on the position
+held    rollouts of natural lengths (geometric, an eighth of --tokens on average), at most --rows at once: at the step
+        that holds most, tokens that blocks have room for, against the tokens written in whole blocks of 64; then the
+        same under half of that, where rollouts make room for older ones and are read again
 
 Writes benchmarks/results/<date>_long_decoding.json.
 """
@@ -54,7 +54,8 @@ def main() -> None:
 def measured(*, rows: int, tokens: int) -> dict[str, Any]:
     context, prompts = _setting(rows)
     parameters = sum(p.numel() for p in context.model.parameters())
-    held = [_held(context, prompts, rows, tokens, bound) for bound in (None, 3)]
+    held = [_held(context, prompts, rows, tokens, None)]
+    held.append(_held(context, prompts, rows, tokens, max(held[0]["held_tokens"] // 2, tokens + 192)))
     return {"parameters": parameters, "speed": _speed(context, prompts, rows, tokens), "held": held}
 
 
@@ -94,8 +95,8 @@ def _speed(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int
 
 def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int, bound: int | None) -> dict[str, Any]:
     """Natural lengths come from stop tokens: one of the vocabulary, which a random policy draws now and then."""
-    often = context.model.config.vocab_size * 40 // tokens or 1
-    engine = native(replace(context, stop_tokens=tuple(range(min(often, 64)))))
+    often = context.model.config.vocab_size * 8 // tokens or 1
+    engine = native(replace(context, stop_tokens=tuple(range(often))))
     peak = {"held": 0, "ideal": 0}
     begin_step = KVCache.begin_step
 
@@ -111,8 +112,7 @@ def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int,
         begin_step(cache, shape, arrays)
 
     if bound is not None:
-        naive = rows * tokens + sum(len(prompt.tokens) for prompt in prompts)
-        engine._tokens = max(2 * (tokens + 64), naive // bound // 4)  # type: ignore[attr-defined]
+        engine._tokens = bound  # type: ignore[attr-defined]
     KVCache.begin_step = watched  # type: ignore[method-assign]
     try:
         with _remembered():
@@ -123,7 +123,7 @@ def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int,
         KVCache.begin_step = begin_step  # type: ignore[method-assign]
     lengths = [len(rollout.tokens) for group in groups for rollout in group.rollouts]
     return {
-        "bound_tokens": engine._tokens if bound else None,  # type: ignore[attr-defined]
+        "bound_tokens": bound,
         "rollouts": len(lengths),
         "length_mean": round(float(np.mean(lengths))),
         "length_most": max(lengths),
