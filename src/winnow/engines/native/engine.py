@@ -50,7 +50,7 @@ def native(
     """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and free rows are refilled.
 
     `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` bounds the memory
-    of keys and values (0: only rollout.max_rollouts_at_once bounds it). `graphs` replays CUDA graphs, on a GPU.
+    of keys and values (0: what the rest of the run leaves). `graphs` replays CUDA graphs, on a GPU.
     `packed` multiplies by packed copies of the weights while rollouts are sampled, on a CPU.
     """
     from winnow.engines.native.sampler import Native

@@ -79,6 +79,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         self.own = self._section(pool.own.width, reverse=False)
         self.prompts = self._section(pool.prompts.width, reverse=True)
         self.pool = pool
+        self._written = 0  # columns of own blocks that any row has written, or more
         if self._recorded:
             self._mask.zero_()  # a block that nobody wrote is visible, as a row that sees nothing gets NaN
 
@@ -91,6 +92,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
 
     def add_rows(self, tokens: IntArray) -> None:
         """Blocks for new rows that have so many tokens."""
+        if tokens.any():  # that were put back
+            self._written = self.pool.own.width
         blocks = self.pool.own.blocks(tokens)
         self.pool.own.add(blocks)
         self._hand_out(own=int(blocks.sum()))
@@ -129,7 +132,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
             return
         device = self.spec.device
         begin, end = (torch.from_numpy(section.at(blocks).copy()).to(device) for blocks in (source, target))
-        columns = self.shape.columns if section is self.own else section.mask.shape[1]
+        columns = self._written if section is self.own else section.mask.shape[1]
         with distinct_places():
             section.keys[:, end, ..., :columns] = section.keys[:, begin, ..., :columns]
             section.values[:, end, :, :columns] = section.values[:, begin, :, :columns]
@@ -137,7 +140,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
 
     def begin_step(self, shape: Shape, arrays: dict[str, Tensor]) -> None:
         """The next forward pass reads so much, by these index arrays (see layout.py), and writes one token per row."""
-        self.shape, self._index = shape, arrays
+        self.shape, self._index, self._written = shape, arrays, shape.columns
         with distinct_places():
             self.own.mask[arrays["block"], arrays["column"]] = 0
         columns = arrays["column"]

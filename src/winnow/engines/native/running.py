@@ -44,7 +44,8 @@ class RunningRollouts:
             after = self._read(admitted, first)
             self._logits = torch.cat([self._logits, after]) if self._rows else after
             self._rows += admitted
-            for row, rollout in enumerate(admitted, start=first):
+            self._length[rows] = 0
+            for row, rollout in ((first + i, each) for i, each in enumerate(admitted) if len(each.tokens)):
                 length = self._length[row] = len(rollout.tokens)
                 self._tokens[row, :length], self._logprobs[row, :length] = rollout.tokens, rollout.logprobs
             pending = [rollout.pending for rollout in admitted]

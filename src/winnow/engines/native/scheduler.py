@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+NO_TOKENS, NO_LOGPROBS = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
+
+
 @dataclass(slots=True)
 class SharedPrompt:
     """A prompt and some of its rollouts, which read one copy of its keys and values."""
@@ -37,8 +40,8 @@ class PartialRollout:
 
     shared: SharedPrompt
     pending: PendingRollout
-    tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    logprobs: FloatArray = field(default_factory=lambda: np.zeros(0, dtype=np.float64))
+    tokens: IntArray = field(default_factory=lambda: NO_TOKENS)
+    logprobs: FloatArray = field(default_factory=lambda: NO_LOGPROBS)
     started: int = -1  # the how-manyth to start
 
 
