@@ -211,7 +211,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def _joining(self, kind: str) -> dict[str, Any]:
         """Arguments of `joined`."""
         index, by_table = self._index, self._recorded or self._keys.is_cuda
-        blocks = None if by_table else (index[f"{kind}_owner"], index[f"{kind}_place"])
+        blocks = None if by_table else tuple(index[f"{kind}_{name}"] for name in ("place", "order", "begins"))
         return {"table": index[f"{kind}_table"], "held": index[f"{kind}_held"], "blocks": blocks}
 
     def _prompt_piece(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:

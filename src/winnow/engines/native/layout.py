@@ -25,7 +25,8 @@ def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
     # What lies behind the blocks that a row holds is of an earlier row, and may be out of the piece that is read.
     table[np.arange(width) >= held[:, None]] = 0
     place = owner * width + _padded(own.ordinal[: own.used], shape.blocks)
-    return {"own_owner": owner, "own_place": place, "own_table": table, "own_held": held}
+    arrays = {"own_owner": owner, "own_place": place, "own_table": table, "own_held": held}
+    return {**arrays, **_in_turn("own", table, held)}
 
 
 def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads: int) -> Mapping[str, IntArray]:
@@ -58,7 +59,14 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
     base = block_of_row if shape.prompt_longest == 1 else prompt_of_row
     entry = (base[:, None] * heads + head) * readers + among[:, None]
     arrays = {"prompt_owner": owner, "prompt_place": place, "prompt_table": table, "prompt_held": held}
+    arrays |= _in_turn("prompt", table, held)
     return {**arrays, "reader": reader, "entry": entry, "prompt_block": block_of_row}
+
+
+def _in_turn(kind: str, table: IntArray, held: IntArray) -> Mapping[str, IntArray]:
+    """[N] the numbers of blocks sequence by sequence, and [S] where each sequence begins among them."""
+    order = table[np.arange(table.shape[1]) < held[:, None]]
+    return {f"{kind}_order": order, f"{kind}_begins": np.cumsum(held) - held}
 
 
 def _padded(array: IntArray, length: int) -> IntArray:
