@@ -59,12 +59,14 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
     base = block_of_row if shape.prompt_longest == 1 else prompt_of_row
     entry = (base[:, None] * heads + head) * readers + among[:, None]
     arrays = {"prompt_owner": owner, "prompt_place": place, "prompt_table": table, "prompt_held": held}
-    arrays |= _in_turn("prompt", table, held)
-    return {**arrays, "reader": reader, "entry": entry, "prompt_block": block_of_row}
+    arrays |= {"reader": reader, "entry": entry, "prompt_block": block_of_row}
+    return {**arrays, **_in_turn("prompt", table, held)}
 
 
 def _in_turn(kind: str, table: IntArray, held: IntArray) -> Mapping[str, IntArray]:
-    """[N] the numbers of blocks sequence by sequence, and [S] where each sequence begins among them."""
+    """[N] the numbers of blocks sequence by sequence, and [S] where each sequence begins among them. They come last, as
+    their size is that of no shape, and recorded steps, which do not read them, want all else at one address.
+    """
     order = table[np.arange(table.shape[1]) < held[:, None]]
     return {f"{kind}_order": order, f"{kind}_begins": np.cumsum(held) - held}
 
