@@ -33,6 +33,7 @@ class MemoryPart:
     device: str
     remedies: tuple[str, ...] = ()  # what a user can do to make it smaller
     least: int | None = None  # of a rollout of full length: it makes do with so much, and takes what the rest leaves
+    wanted: int | None = None  # where that is less than it could use: so much
 
 
 def free(device: str) -> int | None:
@@ -96,9 +97,12 @@ class MemoryPlan:
 
     def _held(self, device: str) -> Iterator[str]:
         for part in self.parts:
-            if part.device == device and part.least:
+            if part.device == device and part.least and part.wanted:
                 fits = part.bytes // part.least
-                yield f"{part.name} hold {fits} rollout{'s' * (fits != 1)} of full length, or more that are shorter"
+                yield (
+                    f"{part.name} could use {readable(part.wanted)}: they hold {fits} rollout{'s' * (fits != 1)} of "
+                    f"full length at once, or more that are shorter; others wait"
+                )
 
     def _largest(self, device: str) -> list[MemoryPart]:
         """Of the worst moment: the parts that are a tenth of it or more, largest first."""

@@ -56,7 +56,8 @@ def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], memory: int | Non
         return part
     others = MemoryPlan("", tuple(other for other in parts if other is not part)).need(part.device)
     left = max(int(SHARE * total) - others, (total - others) // 2)
-    return replace(part, bytes=min(part.bytes, max(part.least, left)))
+    held = max(part.least, left)
+    return part if held >= part.bytes else replace(part, bytes=held, wanted=part.bytes)
 
 
 def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:

@@ -325,7 +325,9 @@ def test_keys_and_values_make_do_with_what_the_rest_leaves(qwen):
     assert found[80].adjusted == sizes[80]
     bounded = planned(memory=80 * GIB, rollout={"engine": {"use": "native", "key_value_mb": 3}})
     assert bounded.adjusted is None
-    assert f"keys and values hold {sizes[80] // least} rollouts of full length" in "\n".join(found[80].lines())
+    said = "\n".join(found[80].lines())
+    assert "keys and values could use" in said and f"they hold {sizes[80] // least} rollouts of full length" in said
+    assert "of full length" not in "\n".join(planned(memory=80 * GIB).lines())  # there all of them fit
 
 
 def test_the_share_that_vllm_takes_is_of_the_card_that_is_not_here():
