@@ -1,19 +1,17 @@
-"""What a run's log costs in time: writing a step, a resume's look at what is there, and `winnow show`.
+"""What a run's log costs in time: a default step, a resume's look at what is there, and `winnow show`.
 
-    python benchmarks/log_speed.py                         a default step, and steps of rollouts of three lengths
+    python benchmarks/log_speed.py                         a default step
     python benchmarks/log_speed.py --gigabytes 10          also a log of that size: show its last step, resume it
 
-Another tree is measured by PYTHONPATH=../before/src. Every length has the same number of tokens in all, drawn from a
-vocabulary of 150,000 by Zipf's law, with words for text; a quarter is kept. Writing is timed by the process's own
-CPU time, on which other processes have less influence; commands by both clocks. Memory is the peak that a write adds to
-what the process holds (VmHWM, set back before it). Files that are read were just written: they come from memory, not
-from the disk.
+Another tree is measured by PYTHONPATH=../before/src. Tokens are drawn from a vocabulary of 150,000 by Zipf's law, with
+words for text; a quarter is kept. The step is timed by the process's own CPU time, on which other processes have less
+influence; commands by both clocks. Files that are read were just written: they come from memory, not from the disk.
+What a token costs by a rollout's length is in scale.py.
 """
 
 from __future__ import annotations
 
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,6 @@ import numpy as np
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook
 
-LENGTHS = (128, 1024, 8192)
 DEFAULT = {"prompts": 32, "rollouts": 16, "tokens": 16, "asked": 12}  # the default configuration, at its usual lengths
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct", answer="42", seconds=1e-4)
 WRONG = Outcome(reward=0.0, correct=False, kind="wrong", answer="41", seconds=1e-4)
@@ -57,54 +54,21 @@ def _rollout(index: int, length: int, words: Any, rng: np.random.Generator) -> R
     return Rollout(index=index, tokens=tokens, logprobs=logprobs, text=text, finish="stop", version=0)
 
 
-def writes(rounds: int, tokens: int) -> dict[str, Any]:
-    """Milliseconds of a default step; nanoseconds per token and peak memory at each length."""
-    steps = {str(length): _of_length(length, tokens) for length in LENGTHS}
-    steps["default"] = groups(**DEFAULT)
-
-    def write(name: str) -> Any:
-        def once(_: int) -> int:
-            folder = Path(tempfile.mkdtemp())
-            log = Logbook(folder, seed=0)
-            _set_back_peak()
-            before = _memory("VmHWM")
+def default_step(rounds: int) -> float:
+    """Milliseconds of writing it, the median."""
+    made, times = groups(**DEFAULT), list[float]()
+    for _ in range(rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            log = Logbook(Path(folder), seed=0)
             start = time.process_time()
-            log.write(0, {"reward/mean": 0.5}, steps[name], [])
-            seconds = time.process_time() - start
-            peaks.setdefault(name, []).append(_memory("VmHWM") - before)
-            sizes[name] = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            shutil.rmtree(folder)
-            times.setdefault(name, []).append(seconds)
-            return 0
-
-        return once
-
-    times: dict[str, list[float]] = {}
-    peaks: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    frame.paired(rounds, {name: write(name) for name in steps})
-    short = times[str(LENGTHS[0])][1:]
-    return {
-        "default_step_cpu_ms": round(frame.median(times["default"][1:]) * 1e3, 2),
-        "cpu_nanoseconds_per_token": {n: round(frame.median(t[1:], 9) / tokens * 1e9, 1) for n, t in _long(times)},
-        "beside_the_shortest": {n: frame.median_ratio(t[1:], short) for n, t in _long(times)},
-        "peak_megabytes": {n: round(max(p[1:]) / 1e6) for n, p in _long(peaks)},
-        "bytes_per_token": {n: round(size / tokens, 2) for n, size in _long(sizes)},
-    }
-
-
-def _long(values: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in values.items() if name != "default"]
-
-
-def _of_length(length: int, tokens: int) -> list[Group]:
-    rollouts = min(64, tokens // length)
-    return groups(prompts=tokens // length // rollouts, rollouts=rollouts, tokens=length)
+            log.write(0, {"reward/mean": 0.5}, made, [])
+            times.append(time.process_time() - start)
+    return round(frame.median(times[1:]) * 1e3, 2)
 
 
 def large(gigabytes: int, folder: Path) -> dict[str, Any]:
     """A log of rollouts of 1,024 tokens: seconds to show its last step, and of a resume's look at it."""
-    made = _of_length(1024, 2**22)
+    made = groups(prompts=64, rollouts=64, tokens=1024)
     log, step, size = Logbook(folder, seed=0), 0, 0
     while size < gigabytes * 1e9:
         log.write(step, {"reward/mean": 0.5, "budget/rollouts": 4096}, made, [])
@@ -151,20 +115,9 @@ def _children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _set_back_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _memory(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-
-
 def main() -> None:
-    options = frame.parse(
-        frame.parser(__doc__, rounds=5, tokens=(2**22, "of a step, at each length"), gigabytes=(0, "of a large log"))
-    )
-    report = {"write": writes(options.rounds, options.tokens)}
+    options = frame.parse(frame.parser(__doc__, rounds=20, gigabytes=(0, "of a large log")))
+    report: dict[str, Any] = {"default_step_cpu_ms": default_step(options.rounds)}
     if options.gigabytes:
         with tempfile.TemporaryDirectory() as folder:
             report["large"] = large(options.gigabytes, Path(folder))

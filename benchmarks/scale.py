@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ from winnow import seeds
 from winnow.algos.weighting import token
 from winnow.engines.base import Tolerance
 from winnow.engines.requests import SamplingRequest
-from winnow.engines.stopping import StopRule
+from winnow.engines.stopping import StopRule, last_of
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.schedule import schedule
 from winnow.models.load import load_tokenizer, stop_tokens
@@ -47,6 +48,7 @@ from winnow.verify import Verifiers
 
 LENGTHS = (128, 1024, 8192)
 PER_PROMPT, KEPT = 64, 16
+STEPS = 3  # of a log that is resumed
 STOP = "\n\n\n"  # never complete in these texts, while its last character is common
 REWARD = "def length(prompt, rollout):\n    return float(len(rollout.text) % 2)\n"
 
@@ -95,17 +97,16 @@ def stopping(step: Recorded, rule: StopRule) -> None:
     """Every token asked about, as an engine does: only those that can end a rollout are looked at."""
     for rollout in (r for group in step.groups for r in group.rollouts):
         for place in np.flatnonzero(rule.watch[rollout.tokens]).tolist():
-            assert not rule.ends(rollout.tokens[: place + 1])
+            assert not rule.ends(place + 1, last_of(rollout.tokens[: place + 1]))
 
 
 def text(step: Recorded, rule: StopRule) -> None:
     """Rollouts with their texts, from tokens."""
-    request = SamplingRequest(
-        [g.prompt for g in step.groups], [PER_PROMPT] * len(step.groups), rule=rule, version=0, on_rollout=None
-    )
+    prompts, counts = [group.prompt for group in step.groups], [PER_PROMPT] * len(step.groups)
     rollouts = (r for group in step.groups for r in group.rollouts)
-    for pending, rollout in zip(request.rollouts, rollouts, strict=True):
-        request.finish(pending, rollout.tokens, rollout.logprobs)
+    with SamplingRequest(prompts, counts, rule=rule, version=0, on_rollout=None) as request:
+        for pending, rollout in zip(request.rollouts, rollouts, strict=True):
+            request.finish(pending, rollout.tokens, rollout.logprobs)
     request.groups()
 
 
@@ -125,6 +126,20 @@ def log(step: Recorded, sizes: dict[int, float]) -> None:
         book.write(0, {}, step.groups, [])
         book.sync(1)
         sizes[step.length] = sum(f.stat().st_size for f in Path(folder).rglob("*") if f.is_file()) / step.tokens
+
+
+def resumed(step: Recorded, logged: dict[int, Path]) -> None:
+    """What a resume looks at of a log of STEPS such steps, which are written the first time."""
+    folder = logged[step.length]
+    if not folder.exists():
+        folder.mkdir()
+        book = Logbook(folder, seed=0)
+        for number in range(STEPS):
+            book.write(number, {}, step.groups, [])
+        (folder / "marks").write_bytes(pickle.dumps(book.sync(STEPS)))
+    book = Logbook(folder, seed=0, marks=pickle.loads((folder / "marks").read_bytes()))
+    book.check()
+    book.truncate_from(STEPS)
 
 
 def random_numbers(step: Recorded) -> None:
@@ -211,8 +226,8 @@ def alone(options: argparse.Namespace) -> dict[str, float]:
     words, prompts = words_and_prompts(tokenizer)
     small = recorded(tokenizer, words, prompts, LENGTHS[0], PER_PROMPT * LENGTHS[0])
     rule = StopRule(tokenizer, stop_tokens(tokenizer), len(tokenizer), (STOP,))
-    with judging() as verifiers:
-        work = list(parts(rule, verifiers, {}))
+    with judging() as verifiers, tempfile.TemporaryDirectory(prefix="winnow-scale-") as logged:
+        work = list(parts(rule, verifiers, {}, Path(logged)))
         for _, part in work:
             part(small)  # imports, and what is made once
         ctypes.CDLL(None).malloc_trim(0)  # what these have freed would hide what the step takes
@@ -256,11 +271,14 @@ def words_and_prompts(tokenizer: Any) -> tuple[Any, list[Prompt]]:
     return np.array(encoded, dtype=np.int64), prompts
 
 
-def parts(rule: StopRule, verifiers: Verifiers, sizes: dict[int, float]) -> Iterator[tuple[str, Callable[[Any], None]]]:
+def parts(
+    rule: StopRule, verifiers: Verifiers, sizes: dict[int, float], logged: Path
+) -> Iterator[tuple[str, Callable[[Any], None]]]:
     yield "stopping", partial(stopping, rule=rule)
     yield "text", partial(text, rule=rule)
     yield "hand-over", partial(hand_over, verifiers=verifiers)
     yield "log", partial(log, sizes=sizes)
+    yield "resume", partial(resumed, logged={length: logged / str(length) for length in LENGTHS})
     yield "random numbers", random_numbers
     yield "schedule and micro-batches", micro
     yield "metrics", metrics
@@ -281,8 +299,8 @@ def main() -> None:
     steps = [recorded(tokenizer, words, prompts, length, options.tokens) for length in LENGTHS]
     rule, sizes = StopRule(tokenizer, stop_tokens(tokenizer), len(tokenizer), (STOP,)), dict[int, float]()
     report: dict[str, Any] = {"vocabulary": len(tokenizer)}
-    with judging() as verifiers:
-        for name, work in parts(rule, verifiers, sizes):
+    with judging() as verifiers, tempfile.TemporaryDirectory(prefix="winnow-scale-") as logged:
+        for name, work in parts(rule, verifiers, sizes, Path(logged)):
             if not options.only or name in options.only:
                 report[name] = per_token(steps, work, options.rounds)
                 print(name, report[name], flush=True)

@@ -1,11 +1,10 @@
-"""What does a rollout cost between its last token and its verdict, and does that grow with its length?
+"""What do slow verdicts cost, and what do rollouts that wait for theirs hold?
 
     python benchmarks/verifier_handover.py --write
 
-Per token, for rollouts of 128, 1,024 and 8,192: looking for a stop string whose last character is frequent (a line
-break), reading the text, and the way to a verdict and back (a reward that only counts tokens). Then how long 32
-verdicts take four workers when 8 of them are slow, against those 8 alone spread evenly; and the most memory that
-trainer and fork server take while many long rollouts wait behind slow verdicts.
+How long 32 verdicts take four workers when 8 of them are slow, against those 8 alone spread evenly; and the most memory
+that trainer and fork server take while many long rollouts wait behind slow verdicts. What a token costs on its way to a
+verdict and back is in scale.py.
 """
 
 from __future__ import annotations
@@ -22,14 +21,11 @@ from typing import Any
 
 import frame
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
-from winnow.engines.stopping import StopRule, last_of
-from winnow.records import Group, IntArray, Outcome, Prompt, Rollout
+from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.verify import Verifiers
 
-LENGTHS = (128, 1024, 8192)
+LENGTH = 8192
 SLOW_SECONDS = 0.5
 SLOW, TASKS, WORKERS = 8, 32, 4
 ORDERS: dict[str, Callable[[], list[int]]] = {  # the places of the slow ones
@@ -41,19 +37,10 @@ ORDERS: dict[str, Callable[[], list[int]]] = {  # the places of the slow ones
 
 
 def main() -> None:
-    made = frame.parser(
-        __doc__, rounds=5, tokens=(1_000_000, "per length"), waiting=(2000, "rollouts of 8,192 tokens that wait")
-    )
+    made = frame.parser(__doc__, rounds=5, waiting=(2000, "rollouts of 8,192 tokens that wait"))
     made.add_argument("--write", action="store_true", help="write the result")
     options = frame.parse(made)
-    tokenizer, text = tokenizer_and_text(1 << 21)
-    tokens = np.array(tokenizer.encode(text), dtype=np.int64)
     report = {
-        "nanoseconds per token": {
-            "stopping": by_length(lambda length: stopping(tokenizer, tokens, length), options.rounds),
-            "reading the text": by_length(lambda length: reading(tokenizer, tokens, length), options.rounds),
-            "hand-over": hand_over(tokenizer, tokens, options.tokens, options.rounds),
-        },
         "slow verdicts": slow_verdicts(options.rounds),
         "memory, MB": in_own_process(options.waiting),
     }
@@ -62,83 +49,14 @@ def main() -> None:
         frame.finish("verifier_handover", report, options)
 
 
-def tokenizer_and_text(characters: int) -> tuple[PreTrainedTokenizerFast, str]:
-    """A byte-level vocabulary of 4,096 tokens, and the text it was trained on: short lines of sums and words."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(2000)]
-    lines: list[str] = []
-    for _ in range(characters // 32):
-        a, b = draw.randint(0, 999), draw.randint(0, 99)
-        lines.append(f"{' '.join(draw.choices(words, k=4))} {a} + {b} = {a + b}\n")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        lines, trainers.BpeTrainer(vocab_size=4096, special_tokens=["<eos>"], initial_alphabet=alphabet)
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>"), "".join(lines)
-
-
-def by_length(work: Callable[[int], float], rounds: int) -> dict[str, float]:
-    """The median over the rounds, lengths in turn."""
-    turns = [{length: work(length) for length in LENGTHS} for _ in range(rounds)]
-    return {str(length): frame.median([turn[length] for turn in turns], 1) for length in LENGTHS}
-
-
-def stopping(tokenizer: PreTrainedTokenizerFast, tokens: IntArray, length: int) -> float:
-    """A line break in every line, and none after a #, so every rollout goes on to its last token."""
-    rule = StopRule(tokenizer, (0,), len(tokenizer), ("#\n",))
-    rollouts = pieces(tokens, length, 3 * LENGTHS[-1])
-    start = time.perf_counter()
-    for rollout in rollouts:
-        for place in np.flatnonzero(rule.watch[rollout]).tolist():
-            assert not rule.ends(place + 1, last_of(rollout[: place + 1]))
-    return 1e9 * (time.perf_counter() - start) / (length * len(rollouts))
-
-
-def reading(tokenizer: PreTrainedTokenizerFast, tokens: IntArray, length: int) -> float:
-    rule = StopRule(tokenizer, (0,), len(tokenizer), ("#\n",))
-    rollouts = pieces(tokens, length, 8 * LENGTHS[-1])
-    start = time.perf_counter()
-    for rollout in rollouts:
-        rule.read(rollout)
-    return 1e9 * (time.perf_counter() - start) / (length * len(rollouts))
-
-
-def pieces(tokens: IntArray, length: int, most: int) -> list[IntArray]:
-    return [tokens[start : start + length] for start in range(0, most, length)]
-
-
-def hand_over(
-    tokenizer: PreTrainedTokenizerFast, tokens: IntArray, total: int, rounds: int
-) -> dict[str, dict[str, float]]:
-    """Submission to verdict on two workers: the trainer's own CPU time, and the time on the clock."""
-    found: dict[str, dict[str, list[float]]] = {}
-    with verifiers("length", workers=2) as room:
-        for turn in range(rounds + 1):
-            for length in LENGTHS:
-                tasks = made(tokenizer, tokens, length, max(2, total // length))
-                cpu, clock = time.process_time(), time.perf_counter()
-                for task in tasks:
-                    room.submit(*task)
-                collect(room, tasks)
-                spent = {"trainer's CPU": time.process_time() - cpu, "clock": time.perf_counter() - clock}
-                for name, seconds in spent.items() if turn else ():
-                    found.setdefault(name, {}).setdefault(str(length), []).append(1e9 * seconds / (length * len(tasks)))
-    return {name: {length: frame.median(each, 1) for length, each in row.items()} for name, row in found.items()}
-
-
-def made(tokenizer: PreTrainedTokenizerFast, tokens: IntArray, length: int, count: int) -> list[tuple[Prompt, Rollout]]:
-    """Rollouts with texts and log-probs of their own, 16 to a prompt of 200 tokens."""
-    tasks = []
+def waiting_tasks(count: int) -> list[tuple[Prompt, Rollout]]:
+    """Rollouts of LENGTH tokens with texts and log-probs of their own, 16 to a prompt of 200 tokens."""
+    rng, tasks = np.random.default_rng(0), list[tuple[Prompt, Rollout]]()
     for number in range(count):
         if number % 16 == 0:
-            asked = tokens[number : number + 200]
-            prompt = Prompt(id=str(number), tokens=asked, text=tokenizer.decode(asked), answer="4", task="t")
-        own = np.roll(tokens[: len(tokens) // 2], 97 * number)[:length].copy()
-        text, logprobs = tokenizer.decode(own), np.zeros(length)
-        rollout = Rollout(index=number, tokens=own, logprobs=logprobs, text=text, finish="length", version=0)
+            prompt = Prompt(id=str(number), tokens=rng.integers(0, 4096, 200), text="x" * 800, answer="4", task="t")
+        own, text = rng.integers(0, 4096, LENGTH), rng.integers(97, 123, 4 * LENGTH, dtype=np.uint8).tobytes().decode()
+        rollout = Rollout(index=number, tokens=own, logprobs=np.zeros(LENGTH), text=text, finish="length", version=0)
         tasks.append((prompt, rollout))
     return tasks
 
@@ -189,8 +107,7 @@ def in_own_process(waiting: int) -> dict[str, Any]:
 
 def tell_memory(waiting: int) -> None:
     """Print the memory of trainer and fork server before rollouts are submitted, and at most until all are judged."""
-    tokenizer, text = tokenizer_and_text(1 << 19)
-    tasks = made(tokenizer, np.array(tokenizer.encode(text), dtype=np.int64), LENGTHS[-1], waiting)
+    tasks = waiting_tasks(waiting)
     slow, (question,) = texts([f"sleep {4 * SLOW_SECONDS}"] * WORKERS), texts(["memory"])
     with verifiers(f"{Path(__file__).name}:as_told", workers=WORKERS) as room:
         (before,) = room.stream([question])

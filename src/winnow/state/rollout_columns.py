@@ -204,7 +204,7 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
     """In the schema's order. Of texts that hold lone surrogates, which UTF-8 cannot encode, the row's JSON in the last
     column says what they were.
     """
-    found: list[dict[str, str]] = [{} for _ in range(rows)]
+    found: dict[int, dict[str, str]] = {}
     for field in list(SCHEMA)[:-1]:
         values = columns[field.name]
         try:
@@ -213,7 +213,8 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
             clean = [None if text is None else text.encode("utf-8", "replace").decode() for text in values]
             for place, text in enumerate(values):
                 if text != clean[place]:
-                    found[place][field.name] = text
+                    found.setdefault(place, {})[field.name] = text
             array = pa.array(clean, type=field.type)
         yield array
-    yield pa.array([json.dumps(texts) if texts else None for texts in found], type=pa.string())
+    said = [json.dumps(found[place]) if place in found else None for place in range(rows)] if found else [None] * rows
+    yield pa.array(said, type=pa.string())
