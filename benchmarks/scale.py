@@ -20,9 +20,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -284,6 +283,19 @@ def parts(
     yield "metrics", metrics
 
 
+def on_paper(report: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
+    """A step of 512 prompts x 64 rollouts x 8,192 tokens, from what a token of the longest rollouts takes."""
+    tokens, length = 512 * PER_PROMPT * LENGTHS[-1], LENGTHS[-1]
+    flight = report["bytes of a token in flight"]
+    return {
+        "tokens": tokens,
+        "seconds": {name: round(report[name][f"ns_per_token_{length}"] * tokens / 1e9, 1) for name in parts},
+        "GB of rollouts": round(flight["held"] * tokens / 1e9, 2),
+        "GB at most": round(flight["peak"] * tokens / 1e9, 2),
+        "GB of log": round(report["log bytes per token"][length] * tokens / 1e9, 2),
+    }
+
+
 def main() -> None:
     made = frame.parser(__doc__, rounds=5, tokens=(2**20, "of a step"), threads=1, prompts=100_000)
     made.add_argument("--tokenizer", default="bundled", help="a folder")
@@ -299,15 +311,19 @@ def main() -> None:
     steps = [recorded(tokenizer, words, prompts, length, options.tokens) for length in LENGTHS]
     rule, sizes = StopRule(tokenizer, stop_tokens(tokenizer), len(tokenizer), (STOP,)), dict[int, float]()
     report: dict[str, Any] = {"vocabulary": len(tokenizer)}
+    names: list[str] = []
     with judging() as verifiers, tempfile.TemporaryDirectory(prefix="winnow-scale-") as logged:
         for name, work in parts(rule, verifiers, sizes, Path(logged)):
+            names.append(name)
             if not options.only or name in options.only:
                 report[name] = per_token(steps, work, options.rounds)
                 print(name, report[name], flush=True)
     report["log bytes per token"] = {length: round(size, 2) for length, size in sizes.items()}
     report["history"] = history(options.prompts)
     report["bytes of a token in flight"] = in_flight(options)
-    print(json.dumps(report, indent=1), time.strftime("%H:%M"))
+    if not options.only:
+        report["512 x 64 x 8,192 on paper"] = on_paper(report, [name for name in report if name in names])
+    print(json.dumps(report, indent=1))
     if options.write:
         frame.finish("scale", report, options)
 

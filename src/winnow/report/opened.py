@@ -56,7 +56,9 @@ class OpenRun:
             import pandas
         except ImportError as error:
             raise ConfigError("a data frame needs another library: pip install pandas") from error
-        return pandas.DataFrame(self.metrics() if what == "metrics" else self.rollouts(step))
+        columns = self.metrics() if what == "metrics" else self.rollouts(step)
+        # By itself pandas makes Arrow's strings of texts, which hold no lone surrogate
+        return pandas.DataFrame({name: pandas.Series(column, dtype=column.dtype) for name, column in columns.items()})
 
 
 def opened(path: Path) -> OpenRun:

@@ -374,9 +374,11 @@ def test_a_file_of_the_users_own_is_found_beside_the_configuration(tmp_path):
 
 
 def test_what_cannot_be_read_is_bad_input(tmp_path):
-    for arguments in (("show", tmp_path), ("plot", tmp_path), ("export", tmp_path, "--history"), ("check", tmp_path)):
+    for arguments in (("plot", tmp_path), ("export", tmp_path, "--history"), ("check", tmp_path), ("show", "nowhere")):
         result = winnow(*arguments)
         assert (result.exit_code, "cannot read" in result.stderr) == (2, True), arguments
+    result = winnow("show", tmp_path)
+    assert (result.exit_code, "holds no rollouts" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_an_open_run_is_its_logs_as_arrays(tmp_path):
     rows = run.rollouts(step=3)
     count = len(rows["text"])
     assert set(rows["step"].tolist()) == {3}
-    assert (rows["index"].dtype, rows["keep"].dtype, rows["outcome/reward"].dtype) == (np.int64, np.bool_, np.float64)
+    assert (rows["index"].dtype, rows["keep"].dtype, rows["reward"].dtype) == (np.int64, np.bool_, np.float64)
     assert rows["tokens"].shape == (count,)  # ragged or not, one list per rollout
     assert len(run.rollouts()["step"]) > count
     assert run.config == {"seed": 0}
