@@ -50,8 +50,8 @@ class SamplingRequest:
 
     A thread of its own reads the texts and calls `on_rollout`, in the order in which rollouts finish: a long text takes
     milliseconds, in which the loop that samples must not keep its device waiting. An exception there is raised by the
-    next `finish`, or by `groups`. As a context manager it leaves no thread behind, and after an exception calls
-    `on_rollout` no more.
+    next `check` or `finish`, or by `groups`. As a context manager it leaves no thread behind, and after an exception
+    calls `on_rollout` no more.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SamplingRequest:
 
     def finish(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         """Have the rollout made from its tokens [L] and log-probs [L], and `on_rollout` called with it."""
-        self._check()
+        self.check()
         self._waiting.append((pending, tokens, logprobs))
         if len(self._waiting) == 1:  # else what is under way, or about to begin, gets to this one too
             self._thread.submit(self._make_all)
@@ -83,7 +83,7 @@ class SamplingRequest:
     def groups(self) -> list[Group]:
         """One group per prompt, rollouts in index order; waits until all of them are made."""
         self._thread.shutdown()
-        self._check()
+        self.check()
         found: list[list[Rollout]] = [[] for _ in self._prompts]
         for pending in self.rollouts:
             found[pending.prompt_index].append(self._finished[pending.prompt_index, pending.index])
@@ -97,7 +97,12 @@ class SamplingRequest:
     ) -> None:
         if kind is not None:
             self._waiting.clear()
-        self._thread.shutdown()
+        try:
+            self._thread.shutdown()
+        except BaseException:  # a signal, while this waits
+            self._waiting.clear()
+            self._thread.shutdown()
+            raise
 
     def _make_all(self) -> None:
         while self._waiting:
@@ -122,6 +127,7 @@ class SamplingRequest:
         except BaseException as raised:
             self._error = raised
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what the thread has raised. Engines ask at every token: the next rollout may take minutes to finish."""
         if self._error is not None:
             raise self._error

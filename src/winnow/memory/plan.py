@@ -32,8 +32,9 @@ class MemoryPart:
     phase: Phase
     device: str
     remedies: tuple[str, ...] = ()  # what a user can do to make it smaller
-    least: int | None = None  # of a rollout of full length: it makes do with so much, and takes what the rest leaves
-    wanted: int | None = None  # where that is less than it could use: so much
+    least: int | None = None  # of keys and values: what one rollout of full length takes
+    wanted: int | None = None  # where there is room for less than they could use: so much
+    takes_rest: bool = False  # makes do with `least`, and takes what the rest leaves
 
 
 def free(device: str) -> int | None:
@@ -57,7 +58,7 @@ class MemoryPlan:
     @property
     def adjusted(self) -> int | None:
         """Bytes of the part that takes what the rest leaves, where there is one."""
-        return next((part.bytes for part in self.parts if part.least is not None), None)
+        return next((part.bytes for part in self.parts if part.takes_rest), None)
 
     @property
     def devices(self) -> list[str]:

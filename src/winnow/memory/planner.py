@@ -52,7 +52,7 @@ def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], memory: int | Non
     leave where that is more. What is free at the moment has no say: a resumed run must come to the same bits.
     """
     total = memory or capacity(torch.device(part.device))
-    if part.least is None or total is None:
+    if not part.takes_rest or part.least is None or total is None:
         return part
     others = MemoryPlan("", tuple(other for other in parts if other is not part)).need(part.device)
     left = max(int(SHARE * total) - others, (total - others) // 2)

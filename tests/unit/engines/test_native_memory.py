@@ -171,7 +171,7 @@ def test_a_bound_on_the_memory_lets_fewer_in_and_changes_no_rollout() -> None:
 
 
 def test_a_bound_too_small_for_one_rollout_is_refused() -> None:
-    with pytest.raises(EngineError, match=r"key_value_mb holds 4096 tokens.*5057"):
+    with pytest.raises(EngineError, match=r"keys and values of 4096 tokens.*5057"):
         native(context(), key_value_mb=1).generate(prompts(1), [1], Sampling(max_new_tokens=5000), seed=(0,))
 
 
@@ -218,6 +218,33 @@ def test_the_fixed_shapes_of_recorded_steps_change_no_rollout() -> None:
     assert max(lengths(plain)) > 64
     assert steps > 100
     assert len(set(recorded.shapes)) <= steps / 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "counts", "longest", "blocks"),
+    [
+        ((5,), [9], 300, 0),
+        ((400, 400, 400), [1, 1, 1], 64, 0),
+        ((5,), [40], 200, 45),
+        ((5, 5, 5, 5), [16, 16, 16, 16], 200, 70),
+        ((5,), [64], 60, 34),
+    ],
+)
+def test_recorded_steps_read_no_more_blocks_than_the_request_may_take(monkeypatch, lengths, counts, longest, blocks):
+    """Sizes are rounded up, but never beyond the cache, which has room for the request and no more. In float64, where
+    a block too many or too few shows.
+    """
+    monkeypatch.setattr("winnow.engines.native.sampler.CudaGraphs", NotRecorded)
+    wanted, sampling, contexts = prompts(*lengths), Sampling(max_new_tokens=longest), [context(stop=()) for _ in "ab"]
+    for each in contexts:
+        each.model.to(torch.float64)
+    plain = native(contexts[0]).generate(wanted, counts, sampling, seed=(1,))
+    engine = native(contexts[1])
+    assert isinstance(engine, Native)
+    engine._graphs = True
+    engine._tokens = 64 * blocks or engine._tokens
+    check_same(plain, engine.generate(wanted, counts, sampling, seed=(1,)))
+    assert (engine.put_back > 0) == (longest > 64 and blocks > 0)
 
 
 def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left() -> None:

@@ -27,5 +27,8 @@ def test_a_rollout_grows_by_what_is_new() -> None:
 
 @pytest.mark.parametrize("logprobs", [[float("nan")], [float("-inf")], []])
 def test_a_log_prob_that_is_missing_or_no_number_is_an_error(logprobs: list[float]) -> None:
-    with pytest.raises(EngineError, match="log-probs are not finite: the policy's weights have diverged"):
+    with pytest.raises(
+        EngineError,
+        match=r"log-probs are not finite: the policy's weights have diverged|vLLM gave 1 tokens with \d log-probs",
+    ):
         GrowingRollout().add(said([5], logprobs))

@@ -323,10 +323,13 @@ def test_keys_and_values_make_do_with_what_the_rest_leaves(qwen):
     assert found[80].need("cuda:0") == pytest.approx(0.8 * 80 * GIB, abs=2)
     assert sizes[20] == least == part(found[20], "keys and values").least
     assert found[80].adjusted == sizes[80]
+    with pytest.raises(ConfigError, match=r"key_value_mb = 1: .* takes \d+ MB; raise it"):
+        planned(memory=80 * GIB, rollout={"max_new_tokens": 8192, "engine": {"use": "native", "key_value_mb": 1}})
     bounded = planned(memory=80 * GIB, rollout={"engine": {"use": "native", "key_value_mb": 3}})
     assert bounded.adjusted is None
     said = "\n".join(found[80].lines())
-    assert "keys and values could use" in said and f"they hold {sizes[80] // least} rollouts of full length" in said
+    assert "keys and values could use" in said
+    assert f"they hold {sizes[80] // least} rollouts of full length" in said
     assert "of full length" not in "\n".join(planned(memory=80 * GIB).lines())  # there all of them fit
 
 

@@ -1,4 +1,4 @@
-"""Whether a model's layers attend as the native engine has them attend: tried on five tokens."""
+"""Whether a model's layers attend as the native engine has them attend: tried on a prompt of two blocks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from winnow.engines.native.cache_size import BLOCK
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.kv_cache import KVCache
 from winnow.engines.native.reading import Text
@@ -47,20 +48,21 @@ def check_attention(model: PreTrainedModel) -> None:
 
 
 def _two_ways(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
-    """Logits [V] after a prompt of three tokens and two decoded ones, and from one forward pass over all five."""
-    tokens = np.arange(5) % model.config.get_text_config().vocab_size
-    prompt = Prompt(id="", tokens=tokens[:3], text="", answer=None, task="")
+    """Logits [V] after a prompt that takes two blocks and two decoded tokens, and from one forward pass over all."""
+    length = BLOCK + 3
+    tokens = np.arange(length + 2) % model.config.get_text_config().vocab_size
+    prompt = Prompt(id="", tokens=tokens[:length], text="", answer=None, task="")
     scheduler = Scheduler([PendingRollout(0, prompt, 0)], rows=1, longest=2)
     decoder = Decoder(model, scheduler.pool.tokens, rows=1)
     cache, row = decoder.cache, np.zeros(1, dtype=np.int64)
     with decoder.sampling(scheduler):
-        cache.add_prompts(row + 3)
+        cache.add_prompts(row + length)
         cache.add_rows(row)
-        decoder.read([Text(tokens[:3], prompts=(0,))])
+        decoder.read([Text(tokens[:length], prompts=(0,))])
         decoder.set_prompts(row)
         cache.extend(row)
         for written in (0, 1):
-            decoded = decoder.decode(tokens[3 + written, None], row + 3 + written, row + written)[0]
+            decoded = decoder.decode(tokens[length + written, None], row + length + written, row + written)[0]
         every = torch.from_numpy(tokens)[None].to(model.device)
         plain: Tensor = model(input_ids=every, use_cache=False).logits[0, -1]
     return cache, decoded, plain

@@ -18,25 +18,21 @@ def per_block(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tu
 
 
 def joined(
-    output: Tensor, total: Tensor, *, table: Tensor, held: Tensor, blocks: tuple[Tensor, Tensor, Tensor] | None
+    output: Tensor, total: Tensor, *, table: Tensor, held: Tensor, place: Tensor, order: Tensor, begins: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What `per_block` gives, per sequence instead of per block: outputs [S, heads, X, D] and totals [S, heads, X].
 
-    A sequence holds `held` [S] blocks, those in its line of `table` [S, K]. Blocks are weighed by their share of the
-    sum, as flash-decoding does (Dao et al., 2023). `blocks` gives the place [N] of each in the flat table, their
-    numbers [N] sequence by sequence, and where each sequence begins among these [S]. By them less is added than by the
-    table, whose lines are of unequal length; every block must be held.
+    A sequence holds `held` [S] blocks, those in its line of `table` [S, K]; `place` [N] is where each block stands in
+    the flat table. `order` [N] has their numbers sequence by sequence, and `begins` [S + 1] where each sequence begins
+    there, and what belongs to none. Blocks are weighed by their share of the sum, as flash-decoding does (Dao et al.,
+    2023). What is added is as much as is held, whatever the longest sequence has.
     """
     absent = torch.arange(table.shape[1], device=held.device) >= held[:, None]
     each = total.index_select(0, table.flatten()).view(*table.shape, *total.shape[1:])
     each = each.masked_fill_(absent[:, :, None, None], -torch.inf)
     whole = each.logsumexp(dim=1)
-    weights, output = each.sub_(whole[:, None]).exp_(), output.to(total.dtype)
-    if blocks is None:
-        picked = output.index_select(0, table.flatten()).view(*table.shape, *output.shape[1:])
-        return picked.mul_(weights[..., None]).sum(dim=1), whole
-    place, order, begins = blocks
-    output.mul_(weights.flatten(0, 1).index_select(0, place)[..., None])
-    # index_add_ takes two to eight times as long
-    sums = functional.embedding_bag(order, output.flatten(1), begins, mode="sum")
+    weights = each.sub_(whole[:, None]).exp_().flatten(0, 1).index_select(0, place)
+    output = output.to(total.dtype).mul_(weights[..., None])
+    # In one order on every device, and in half the time of index_add_ and less
+    sums = functional.embedding_bag(order, output.flatten(1), begins, mode="sum")[:-1]
     return sums.view(len(table), *output.shape[1:]), whole

@@ -90,14 +90,11 @@ class BlockPool:
     def __init__(self, tokens: int, *, own_width: int, prompt_width: int) -> None:
         self.tokens = tokens
         self.own, self.prompts = BlockTable(own_width), BlockTable(prompt_width)
-        self.most = 0  # tokens that blocks in use had room for, at most so far
 
     @property
     def free(self) -> int:
         """Tokens that no block in use has room for."""
-        used = self.own.tokens + self.prompts.tokens
-        self.most = max(self.most, used)
-        return self.tokens - used
+        return self.tokens - self.own.tokens - self.prompts.tokens
 
 
 def _at_least(array: IntArray, length: int) -> IntArray:

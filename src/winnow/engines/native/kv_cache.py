@@ -144,7 +144,8 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         with distinct_places():
             self.own.mask[arrays["block"], arrays["column"]] = 0
         columns = arrays["column"]
-        self._together = None if columns.is_cuda or not shape.in_order else _equal(columns)
+        apart = self._recorded or columns.is_cuda  # rows that only fill a shape have no block to write into
+        self._together = None if apart or not shape.in_order else _equal(columns)
 
     def begin_pass(self) -> None:
         """What all layers of a forward pass read: part of a step that is recorded."""
@@ -210,9 +211,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
 
     def _joining(self, kind: str) -> dict[str, Any]:
         """Arguments of `joined`."""
-        index, by_table = self._index, self._recorded or self._keys.is_cuda
-        blocks = None if by_table else tuple(index[f"{kind}_{name}"] for name in ("place", "order", "begins"))
-        return {"table": index[f"{kind}_table"], "held": index[f"{kind}_held"], "blocks": blocks}
+        return {name: self._index[f"{kind}_{name}"] for name in ("table", "held", "place", "order", "begins")}
 
     def _prompt_piece(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values and mask of the prompts in use."""

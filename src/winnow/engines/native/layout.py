@@ -20,13 +20,12 @@ def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
     owner = _padded(own.owner[: own.used], shape.blocks)
     table = np.zeros((shape.rows, width), dtype=np.int64)
     table[:rows, : own.table.shape[1]] = own.table[:rows, :width]
-    held = np.ones(shape.rows, dtype=np.int64)
-    held[:rows] = own.held[:rows]
+    held = _padded(own.held[:rows], shape.rows)
     # What lies behind the blocks that a row holds is of an earlier row, and may be out of the piece that is read.
     table[np.arange(width) >= held[:, None]] = 0
     place = owner * width + _padded(own.ordinal[: own.used], shape.blocks)
     arrays = {"own_owner": owner, "own_place": place, "own_table": table, "own_held": held}
-    return {**arrays, **_in_turn("own", table, held)}
+    return {**arrays, **_in_turn("own", table, held, shape.blocks)}
 
 
 def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads: int) -> Mapping[str, IntArray]:
@@ -38,8 +37,7 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
     prompts, blocks, readers = pool.prompts, shape.prompt_blocks, shape.readers
     owner = _padded(prompts.owner[: prompts.used], blocks)[::-1].copy()
     place = (owner * shape.prompt_longest + _padded(prompts.ordinal[: prompts.used], blocks)[::-1]).copy()
-    held = np.ones(shape.prompts, dtype=np.int64)
-    held[: prompts.sequences] = prompts.held[: prompts.sequences]
+    held = _padded(prompts.held[: prompts.sequences], shape.prompts)
     table = np.zeros((shape.prompts, shape.prompt_longest), dtype=np.int64)
     known = prompts.table[: prompts.sequences, : shape.prompt_longest]
     table[: prompts.sequences, : known.shape[1]] = known
@@ -58,17 +56,23 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
     block_of_row = table[prompt_of_row, 0]
     base = block_of_row if shape.prompt_longest == 1 else prompt_of_row
     entry = (base[:, None] * heads + head) * readers + among[:, None]
-    arrays = {"prompt_owner": owner, "prompt_place": place, "prompt_table": table, "prompt_held": held}
-    arrays |= {"reader": reader, "entry": entry, "prompt_block": block_of_row}
-    return {**arrays, **_in_turn("prompt", table, held)}
+    return {
+        "prompt_place": place,
+        "prompt_table": table,
+        "prompt_held": held,
+        "prompt_block": block_of_row,
+        "reader": reader,
+        "entry": entry,
+        **_in_turn("prompt", table, held, blocks),
+    }
 
 
-def _in_turn(kind: str, table: IntArray, held: IntArray) -> Mapping[str, IntArray]:
-    """[N] the numbers of blocks sequence by sequence, and [S] where each sequence begins among them. They come last, as
-    their size is that of no shape, and recorded steps, which do not read them, want all else at one address.
+def _in_turn(kind: str, table: IntArray, held: IntArray, blocks: int) -> Mapping[str, IntArray]:
+    """[N] the numbers of blocks sequence by sequence, and [S + 1] where each sequence begins among them, and what only
+    fills the shape.
     """
-    order = table[np.arange(table.shape[1]) < held[:, None]]
-    return {f"{kind}_order": order, f"{kind}_begins": np.cumsum(held) - held}
+    order = _padded(table[np.arange(table.shape[1]) < held[:, None]], blocks)
+    return {f"{kind}_order": order, f"{kind}_begins": np.concatenate([[0], np.cumsum(held)])}
 
 
 def _padded(array: IntArray, length: int) -> IntArray:

@@ -9,6 +9,7 @@ import torch
 from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
 from winnow.engines.native.cache_size import PIECE, KVCacheSpec, block_width, in_blocks
 from winnow.engines.native.packed_weights import packed_bytes, packs
+from winnow.errors import ConfigError
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
@@ -36,10 +37,14 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     own = in_blocks(longest, block_width(longest, fixed=fixed))
     per_token, most = KVCacheSpec.of(model, dtype).bytes_per_token, options["key_value_mb"] * 2**20
     cache, least = (prompts * prompt + rows * own) * per_token, (prompt + own) * per_token
-    if most:
-        yield MemoryPart("keys and values", min(cache, most), "always", device, (*remedy, BOUND))
-    else:
-        yield MemoryPart("keys and values", cache, "always", device, (*remedy, BOUND), least=least)
+    if 0 < most < least:
+        raise ConfigError(
+            f"rollout.engine.key_value_mb = {options['key_value_mb']}: one rollout of rollout.max_new_tokens = "
+            f"{longest} with its prompt takes {-(-least // 2**20)} MB; raise it, or lower rollout.max_new_tokens"
+        )
+    held, remedies = min(cache, most or cache), (*remedy, BOUND)
+    wanted = None if held == cache else cache
+    yield MemoryPart("keys and values", held, "always", device, remedies, least, wanted, takes_rest=not most)
     # A rollout that made room is read again with its prompt, in pieces as a long prompt is.
     text = demand.prompt_tokens + longest if rows > 1 else demand.prompt_tokens
     read = min(PIECE, max(prompts * demand.prompt_tokens, text))

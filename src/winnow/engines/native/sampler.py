@@ -90,6 +90,7 @@ class Native:
             with request, decoder.sampling(scheduler), self._weights(self._model):
                 running = RunningRollouts(decoder, scheduler, sampling, seed)
                 while running.admit():
+                    request.check()
                     running.finish(running.sample(rule), request)
                     running.decode()
         except BaseException:
@@ -132,7 +133,10 @@ class Native:
 
 
 def _bound(context: EngineContext, key_value_mb: int) -> int:
-    """Bytes of keys and values at most: as many as are given, what the memory plan leaves, or half of the device."""
+    """Bytes of keys and values at most: as many as are given, what the memory plan leaves, or, without a plan, half of
+    what the weights leave of the device.
+    """
     if key_value_mb:
         return key_value_mb * 2**20
-    return context.cache_bytes or (capacity(context.model.device) or 2**40) // 2
+    weights = sum(parameter.nbytes for parameter in context.model.parameters())
+    return context.cache_bytes or ((capacity(context.model.device) or 2**40) - weights) // 2

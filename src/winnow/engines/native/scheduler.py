@@ -141,6 +141,6 @@ class Scheduler:
 
 def _too_little(tokens: int, wanted: int) -> EngineError:
     return EngineError(
-        f"rollout.engine.key_value_mb holds {tokens} tokens, and one rollout with its prompt takes up to {wanted}; "
-        f"raise it, or lower rollout.max_new_tokens"
+        f"there is room for the keys and values of {tokens} tokens (rollout.engine.key_value_mb, or what the device "
+        f"leaves), and one rollout with its prompt takes up to {wanted}; raise it, or lower rollout.max_new_tokens"
     )

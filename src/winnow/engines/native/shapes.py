@@ -55,17 +55,21 @@ def exact(pool: BlockPool, prompt_of_row: IntArray, columns: int) -> Shape:
 
 
 def rounded(scheduler: Scheduler, before: Shape | None) -> Shape:
-    """As recorded steps want it: few sizes. What prompts take only grows within a request, from the shape `before`."""
-    own, prompts = scheduler.pool.own, scheduler.pool.prompts
-    rows, in_order = padded(own.sequences, scheduler.rows), _in_order(own)
+    """As recorded steps want it: few sizes, none of more blocks than the pool has. What prompts take only grows within
+    a request, from the shape `before`.
+    """
+    pool = scheduler.pool
+    own, prompts, in_order = pool.own, pool.prompts, _in_order(pool.own)
+    most, most_of_prompts = pool.tokens // own.width, pool.tokens // prompts.width
+    rows = padded(own.sequences, min(scheduler.rows, most) if in_order else scheduler.rows)
     return Shape(
         rows=rows,
-        blocks=rows if in_order else _sized(own.used),
+        blocks=rows if in_order else min(_sized(own.used), most),
         longest=_doubled(own.longest()),
         columns=own.width,
         in_order=in_order,
         prompts=max(_sized(prompts.sequences), before.prompts if before else 0),
-        prompt_blocks=max(_sized(prompts.used), before.prompt_blocks if before else 0),
+        prompt_blocks=max(min(_sized(prompts.used), most_of_prompts), before.prompt_blocks if before else 0),
         prompt_longest=max(_doubled(prompts.longest()), before.prompt_longest if before else 0),
         readers=_sized(scheduler.readers),
         widths=(own.width, prompts.width),

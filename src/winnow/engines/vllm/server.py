@@ -112,6 +112,7 @@ class VllmEngine:
                     parameters = self._parameters(pending, rule, sampling, seed)
                     engine.add_request(name, _prompt(pending), parameters, **adapter)
             while unfinished:
+                request.check()
                 with engine_errors("sample"):
                     outputs = engine.step()
                 for output in outputs:
@@ -174,8 +175,12 @@ class GrowingRollout:
 
     def add(self, completion: Any) -> None:
         """Raises EngineError where a log-prob is missing or not finite."""
+        if not completion.token_ids:
+            return
         new = completion.logprobs.logprobs
-        if len(new) != len(completion.token_ids) or not all(map(math.isfinite, new)):
+        if len(new) != len(completion.token_ids):
+            raise EngineError(f"vLLM gave {len(completion.token_ids)} tokens with {len(new)} log-probs; use 'native'")
+        if not all(map(math.isfinite, new)):
             raise EngineError(
                 "vLLM's log-probs are not finite: the policy's weights have diverged; lower optimizer.learning_rate "
                 "and go on from an earlier checkpoint"
