@@ -3,8 +3,8 @@
     RUN/rollouts/step-000012.parquet
 
 A file is written as a stream under another name and renamed when it is whole, so whoever reads the folder sees whole
-steps alone. A row group holds at most `TOKENS_AT_ONCE`, which bounds what reading and writing take, and what is read
-for a few rows. pyarrow is imported where a file is written or read, and nowhere else. This module imports no torch.
+steps alone. A row group holds at most `TOKENS_AT_ONCE` and `BYTES_AT_ONCE`, or one row, which bounds what reading and
+writing take, and what is read for a few rows. pyarrow is imported where a file is written or read, and nowhere else. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ROLLOUTS = "rollouts"
 SUFFIX = ".parquet"
 TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text
+BYTES_AT_ONCE = 2**26  # of texts: golds and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")
 
@@ -100,16 +101,17 @@ class _Sink(io.RawIOBase):
 
 
 def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in parts of so many tokens as a row group holds."""
+    """The rows in parts of so many tokens and bytes as a row group holds."""
     some: list[Row] = []
-    tokens = 0
+    tokens = size = 0
     for row in rows:
         own = len(row.prompt.tokens) + len(row.rollout.tokens)
-        if some and tokens + own > TOKENS_AT_ONCE:
+        if some and (tokens + own > TOKENS_AT_ONCE or size + row.text_bytes > BYTES_AT_ONCE):
             yield some
-            some, tokens = [], 0
+            some, tokens, size = [], 0, 0
         some.append(row)
         tokens += own
+        size += row.text_bytes
     if some:
         yield some
 

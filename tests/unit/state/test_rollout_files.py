@@ -45,6 +45,27 @@ def test_a_row_group_holds_so_many_tokens_and_a_group_may_lie_in_several(tmp_pat
     assert [row["index"] for row in step.rows(2, 10, ["index"])] == [2, 3, 4, 5, 6, 7, 0, 1]
 
 
+def test_a_row_group_holds_so_many_bytes_of_texts(tmp_path, monkeypatch):
+    """The metadata of a prompt may be larger than all of its tokens."""
+    monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 10_000)
+    made = long_group()
+    tests = {"tests": "a" * 3_000}
+    Logbook(tmp_path, seed=0).write(
+        0, {}, [dataclasses.replace(made, prompt=dataclasses.replace(made.prompt, meta=tests))], []
+    )
+    step = StepFile(tmp_path / "rollouts" / "step-000000.parquet")
+    assert step.parts == [(0, 3), (3, 6), (6, 8)]
+    assert [row["meta"] for row in step.rows(0, 8, ["meta"])] == [tests] * 8
+
+
+def test_bytes_of_texts_are_never_fewer_than_utf_8_takes():
+    made = long_group(rollouts=2)
+    for word in ("a", "\u00e9", "\u20ac", "\U0001f600"):
+        changed = dataclasses.replace(made, prompt=dataclasses.replace(made.prompt, text=word * 5_000))
+        (row, _) = rollout_columns.rows_of(changed, 0, {})
+        assert len(word.encode()) * 5_000 <= row.text_bytes <= 20_300
+
+
 def test_a_rollout_longer_than_a_row_group_has_one_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 10)
     Logbook(tmp_path, seed=0).write(0, {}, [long_group(rollouts=2)], [])
