@@ -3,8 +3,9 @@
     RUN/rollouts/step-000012.parquet
 
 A file is written as a stream under another name and renamed when it is whole, so whoever reads the folder sees whole
-steps alone. A row group holds at most `TOKENS_AT_ONCE` and `BYTES_AT_ONCE`, or one row, which bounds what reading and
-writing take, and what is read for a few rows. pyarrow is imported where a file is written or read, and nowhere else. This module imports no torch.
+steps alone. A row group holds one row, or at most `TOKENS_AT_ONCE` and `BYTES_AT_ONCE`, which bounds what reading and
+writing take, and what is read for a few rows. pyarrow is imported where a file is written or read, and nowhere else.
+This module imports no torch.
 """
 
 from __future__ import annotations
