@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from synthetic_run import RIGHT, WRONG, group
+from winnow.errors import DataError
 from winnow.state import rollout_columns, rollout_files
 from winnow.state.logbook import Logbook, read_rollouts, read_rows
 from winnow.state.rollout_columns import SCHEMA
-from winnow.state.rollout_files import StepFile
+from winnow.state.rollout_files import StepFile, files_by_step, path_of
 
 
 def long_group(name="p0", *, rollouts=8, prompt=5, tokens=20, seed=0):
@@ -123,6 +124,27 @@ def run(tmp_path):
     for step in range(3):
         log.write(step, {"reward/mean": 0.5}, [long_group("p0"), long_group("p1", seed=1)], [])
     return tmp_path
+
+
+def test_a_column_that_does_not_exist_is_named(run):
+    with pytest.raises(DataError, match=r"no column 'rewrd'; did you mean 'reward'\?"):
+        list(read_rows(run, columns=["step", "rewrd"]))
+
+
+def test_a_step_without_a_file_is_named_with_those_that_have_one(run):
+    with pytest.raises(DataError, match=r"step 7: it holds files of 3 steps from 0 to 2 \(the keys log.every"):
+        list(read_rows(run, step=7))
+    for step in (0, 1):
+        (run / "rollouts" / f"step-00000{step}.parquet").unlink()
+    with pytest.raises(DataError, match=r"step 0: it holds files of step 2 "):
+        list(read_rows(run, step=0))
+
+
+def test_a_file_is_known_by_the_one_name_of_its_step(run):
+    folder = run / "rollouts"
+    (folder / "step-0000002.parquet").write_bytes(b"another")
+    path_of(folder, 1_234_567).write_bytes(b"")
+    assert files_by_step(folder) == {step: path_of(folder, step) for step in (0, 1, 2, 1_234_567)}
 
 
 def test_pandas_reads_the_folder(run):
