@@ -12,7 +12,8 @@
     weight                          in the step's first epoch; null when it reached no batch
     surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot hold; mostly null
 
-What decides keep and advantage is exact: float64 and integers. Log-probs are float32 where a rollout is kept, and are
+What decides keep and advantage is exact (float64 and integers), so the file alone reproduces both for members that
+read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and are
 rounded to float16 elsewhere: their last bits are then zeros, which take no room. Under `log.rollouts = "kept"`, those
 that are not kept have no text, tokens, logprobs and trainable (null), and all else.
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from synthetic_run import RIGHT, WRONG, group
-from winnow.errors import DataError
+from winnow.errors import DataError, RunFolderError
 from winnow.state import rollout_columns, rollout_files
 from winnow.state.logbook import Logbook, read_rollouts, read_rows
 from winnow.state.rollout_columns import SCHEMA
@@ -168,3 +168,22 @@ def test_datasets_reads_the_folder_and_its_files(run, tmp_path):
         assert rows["text"][:] == [row["text"] for row in ours]
         assert rows[5]["tokens"] == ours[5]["tokens"].tolist()
         assert rows[5]["logprobs"] == ours[5]["logprobs"].tolist()
+
+
+def test_a_file_that_the_index_cannot_list_is_not_left(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    (tmp_path / "rollouts" / ".index.jsonl").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=r"\.index\.jsonl is a folder"):
+        log.write(0, {}, [long_group(rollouts=2)], [])
+    assert [path.name for path in (tmp_path / "rollouts").iterdir()] == [".index.jsonl"]
+
+
+def test_files_that_are_lost_are_counted_and_three_are_named(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    for step in range(5):
+        log.write(step, {}, [long_group(rollouts=2)], [])
+    marks = log.sync(5)
+    for path in files_by_step(tmp_path / "rollouts").values():
+        path.unlink()
+    with pytest.raises(RunFolderError, match=r"step-000000.*step-000001.*step-000002.*\(and 2 more files\)"):
+        Logbook(tmp_path, seed=0, marks=marks).check(tmp_path)
