@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -187,3 +188,14 @@ def test_files_that_are_lost_are_counted_and_three_are_named(tmp_path):
         path.unlink()
     with pytest.raises(RunFolderError, match=r"step-000000.*step-000001.*step-000002.*\(and 2 more files\)"):
         Logbook(tmp_path, seed=0, marks=marks).check(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts", "rollouts/.index.jsonl"])
+def test_what_cannot_be_written_is_found_before_a_step_is_learned(run, monkeypatch, name):
+    Logbook(run, seed=0).check()
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != run / name and access(path, mode)
+    )  # root may write all
+    with pytest.raises(RunFolderError, match=f"cannot write {run / name}: permission denied; allow it"):
+        Logbook(run, seed=0).check()
