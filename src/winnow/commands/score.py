@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from winnow.errors import DataError
 from winnow.records import Kind, Outcome, Prompt, Rollout
 from winnow.report.text import one_line, percent, safe, shorten
 from winnow.rewards.compose import make_reward
+from winnow.rewards.not_read import NOT_READ
 from winnow.state.log_rows import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
@@ -76,10 +77,11 @@ def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
 
     A row is a rollout as a run logs it (one without its text is left out), or in JSON lines an object with a response
     (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`), and if it likes a
-    question, an `id` and a table `meta`. Raises DataError, with the line, for anything else.
+    question, an `id` and a table `meta`. Such a row holds no log-probs. Raises DataError, with the line, for anything
+    else, and for JSON lines where the reward reads log-probs.
     """
     waiting: deque[tuple[int, str, Kind | None]] = deque()
-    tasks = _logged(path, waiting) if _is_log(path) else _tasks(path, waiting)
+    tasks = _logged(path, waiting) if _is_log(path) else _tasks(path, waiting, verifiers.reads)
     for outcome in verifiers.stream(tasks):
         line, name, was = waiting.popleft()
         yield Scored(line=line, id=name, outcome=outcome, was=was)
@@ -142,9 +144,16 @@ def _logged(path: Path, waiting: deque[tuple[int, str, Kind | None]]) -> Iterato
             yield prompt_of(row), rollout_of(row)
 
 
-def _tasks(path: Path, waiting: deque[tuple[int, str, Kind | None]]) -> Iterator[tuple[Prompt, Rollout]]:
+def _tasks(
+    path: Path, waiting: deque[tuple[int, str, Kind | None]], reads: Collection[str]
+) -> Iterator[tuple[Prompt, Rollout]]:
     for number, line in _lines(path):
         where = f"{path}, line {number}"
+        if "logprobs" in reads:
+            raise DataError(
+                f"{where}: there are no 'logprobs', which the reward reads; score a run folder or a file of its "
+                f"rollouts, which hold them, or a reward that does not read them"
+            )
         row = _object(line, where)
         prompt, rollout = _plain(row, number, where)
         outcome = row.get("outcome")
@@ -186,7 +195,7 @@ def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rol
         task=str(row.get("task", "")),
         meta=dict(meta) if isinstance(meta, dict) else {},
     )
-    return prompt, Rollout(index=0, tokens=tokens, logprobs=np.zeros(0), text=text, finish="stop", version=0)
+    return prompt, Rollout(index=0, tokens=tokens, logprobs=NOT_READ, text=text, finish="stop", version=0)
 
 
 def _first(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: str) -> Any:

@@ -26,19 +26,19 @@ def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
     """What the reward `name` returned, as an Outcome; never raises.
 
     A number (int, float, bool, or anything with numpy's `.item()`) is the reward, correct from `correct_at` on.
-    A mapping {part: number} sums to the reward, and its first part decides. An Outcome is checked and passed on.
+    A mapping {part: number} sums to the reward, and its first part decides. An Outcome is checked.
     None is failed(raised); NaN, infinities, sizes above 1e6, text and other types are failed(malformed).
     """
     if result is None:
         return failure("raised", f"the reward {name!r} returned None")
     if isinstance(result, Outcome):
         return _checked(result, name)
-    parts = result if isinstance(result, Mapping) else {"": result}
     try:
+        parts = result if isinstance(result, Mapping) else {"": result}
         values = dict(zip(distinct(map(str, parts)), map(_number, parts.values()), strict=True))
         return _from_parts(values, isinstance(result, Mapping), correct_at)
-    except ValueError as error:
-        return failure("malformed", f"the reward {name!r} returned {_show(result)}: {error}")
+    except Exception as error:  # a user's object may raise anything
+        return failure("malformed", f"the reward {name!r} returned {_show(result)}: {_show_error(error)}")
 
 
 def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Outcome:
@@ -55,34 +55,49 @@ def _from_parts(values: dict[str, float], named: bool, correct_at: float) -> Out
 
 def check_outcome(outcome: Outcome) -> None:
     """Raises ValueError for an outcome whose fields contradict each other or are no plain data."""
-    for field, kinds in _PLAIN.items():
-        if not isinstance(getattr(outcome, field), kinds):
-            raise ValueError(f"its {field} must be {' or '.join(kind.__name__ for kind in kinds)}")
+    _check_types(outcome)
     if outcome.kind == "failed":
         if outcome.cause not in CAUSES:
             raise ValueError(f"a failed outcome needs a cause out of {', '.join(CAUSES)}")
         return
     if outcome.kind not in ("correct", "wrong", "unparsable"):
         raise ValueError("its kind must be correct, wrong, unparsable or failed")
+    if outcome.cause is not None:
+        raise ValueError("its cause must be None unless its kind is failed; `detail` is for the reason")
     if outcome.correct is not (outcome.kind == "correct"):
         raise ValueError("`correct` must be True when the kind is correct, and False otherwise")
     for value in (outcome.reward, *outcome.parts.values()):
         _number(value)
 
 
+def _check_types(outcome: Outcome) -> None:
+    for field, kinds in _PLAIN.items():
+        if not isinstance(getattr(outcome, field), kinds):
+            raise ValueError(f"its {field} must be {' or '.join(kind.__name__ for kind in kinds)}")
+    if not all(isinstance(name, str) for name in outcome.parts):
+        raise ValueError("the names of its parts must be str")
+    if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in outcome.parts.values()):
+        raise ValueError("its parts must be numbers")
+
+
 def _checked(outcome: Outcome, name: str) -> Outcome:
     try:
-        check_outcome(outcome)
-    except ValueError as error:
-        return failure("malformed", f"the reward {name!r} returned {_show(outcome)}: {error}")
-    if outcome.failed:
-        return outcome if math.isnan(outcome.reward) and outcome.correct is None else _failed_again(outcome)
-    return dataclasses.replace(outcome, parts=dict(zip(distinct(outcome.parts), outcome.parts.values(), strict=True)))
+        plain = _plain(outcome)
+        check_outcome(plain)
+    except Exception as error:  # a user's object may raise anything
+        return failure("malformed", f"the reward {name!r} returned {_show(outcome)}: {_show_error(error)}")
+    return plain
 
 
-def _failed_again(outcome: Outcome) -> Outcome:
-    assert outcome.cause is not None, "checked by the caller"
-    return failure(outcome.cause, outcome.detail)
+def _plain(outcome: Outcome) -> Outcome:
+    """With Python's numbers and names fit for metrics, as a log holds them; a failed one has no reward."""
+    parts = outcome.parts
+    if isinstance(parts, dict) and all(isinstance(name, str) for name in parts):
+        parts = dict(zip(distinct(parts), map(_number, parts.values()), strict=True))
+    plain = dataclasses.replace(outcome, parts=parts, seconds=_number(outcome.seconds))
+    if plain.failed:
+        return dataclasses.replace(plain, reward=math.nan, correct=None)
+    return dataclasses.replace(plain, reward=_number(outcome.reward))
 
 
 def _number(value: Any) -> float:
@@ -115,3 +130,10 @@ def _show(value: Any) -> str:
     except Exception:
         text = f"an unprintable {type(value).__name__}"
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _show_error(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"an unprintable {type(error).__name__}"

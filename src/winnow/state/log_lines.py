@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from winnow import ranks
 from winnow.errors import DataError, RunFolderError
-from winnow.state.disk import InTheWay, check_kind, opened, sync, write_all
+from winnow.state.disk import InTheWay, check_kind, opened, write_all
 from winnow.state.log_marks import Mark, lost, synced_mark
 
 _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
@@ -147,12 +147,6 @@ def append(path: Path, row: bytes) -> None:
         except OSError:
             os.ftruncate(descriptor, end)
             raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk. Raises RunFolderError."""
-    with refusals(folder):
-        sync(folder)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -63,6 +64,11 @@ class Logbook:
                     f"Put the file back as it was; or delete the checkpoint, to go on from the one before it; or, to "
                     f'go on without these rows, remove "logs" from {saved}/manifest.json'
                 )
+
+        folder = self._folder / ROLLOUTS
+        for path, mode in ((self._metrics.path, os.W_OK), (folder, os.W_OK | os.X_OK), (self._folder / INDEX, os.W_OK)):
+            if path.exists() and not os.access(path, mode):
+                raise RunFolderError(f"cannot write {path}: permission denied; allow it (chmod u+w), then start again")
 
     def sync(self, step: int) -> dict[str, Mark]:
         """Wait until every row is on the disk, and return where the rows before `step` end in each log, on which the

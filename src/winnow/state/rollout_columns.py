@@ -12,7 +12,8 @@
     weight                          in the step's first epoch; null when it reached no batch
     surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot hold; mostly null
 
-What decides keep and advantage is exact: float64 and integers. Log-probs are float32 where a rollout is kept, and are
+What decides keep and advantage is exact (float64 and integers), so the file alone reproduces both for members that
+read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and are
 rounded to float16 elsewhere: their last bits are then zeros, which take no room. Under `log.rollouts = "kept"`, those
 that are not kept have no text, tokens, logprobs and trainable (null), and all else.
 
@@ -69,12 +70,22 @@ class Row(NamedTuple):
     """What one row is made of."""
 
     prompt: Prompt
+    answer: str  # the prompt's as JSON, encoded once for its rollouts
+    meta: str
     of: int  # so many rollouts
     rollout: Rollout
     outcome: Outcome
     keep: bool
     advantage: float | FloatArray
     weight: float | None
+
+    @property
+    def text_bytes(self) -> int:
+        """At most so many bytes are its texts as columns."""
+        prompt, outcome = self.prompt, self.outcome
+        own = (self.rollout.text, outcome.answer or "", outcome.detail)
+        texts = (prompt.id, prompt.text, prompt.task, self.answer, self.meta, *own)
+        return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
 
 
 def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) -> list[Row]:
@@ -85,8 +96,9 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     if group.outcomes is None or group.keep is None or group.advantages is None:
         raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")
     each = zip(group.rollouts, group.outcomes, group.keep.tolist(), group.advantages, strict=True)
-    count = len(group.rollouts)
-    return [Row(group.prompt, count, r, o, keep, a, weights.get((place, r.index))) for r, o, keep, a in each]
+    prompt = group.prompt
+    of_prompt = prompt, encode(prompt.answer).decode(), encode(prompt.meta).decode(), len(group.rollouts)
+    return [Row(*of_prompt, r, o, keep, a, weights.get((place, r.index))) for r, o, keep, a in each]
 
 
 def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.Table:
@@ -122,19 +134,14 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
 
 
 def _of_prompts(rows: Sequence[Row]) -> dict[str, Any]:
-    """What is encoded once for the rollouts of a prompt, which follow each other."""
-    encoded: dict[int, tuple[str, str]] = {}
     prompts = [row.prompt for row in rows]
-    for prompt in prompts:
-        if id(prompt) not in encoded:
-            encoded[id(prompt)] = encode(prompt.answer).decode(), encode(prompt.meta).decode()
     return {
         "prompt_id": [prompt.id for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],
         "prompt_tokens": _lists([prompt.tokens for prompt in prompts], np.int32),
-        "answer": [encoded[id(prompt)][0] for prompt in prompts],
+        "answer": [row.answer for row in rows],
         "task": [prompt.task for prompt in prompts],
-        "meta": [encoded[id(prompt)][1] for prompt in prompts],
+        "meta": [row.meta for row in rows],
         "count": [row.of for row in rows],
     }
 

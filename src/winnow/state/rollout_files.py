@@ -3,8 +3,9 @@
     RUN/rollouts/step-000012.parquet
 
 A file is written as a stream under another name and renamed when it is whole, so whoever reads the folder sees whole
-steps alone. A row group holds at most `TOKENS_AT_ONCE`, which bounds what reading and writing take, and what is read
-for a few rows. pyarrow is imported where a file is written or read, and nowhere else. This module imports no torch.
+steps alone. A row group holds one row, or at most `TOKENS_AT_ONCE` and `BYTES_AT_ONCE`, which bounds what reading and
+writing take, and what is read for a few rows. pyarrow is imported where a file is written or read, and nowhere else.
+This module imports no torch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import DataError
+from winnow.errors import DataError, did_you_mean
 from winnow.state.disk import check_kind, draft_of, opened
 from winnow.state.log_marks import Mark, mark_of
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 ROLLOUTS = "rollouts"
 SUFFIX = ".parquet"
 TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text
+BYTES_AT_ONCE = 2**26  # of texts: golds and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")
 
@@ -46,8 +48,14 @@ def files_by_step(folder: Path) -> dict[int, Path]:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    steps = {int(match[1]): folder / name for name in names if (match := _NAME.fullmatch(name))}
+    steps = {step: folder / name for name in names if (step := _step_of(name)) is not None}
     return dict(sorted(steps.items()))
+
+
+def _step_of(name: str) -> int | None:
+    """The step in a file's name; None for a name that `path_of` gives no step, such as one with more zeros."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match and path_of(Path(), int(match[1])).name == name else None
 
 
 def write(
@@ -100,16 +108,17 @@ class _Sink(io.RawIOBase):
 
 
 def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in parts of so many tokens as a row group holds."""
+    """The rows in parts of so many tokens and bytes as a row group holds."""
     some: list[Row] = []
-    tokens = 0
+    tokens = size = 0
     for row in rows:
         own = len(row.prompt.tokens) + len(row.rollout.tokens)
-        if some and tokens + own > TOKENS_AT_ONCE:
+        if some and (tokens + own > TOKENS_AT_ONCE or size + row.text_bytes > BYTES_AT_ONCE):
             yield some
-            some, tokens = [], 0
+            some, tokens, size = [], 0, 0
         some.append(row)
         tokens += own
+        size += row.text_bytes
     if some:
         yield some
 
@@ -117,7 +126,7 @@ def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def files_of(path: Path, step: int | None = None) -> list[Path]:
     """The files behind a run folder, its folder of rollouts, or one of these files; those of one step when given.
 
-    Raises DataError where there are none at all.
+    Raises DataError where there are none.
     """
     if not path.is_dir():
         return [path]
@@ -128,7 +137,14 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
             f"{path} holds no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
             f"log.every); name a run folder, its folder {ROLLOUTS!r}, or a file of it"
         )
-    return list(files.values()) if step is None else [files[step]] if step in files else []
+    if step is not None and step not in files:
+        first, *others = files
+        there = f"of {len(files)} steps from {first} to {others[-1]}" if others else f"of step {first}"
+        raise DataError(
+            f"{path} holds no such rollouts in step {step}: it holds files {there} (the keys log.every and "
+            f"log.rollouts say which steps have one); name another step"
+        )
+    return list(files.values()) if step is None else [files[step]]
 
 
 class StepFile:
@@ -163,9 +179,9 @@ class StepFile:
                 with self._named():
                     some = self._table(part, columns).slice(max(first - start, 0), min(end, stop) - max(first, start))
                     found += records(some)
-        named = _NAME.fullmatch(self.path.name)
+        named = _step_of(self.path.name)
         for row in found:
-            if named and row.get("step", int(named[1])) != int(named[1]):
+            if named is not None and row.get("step", named) != named:
                 raise DataError(f"{self.path}: holds rollouts of step {row['step']}; give the file its own name back")
         return found
 
@@ -173,6 +189,9 @@ class StepFile:
         """A row group; the last one stays in memory, as its rows are often asked for one group after the other."""
         from winnow.state.rollout_columns import SCHEMA
 
+        for name in columns or ():
+            if name not in SCHEMA.names:
+                raise DataError(f"rollouts have no column {name!r}{did_you_mean(name, SCHEMA.names)}")
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
         if self._read[0] != (part, names):
             self._read = None, None

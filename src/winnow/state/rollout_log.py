@@ -10,6 +10,7 @@ data: whoever reads the folder passes over it. This module imports no torch, and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 INDEX = f"{ROLLOUTS}/.index.jsonl"
 Kept = Literal["all", "kept", "none"]
+_NAMED = 3  # files in one message
 
 
 class RolloutLog:
@@ -59,7 +61,12 @@ class RolloutLog:
                 only_kept=self._rollouts == "kept",
                 renamed=lambda: self._unsynced.append(path),  # before it is: a signal may arrive right after
             )
-        self._index.append(step, _line(step, mark))
+        try:
+            self._index.append(step, _line(step, mark))
+        except Exception:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
 
     def lost(self) -> str | None:
         """What is missing of the rollouts that the marked index lists, in words. Raises RunFolderError for what is no
@@ -70,18 +77,16 @@ class RolloutLog:
         said = self._index.lost()
         if said is not None:
             return f"{self._index.path.name}: {said}"
-        newest: tuple[Path, Mark] | None = None
-        for row in self._index.marked_rows():
-            path, mark = path_of(self._folder, row["step"]), Mark(row["bytes"], row["tail_sha256"])
-            with refusals(path):
-                check_kind(path, "a file")
-            size = path.stat().st_size if path.exists() else None
-            if size != mark.bytes:
-                found = "there is no such file" if size is None else f"there are {size} bytes"
-                return f"{path.name}: {found}, and there were {mark.bytes} bytes"
-            newest = path, mark
-        said = lost(*newest) if newest else None
-        return f"{newest[0].name}: {said}" if newest and said else None
+        files = [
+            (path_of(self._folder, row["step"]), Mark(row["bytes"], row["tail_sha256"]))
+            for row in self._index.marked_rows()
+        ]
+        wrong = [said for path, mark in files if (said := _other_size(path, mark))]
+        if wrong:
+            more = f" (and {len(wrong) - _NAMED} more files)" if len(wrong) > _NAMED else ""
+            return "; ".join(wrong[:_NAMED]) + more
+        said = lost(*files[-1]) if files else None
+        return f"{files[-1][0].name}: {said}" if said else None
 
     def extent(self) -> str:
         """Up to which step there are files, for a message."""
@@ -136,6 +141,17 @@ class RolloutLog:
                 with opened(file, 0) as descriptor:
                     lines.append(_line(step, mark_of(descriptor)))
             replace_file(path, b"".join(lines))
+
+
+def _other_size(path: Path, mark: Mark) -> str | None:
+    """That there is no such file, or that it is of another size, in words."""
+    with refusals(path):
+        check_kind(path, "a file")
+    size = path.stat().st_size if path.exists() else None
+    if size == mark.bytes:
+        return None
+    found = "there is no such file" if size is None else f"there are {size} bytes"
+    return f"{path.name}: {found}, and there were {mark.bytes} bytes"
 
 
 def _line(step: int, mark: Mark) -> bytes:

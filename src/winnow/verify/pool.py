@@ -21,13 +21,14 @@ from pathlib import Path
 from winnow.errors import ConfigError, VerifierError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import reads
-from winnow.verify.codec import decode_error, decode_outcome, encode_prompt, encode_task
+from winnow.verify.codec import decode_error, decode_outcome, encode_task
+from winnow.verify.encoded_prompts import EncodedPrompts
 from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
 
 UNANSWERED_BYTES = 32 * 2**20  # of tasks that the fork server may hold; the others wait here, as the trainer has them
-PROMPTS = 512  # kept encoded, as many rollouts have the same
+PROMPT_BYTES = 16 * 2**20  # of encoded prompts that stay, as many rollouts have the same
 SILENCE_SECONDS = 60.0  # beyond what one verdict may take; then the fork server, or an import in it, hangs
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
@@ -46,7 +47,7 @@ class Pool:
     def __init__(self, settings: WorkerSettings, *, name: str) -> None:
         self._settings = settings.to_json()
         self._reads = functools.cache(lambda: reads(settings.reward, base=Path(settings.base)))
-        self._encode_prompt = functools.lru_cache(PROMPTS)(encode_prompt)
+        self._encode_prompt = EncodedPrompts(PROMPT_BYTES)
         self._longest_silence = (1 + WARM_UP_LIMITS) * settings.timeout_seconds + SILENCE_SECONDS
         self._name = name
         self._lock = threading.RLock()

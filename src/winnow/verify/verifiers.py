@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from winnow.records import Group, Outcome, Prompt, Rollout
-from winnow.rewards.compose import make_reward
+from winnow.rewards.compose import make_reward, reads
 from winnow.verify.failures import RecentVerdicts, check_failures
 from winnow.verify.inline import Inline
 from winnow.verify.pool import Pool
@@ -44,6 +44,7 @@ class Verifiers:
         base: Path | None = None,
     ) -> None:
         self.notices: tuple[str, ...] = ()
+        self._reward, self._base = reward, base
         self._name = reward_name(reward)
         self._max_failure_share = max_failure_share
         self._recent = RecentVerdicts()
@@ -61,6 +62,11 @@ class Verifiers:
                 memory_mb=memory_mb,
             )
             self._runner = Pool(settings, name=self._name)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """What the reward reads of a rollout besides tokens and text. Raises ConfigError."""
+        return reads(self._reward, base=self._base)
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> None:
         """Start judging a finished rollout; returns at once."""

@@ -89,6 +89,24 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, finding: str) -> None:
         scored(tmp_path / "saved.jsonl")
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_plain_rows_hold_no_log_probs(tmp_path: Path, workers: int) -> None:
+    """A reward that reads them is refused, and one that has not said so fails, instead of judging none."""
+    (tmp_path / "sure.py").write_text(
+        "import winnow\n\n"
+        '@winnow.register("reward", reads=("logprobs",))\n'
+        f"def asks_{workers}(prompt, rollout):\n"
+        "    return float(rollout.logprobs.sum() > -1.0)\n\n"
+        "def silent(prompt, rollout):\n    return float(rollout.logprobs.sum() > -1.0)\n"
+    )
+    file = written(tmp_path / "saved.jsonl", {"text": "1", "answer": "1"})
+    with pytest.raises(DataError, match=r"saved.jsonl, line 1: there are no 'logprobs'.*; score a run folder"):
+        scored(file, use=f"{tmp_path}/sure.py:asks_{workers}", workers=workers)
+    (failed,) = scored(file, use=f"{tmp_path}/sure.py:silent", workers=workers)
+    assert failed.outcome.cause == "raised"
+    assert "has not said that it reads rollout.logprobs" in failed.outcome.detail
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"name a \.jsonl file or a run folder"):
         count_rows(tmp_path / "nothing.jsonl")

@@ -71,6 +71,13 @@ def test_none_is_a_failure_of_the_function() -> None:
         (Outcome(reward=1.0, correct=True, kind="correct", parts={"a": math.inf}), "not finite"),
         (Outcome(reward=1.0, correct=False, kind="great"), "kind"),  # type: ignore[arg-type]
         (Outcome(reward=math.nan, correct=None, kind="failed"), "cause"),
+        (Outcome(reward=0.0, correct=False, kind="wrong", cause="too long"), "cause must be None"),  # type: ignore[arg-type]
+        (Outcome(reward=0.0, correct=False, kind="wrong", cause=3), "cause must be None"),  # type: ignore[arg-type]
+        (Outcome(reward=1.0, correct=True, kind="correct", parts={3: 1.0}), "names"),  # type: ignore[dict-item]
+        (Outcome(reward=1.0, correct=True, kind="correct", parts={"a": "1"}), "not a number"),  # type: ignore[dict-item]
+        (Outcome(reward=1.0, correct=True, kind="correct", parts=[1.0]), "parts must be dict"),  # type: ignore[arg-type]
+        (Outcome(reward="1", correct=True, kind="correct"), "not a number"),  # type: ignore[arg-type]
+        (Outcome(reward=1.0, correct=True, kind="correct", seconds=10**400), "larger than 1e+06"),
     ],
 )
 def test_malformed_results_fail_and_name_function_and_value(result: Any, why: str) -> None:
@@ -112,3 +119,25 @@ def test_a_failed_outcome_always_has_reward_nan() -> None:
     assert math.isnan(outcome.reward)
     assert (outcome.correct, outcome.cause, outcome.detail) == (None, "sandbox", "no bubblewrap")
     assert failure("timeout", "5 s").cause == "timeout"
+
+
+def test_numbers_of_an_outcome_become_pythons_own() -> None:
+    parts = {"format": True, "length": np.float32(0.25), "rank": np.int64(2)}
+    paid = Outcome(reward=np.float32(1), correct=True, kind="correct", parts=parts)  # type: ignore[arg-type]
+    outcome = to_outcome(paid, name="mine")
+    assert not outcome.failed
+    assert outcome.parts == {"format": 1.0, "length": 0.25, "rank": 2.0}
+    assert [type(number) for number in (outcome.reward, *outcome.parts.values())] == [float] * 4
+    failed = Outcome(reward="none", correct=True, kind="failed", cause="crash", parts={"format": True})  # type: ignore[arg-type]
+    outcome = to_outcome(failed, name="mine")
+    assert (outcome.cause, outcome.correct, type(outcome.parts["format"])) == ("crash", None, float)
+
+
+def test_what_a_mapping_raises_is_malformed() -> None:
+    class Hostile:
+        def __str__(self) -> str:
+            raise RuntimeError("no name")
+
+    outcome = to_outcome({Hostile(): 1.0}, name="mine")
+    assert outcome.cause == "malformed"
+    assert "no name" in outcome.detail

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from synthetic_run import RIGHT, WRONG, group
+from winnow.errors import DataError, RunFolderError
 from winnow.state import rollout_columns, rollout_files
 from winnow.state.logbook import Logbook, read_rollouts, read_rows
 from winnow.state.rollout_columns import SCHEMA
-from winnow.state.rollout_files import StepFile
+from winnow.state.rollout_files import StepFile, files_by_step, path_of
 
 
 def long_group(name="p0", *, rollouts=8, prompt=5, tokens=20, seed=0):
@@ -43,6 +45,27 @@ def test_a_row_group_holds_so_many_tokens_and_a_group_may_lie_in_several(tmp_pat
         np.testing.assert_array_equal(entry.group.rollouts[0].logprobs, original.rollouts[0].logprobs.astype("f4"))
     step = StepFile(tmp_path / "rollouts" / "step-000000.parquet")
     assert [row["index"] for row in step.rows(2, 10, ["index"])] == [2, 3, 4, 5, 6, 7, 0, 1]
+
+
+def test_a_row_group_holds_so_many_bytes_of_texts(tmp_path, monkeypatch):
+    """The metadata of a prompt may be larger than all of its tokens."""
+    monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 10_000)
+    made = long_group()
+    tests = {"tests": "a" * 3_000}
+    Logbook(tmp_path, seed=0).write(
+        0, {}, [dataclasses.replace(made, prompt=dataclasses.replace(made.prompt, meta=tests))], []
+    )
+    step = StepFile(tmp_path / "rollouts" / "step-000000.parquet")
+    assert step.parts == [(0, 3), (3, 6), (6, 8)]
+    assert [row["meta"] for row in step.rows(0, 8, ["meta"])] == [tests] * 8
+
+
+def test_bytes_of_texts_are_never_fewer_than_utf_8_takes():
+    made = long_group(rollouts=2)
+    for word in ("a", "\u00e9", "\u20ac", "\U0001f600"):
+        changed = dataclasses.replace(made, prompt=dataclasses.replace(made.prompt, text=word * 5_000))
+        (row, _) = rollout_columns.rows_of(changed, 0, {})
+        assert len(word.encode()) * 5_000 <= row.text_bytes <= 20_300
 
 
 def test_a_rollout_longer_than_a_row_group_has_one_of_its_own(tmp_path, monkeypatch):
@@ -104,6 +127,27 @@ def run(tmp_path):
     return tmp_path
 
 
+def test_a_column_that_does_not_exist_is_named(run):
+    with pytest.raises(DataError, match=r"no column 'rewrd'; did you mean 'reward'\?"):
+        list(read_rows(run, columns=["step", "rewrd"]))
+
+
+def test_a_step_without_a_file_is_named_with_those_that_have_one(run):
+    with pytest.raises(DataError, match=r"step 7: it holds files of 3 steps from 0 to 2 \(the keys log.every"):
+        list(read_rows(run, step=7))
+    for step in (0, 1):
+        (run / "rollouts" / f"step-00000{step}.parquet").unlink()
+    with pytest.raises(DataError, match=r"step 0: it holds files of step 2 "):
+        list(read_rows(run, step=0))
+
+
+def test_a_file_is_known_by_the_one_name_of_its_step(run):
+    folder = run / "rollouts"
+    (folder / "step-0000002.parquet").write_bytes(b"another")
+    path_of(folder, 1_234_567).write_bytes(b"")
+    assert files_by_step(folder) == {step: path_of(folder, step) for step in (0, 1, 2, 1_234_567)}
+
+
 def test_pandas_reads_the_folder(run):
     pandas = pytest.importorskip("pandas", reason="no dependency of winnow; installed beside it where it is tested")
     frame = pandas.read_parquet(run / "rollouts")
@@ -125,3 +169,33 @@ def test_datasets_reads_the_folder_and_its_files(run, tmp_path):
         assert rows["text"][:] == [row["text"] for row in ours]
         assert rows[5]["tokens"] == ours[5]["tokens"].tolist()
         assert rows[5]["logprobs"] == ours[5]["logprobs"].tolist()
+
+
+def test_a_file_that_the_index_cannot_list_is_not_left(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    (tmp_path / "rollouts" / ".index.jsonl").mkdir(parents=True)
+    with pytest.raises(RunFolderError, match=r"\.index\.jsonl is a folder"):
+        log.write(0, {}, [long_group(rollouts=2)], [])
+    assert [path.name for path in (tmp_path / "rollouts").iterdir()] == [".index.jsonl"]
+
+
+def test_files_that_are_lost_are_counted_and_three_are_named(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    for step in range(5):
+        log.write(step, {}, [long_group(rollouts=2)], [])
+    marks = log.sync(5)
+    for path in files_by_step(tmp_path / "rollouts").values():
+        path.unlink()
+    with pytest.raises(RunFolderError, match=r"step-000000.*step-000001.*step-000002.*\(and 2 more files\)"):
+        Logbook(tmp_path, seed=0, marks=marks).check(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts", "rollouts/.index.jsonl"])
+def test_what_cannot_be_written_is_found_before_a_step_is_learned(run, monkeypatch, name):
+    Logbook(run, seed=0).check()
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != run / name and access(path, mode)
+    )  # root may write all
+    with pytest.raises(RunFolderError, match=f"cannot write {run / name}: permission denied; allow it"):
+        Logbook(run, seed=0).check()

@@ -35,8 +35,22 @@ def claims() -> Iterator[Claims]:
     pipe.close()
 
 
+@pytest.fixture(autouse=True)
+def pipes() -> Iterator[None]:
+    """Closes those that `worker` opens."""
+    yield
+    while _pipes:
+        _pipes.pop().close()
+
+
+_pipes: list[Claims] = []
+
+
 def worker(line_socket: LineSocket, tasks: str = "", *, claims: Claims | None = None, **fields: int) -> Worker:
-    made = Worker(1, line_socket, claims or Claims(), deque(), **fields)
+    if claims is None:
+        claims = Claims()
+        _pipes.append(claims)
+    made = Worker(1, line_socket, claims, deque(), **fields)
     for name in tasks:
         made.assign(Task(name.encode(), name.encode()))
     return made
