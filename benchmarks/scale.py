@@ -142,9 +142,9 @@ def resumed(step: Recorded, logged: dict[int, Path]) -> None:
 
 
 def random_numbers(step: Recorded) -> None:
-    """That tokens are drawn by."""
-    keys = [(0, "rollout", 0, g.prompt.id, r.index) for g in step.groups for r in g.rollouts]
-    seeds.uniforms(keys, step.length)
+    """That tokens are drawn by, for the rollouts of a prompt at a time."""
+    for group in step.groups:
+        seeds.uniforms([(0, "rollout", 0, group.prompt.id, r.index) for r in group.rollouts], step.length)
 
 
 def batches(step: Recorded) -> Any:
@@ -212,11 +212,11 @@ def in_flight(options: argparse.Namespace) -> dict[str, float]:
     its own. `held` are its rollouts with their texts, `peak` while every part has handled them.
     """
     found = []
-    for tokens in (options.tokens, 2 * options.tokens):
+    for tokens in (8 * options.tokens, 16 * options.tokens):  # so many that what is bounded is full
         command = [sys.executable, __file__, "--alone", "--tokens", str(tokens), "--tokenizer", options.tokenizer]
         done = subprocess.run(command, env=os.environ | frame.AT_ONCE, capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
-    return {name: round((found[1][name] - found[0][name]) / options.tokens, 1) for name in found[0]}
+    return {name: round((found[1][name] - found[0][name]) / (8 * options.tokens), 1) for name in found[0]}
 
 
 def alone(options: argparse.Namespace) -> dict[str, float]:
