@@ -45,13 +45,17 @@ def waves(rollouts: Sequence[PendingRollout], at_once: int) -> list[list[Pending
     return [by_length[a:b] for a, b in itertools.pairwise(edges)]
 
 
+SHORT = 1024  # tokens
+
+
 class SamplingRequest:
     """One call of `generate`: the rollouts that it asks for, and those of them that are finished, in any order.
 
-    A thread of its own reads the texts and calls `on_rollout`, in the order in which rollouts finish: a long text takes
-    milliseconds, in which the loop that samples must not keep its device waiting. An exception there is raised by the
-    next `check` or `finish`, or by `groups`. As a context manager it leaves no thread behind, and after an exception
-    calls `on_rollout` no more.
+    A thread of its own reads long texts and calls `on_rollout`, in the order in which rollouts finish: such a text
+    takes milliseconds, in which the loop that samples must not keep its device waiting. A SHORT one takes less than
+    handing it over does, and is read at once where nothing waits. An exception in the thread is raised by the next
+    `check` or `finish`, or by `groups`. As a context manager it leaves no thread behind, and after an exception calls
+    `on_rollout` no more.
     """
 
     def __init__(
@@ -71,11 +75,17 @@ class SamplingRequest:
         self._on_rollout = on_rollout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnow-texts")
         self._waiting: deque[tuple[PendingRollout, IntArray, FloatArray]] = deque()
-        self._error: BaseException | None = None  # the first in the thread
+        self._handed = self._read = 0  # to the thread, and by it
+        self._error: BaseException | None = None  # the first that reading or `on_rollout` raised
 
     def finish(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         """Have the rollout made from its tokens [L] and log-probs [L], and `on_rollout` called with it."""
         self.check()
+        if len(tokens) <= SHORT and self._handed == self._read:
+            self._make(pending, tokens, logprobs)
+            self.check()
+            return
+        self._handed += 1
         self._waiting.append((pending, tokens, logprobs))
         if len(self._waiting) == 1:  # else what is under way, or about to begin, gets to this one too
             self._thread.submit(self._make_all)
@@ -107,6 +117,7 @@ class SamplingRequest:
     def _make_all(self) -> None:
         while self._waiting:
             self._make(*self._waiting.popleft())
+            self._read += 1
 
     def _make(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         if self._error is not None:

@@ -241,6 +241,30 @@ def a_request(count: int, on_rollout: OnRollout | None) -> SamplingRequest:
     return SamplingRequest([prompt("p")], [count], rule=rule, version=5, on_rollout=on_rollout)
 
 
+@pytest.fixture
+def all_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text is for the thread."""
+    monkeypatch.setattr("winnow.engines.requests.SHORT", -1)
+
+
+def test_short_texts_are_read_at_once_and_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a long one that is being read, a short one waits."""
+    monkeypatch.setattr("winnow.engines.requests.SHORT", 1)
+    go_on, seen = threading.Event(), list[tuple[int, bool]]()
+
+    def announce(_: Prompt, rollout: Rollout) -> None:
+        if rollout.index == 1:
+            assert go_on.wait(20)
+        seen.append((rollout.index, threading.current_thread() is threading.main_thread()))
+
+    with a_request(3, announce) as request:
+        answer(request, [[1], [1, 1], [1]])
+        assert seen == [(0, True)]
+        go_on.set()
+    assert seen == [(0, True), (1, False), (2, False)]
+
+
+@pytest.mark.usefixtures("all_long")
 def test_rollouts_are_announced_in_the_order_in_which_they_finish_by_one_thread() -> None:
     announced: list[tuple[int, str, str]] = []
 
@@ -260,6 +284,7 @@ def test_rollouts_are_announced_in_the_order_in_which_they_finish_by_one_thread(
     assert [r.finish for r in group.rollouts] == ["stop" if (8 - n) % 5 == 4 else "length" for n in range(9)]
 
 
+@pytest.mark.usefixtures("all_long")
 def test_an_exception_in_on_rollout_ends_the_request_with_its_own_type() -> None:
     seen: list[int] = []
 
@@ -282,6 +307,7 @@ def test_an_exception_in_on_rollout_ends_the_request_with_its_own_type() -> None
         request.groups()
 
 
+@pytest.mark.usefixtures("all_long")
 def test_after_an_exception_in_the_loop_nothing_is_announced_and_no_thread_is_left() -> None:
     seen: list[int] = []
     began, end = threading.Event(), threading.Event()
