@@ -96,6 +96,7 @@ def test_plain_rows_hold_no_log_probs(tmp_path: Path, workers: int) -> None:
         "import winnow\n\n"
         '@winnow.register("reward", reads=("logprobs",))\n'
         f"def asks_{workers}(prompt, rollout):\n"
+        "    'It stays registered, and is listed where a later test lists members.'\n"
         "    return float(rollout.logprobs.sum() > -1.0)\n\n"
         "def silent(prompt, rollout):\n    return float(rollout.logprobs.sum() > -1.0)\n"
     )
