@@ -68,8 +68,8 @@ def _setting(at_once: int) -> tuple[EngineContext, list[Prompt]]:
 
 
 def _speed(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int) -> list[dict[str, Any]]:
-    engine, steps, attending = native(context), list[float](), list[float]()
-    with _timed(Decoder, "decode") as decoding, _timed(KVCache, "attend") as attend, _timed(RunningRollouts, "sample"):
+    engine = native(context)
+    with _timed(Decoder, "decode") as decoding, _timed(KVCache, "attend") as attend:
         start = time.perf_counter()
         engine.generate(prompts, [rows // PROMPTS] * PROMPTS, Sampling(max_new_tokens=tokens), seed=(0,))
         whole = time.perf_counter() - start

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -74,21 +73,17 @@ class SamplingRequest:
         self._version = version
         self._on_rollout = on_rollout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnow-texts")
-        self._waiting: deque[tuple[PendingRollout, IntArray, FloatArray]] = deque()
-        self._handed = self._read = 0  # to the thread, and by it
+        self._newest: Future[None] | None = None  # what the thread does last
         self._error: BaseException | None = None  # the first that reading or `on_rollout` raised
 
     def finish(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         """Have the rollout made from its tokens [L] and log-probs [L], and `on_rollout` called with it."""
         self.check()
-        if len(tokens) <= SHORT and self._handed == self._read:
+        if len(tokens) <= SHORT and (self._newest is None or self._newest.done()):
             self._make(pending, tokens, logprobs)
             self.check()
-            return
-        self._handed += 1
-        self._waiting.append((pending, tokens, logprobs))
-        if len(self._waiting) == 1:  # else what is under way, or about to begin, gets to this one too
-            self._thread.submit(self._make_all)
+        else:
+            self._newest = self._thread.submit(self._make, pending, tokens, logprobs)
 
     def groups(self) -> list[Group]:
         """One group per prompt, rollouts in index order; waits until all of them are made."""
@@ -105,19 +100,11 @@ class SamplingRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._waiting.clear()
         try:
-            self._thread.shutdown()
+            self._thread.shutdown(cancel_futures=kind is not None)
         except BaseException:  # a signal, while this waits
-            self._waiting.clear()
-            self._thread.shutdown()
+            self._thread.shutdown(cancel_futures=True)
             raise
-
-    def _make_all(self) -> None:
-        while self._waiting:
-            self._make(*self._waiting.popleft())
-            self._read += 1
 
     def _make(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
         if self._error is not None:

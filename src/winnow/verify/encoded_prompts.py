@@ -14,9 +14,8 @@ class EncodedPrompts:
     def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0
-        self._held: OrderedDict[int, tuple[Prompt, bytes]] = (
-            OrderedDict()
-        )  # by id, which holds while the prompt is here
+        # By id, which is no other prompt's while this one is here
+        self._held: OrderedDict[int, tuple[Prompt, bytes]] = OrderedDict()
 
     def __call__(self, prompt: Prompt) -> bytes:
         """Raises DataError when the prompt's answer or meta is not JSON."""

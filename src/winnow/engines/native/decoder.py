@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +47,8 @@ class Decoder:
         self._scheduler, self._pool = scheduler, scheduler.pool
         self.cache.begin(scheduler.pool)
         self._shape: Shape | None = None
-        self._known: tuple[object, ...] = ()
+        self._known_own: tuple[int, ...] = ()  # what the index arrays were made of
+        self._known_prompts: tuple[int, ...] = ()
         self._placed = 0  # how often rows have been placed
         training = self._model.training
         self._model.eval()
@@ -75,25 +75,26 @@ class Decoder:
         self._arrange(int(written.max()) + 1)
         assert self._shape is not None
         self._step = self._newest.put(self._newest_arrays(tokens, positions, written, self._shape.rows))
-        self.cache.begin_step(self._shape, {**self._index, **self._step})
+        self.cache.begin_step(self._shape, {**self._own_index, **self._prompt_index, **self._step})
         if self._graphs is None:
             return self._forward()
         addresses = (self._own.address, self._prompts.address, self._newest.address)
         return self._graphs.run((self._shape, *addresses), self._forward)[:running]
 
     def _arrange(self, columns: int) -> None:
-        """Index arrays, made anew where blocks or rows have changed."""
+        """Index arrays, made anew where blocks or rows have changed: of rollouts' own, and of prompts."""
         pool, prompts = self._pool, self._prompt_of_row
         recorded = self._graphs is not None
         shape = rounded(self._scheduler, before=self._shape) if recorded else exact(pool, prompts, columns)
-        known = (replace(shape, columns=0), pool.own.changes, pool.prompts.changes, self._placed)
-        if known != self._known:
-            heads = self.cache.spec.heads
-            self._index = {
-                **self._own.put(own_arrays(pool, shape)),
-                **self._prompts.put(prompt_arrays(pool, shape, prompts, heads)),
-            }
-        self._shape, self._known = shape, known
+        of_own = (shape.rows, shape.blocks, shape.longest, pool.own.changes)
+        if of_own != self._known_own:
+            self._own_index, self._known_own = self._own.put(own_arrays(pool, shape)), of_own
+        sizes = (shape.rows, shape.prompts, shape.prompt_blocks, shape.prompt_longest, shape.readers)
+        of_prompts = (*sizes, pool.prompts.changes, self._placed)
+        if of_prompts != self._known_prompts:
+            arrays = prompt_arrays(pool, shape, prompts, self.cache.spec.heads)
+            self._prompt_index, self._known_prompts = self._prompts.put(arrays), of_prompts
+        self._shape = shape
 
     def _newest_arrays(
         self, tokens: IntArray, positions: IntArray, written: IntArray, rows: int

@@ -136,17 +136,21 @@ class RunningRollouts:
         for before, now in zip(source.tolist(), target.tolist(), strict=True):
             self._rows[now] = self._rows[before]
         del self._rows[len(self._rows) - len(rows) :]
-        unread = np.array([shared.number for shared in self._prompts if self._scheduler.unread(shared)], dtype=np.int64)
-        if len(unread):
-            self._decoder.cache.remove_prompts(np.sort(unread))
-            source, target = fill_gaps(np.sort(unread), len(self._prompts))
-            for number in unread.tolist():
-                self._prompts[number].number, self._prompts[number].logits = -1, None
-            for before, now in zip(source.tolist(), target.tolist(), strict=True):
-                self._prompts[now] = self._prompts[before]
-                self._prompts[now].number = now
-            del self._prompts[len(self._prompts) - len(unread) :]
+        self._remove_unread()
         self._place_rows()
+
+    def _remove_unread(self) -> None:
+        """Take prompts out that nobody reads: the last ones have their numbers."""
+        unread = np.array([number for number, shared in enumerate(self._prompts) if self._scheduler.unread(shared)])
+        if not len(unread):
+            return
+        self._decoder.cache.remove_prompts(unread)
+        for number in unread.tolist():
+            self._prompts[number].number, self._prompts[number].logits = -1, None
+        for before, now in zip(*(places.tolist() for places in fill_gaps(unread, len(self._prompts))), strict=True):
+            self._prompts[now] = self._prompts[before]
+            self._prompts[now].number = now
+        del self._prompts[len(self._prompts) - len(unread) :]
 
     def _place_rows(self) -> None:
         """Rows have moved or begun."""
