@@ -297,6 +297,13 @@ class VerifySection(Section):
     """The run ends when more of the last verdicts than this share are failures."""
 
 
+class RanksSection(Section):
+    learner: Literal["replicated", "sharded"] = "replicated"
+    """Among several ranks: each holds the whole policy, or a share of every matrix, gathered layer by layer (FSDP2)."""
+    timeout_seconds: float = Field(1800.0, gt=0)
+    """A rank that waits for another one longer than this ends the run."""
+
+
 class LogSection(Section):
     rollouts: Literal["all", "kept", "none"] = "all"
     """Which are written down with text, tokens and log-probs; "kept": of the others only their numbers."""
@@ -344,6 +351,7 @@ class Config(Section):
     evaluate: EvaluateSection = EvaluateSection()
     checkpoint: CheckpointSection = CheckpointSection()
     verify: VerifySection = VerifySection()
+    ranks: RanksSection = RanksSection()
     log: LogSection = LogSection()
 
     @pydantic.model_validator(mode="before")

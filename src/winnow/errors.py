@@ -6,7 +6,8 @@
     ├── RunFolderError    a run folder that is taken, foreign, or cannot be resumed
     ├── EngineError       an engine that broke its contract (stale weights, wrong counts)
     ├── VerifierError     verification failed too often to go on
-    └── UpdateError       update after update could not be taken
+    ├── UpdateError       update after update could not be taken
+    └── RankError         another process of the same run failed
 
 The message says what is wrong, where (key, file and line), and what to do about it. The command line prints
 the message alone (`told`); a traceback is for bugs.
@@ -44,6 +45,10 @@ class VerifierError(WinnowError):
 
 class UpdateError(WinnowError):
     """Gradients were not finite too often in a row for training to go on."""
+
+
+class RankError(WinnowError):
+    """Another process of the same run failed; its message is part of this one."""
 
 
 def told(error: BaseException) -> str:

@@ -1,26 +1,86 @@
 """What differs between the ranks of a run that is computed by several processes alike, in one place.
 
-Today a run is one process, rank 0 of 1, and each function returns what one process gives. Code that writes, stops, sums
-or gathers calls these functions already. Every rank has to call `any_rank`, `total` and `gather` equally often: among
-several processes each of them waits for all.
+A run of one process is rank 0 of 1, and each function returns what that process gives. Among several, every rank calls
+these functions equally often and in the same order: each of them waits for all. What they exchange is data that winnow
+made itself, between processes of one run. Tensors of the model are exchanged in learner/, by the same process group.
+
+A rank that fails alone leaves the others waiting. So what one rank does alone stands in `together` or `from_writer`,
+after which all ranks have failed or none; what all do alike needs neither (`all_failed`). A process that dies or hangs
+ends the others by the process group: a broken connection, or `timeout_seconds`. This module imports torch only where
+there is more than one rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from winnow.errors import ConfigError, RankError, told
 
 T = TypeVar("T")
+
+ALL_FAIL_WITHIN = 10.0  # seconds in which the others arrive that have raised the same error
+
+
+@dataclass
+class Spent:
+    """What a rank has spent on the others since the step began."""
+
+    seconds: float = 0.0  # at exchanges: waiting for the slowest rank, and moving bytes
+    bytes: dict[str, int] = field(default_factory=dict)  # that this rank gave away, by what they are
+
+    @contextmanager
+    def on(self, what: str, size: int = 0) -> Iterator[None]:
+        """While this lasts, the ranks exchange `size` bytes of each."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - begin
+            self.bytes[what] = self.bytes.get(what, 0) + size
+
+    def clear(self) -> None:
+        """Count from here."""
+        self.seconds = 0.0
+        self.bytes.clear()
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The process groups of this process: one purpose each, so that no two exchanges are ever mistaken."""
+
+    control: Any  # gloo, of what this module exchanges
+    failing: Any  # gloo, where ranks meet that have raised
+    saving: Any  # gloo, of the thread that saves
+
+
+_groups: _Groups | None = None
+spent = Spent()
 
 
 def rank() -> int:
     """This process's number, from 0."""
-    return 0
+    return 0 if _groups is None else _distributed().get_rank()
 
 
 def count() -> int:
     """How many processes compute the run together."""
-    return 1
+    return 1 if _groups is None else _distributed().get_world_size()
+
+
+def local_rank() -> int:
+    """This process's number among those of its machine, from 0."""
+    return int(os.environ.get("LOCAL_RANK", rank())) if _groups else 0
+
+
+def local_count() -> int:
+    """How many processes of the run share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", count())) if _groups else 1
 
 
 def is_writer() -> bool:
@@ -28,16 +88,130 @@ def is_writer() -> bool:
     return rank() == 0
 
 
+def asked_for() -> int:
+    """How many processes the launcher of this one has started, by the variable that torch's launchers set."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@contextmanager
+def joined(*, timeout_seconds: float) -> Iterator[None]:
+    """While this lasts, the processes that a launcher has started together are the ranks of one run.
+
+    An exchange that takes longer than `timeout_seconds`, as one of them hangs, raises in the others. Where the launcher
+    has made the process group already (Ray Train does), it is used and left as it is.
+    """
+    global _groups
+    if _groups is not None or asked_for() == 1:
+        yield
+        return
+    import torch
+
+    distributed, limit = _distributed(), timedelta(seconds=timeout_seconds)
+    ours = not distributed.is_initialized()
+    if ours:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=limit)
+    _groups = _Groups(*(distributed.new_group(backend="gloo", timeout=limit) for _ in range(3)))
+    try:
+        yield
+    finally:
+        _groups = None
+        if ours:
+            distributed.destroy_process_group()
+
+
 def any_rank(flag: bool) -> bool:
     """Whether the flag is up on any rank, so that all of them do the same about it."""
-    return flag
+    return any(gather([flag]))
 
 
 def total(number: float) -> float:
-    """The sum of every rank's number."""
-    return number
+    """The sum of every rank's number, in the order of the ranks."""
+    return sum(gather([number]))
 
 
-def gather(items: Iterable[T]) -> list[T]:
+def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
     """The items of every rank, rank after rank."""
-    return list(items)
+    return [item for of_rank in each(list(items), what=what) for item in of_rank]
+
+
+def each(item: T, *, what: str = "decisions") -> list[T]:
+    """What every rank gives, by rank."""
+    if _groups is None:
+        return [item]
+    import pickle
+
+    import torch
+
+    data = torch.frombuffer(bytearray(pickle.dumps(item, protocol=5)), dtype=torch.uint8)
+    with spent.on(what, len(data)):
+        distributed = _distributed()
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(count())]
+        distributed.all_gather(sizes, torch.tensor([len(data)]), group=_groups.control)
+        longest = max(int(size) for size in sizes)
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+        padded = torch.cat([data, data.new_zeros(longest - len(data))])
+        distributed.all_gather(parts, padded, group=_groups.control)
+    return [pickle.loads(part[: int(size)].numpy()) for part, size in zip(parts, sizes, strict=True)]
+
+
+@contextmanager
+def together(doing: str) -> Iterator[None]:
+    """What is inside succeeds on every rank, or raises on every rank: the error itself where it occurred, and
+    RankError, which tells it, on the others.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+    told_by = each(None if failure is None else f"{type(failure).__name__}: {told(failure)}")
+    if failure is not None:
+        raise failure
+    for number, text in enumerate(told_by):
+        if text is not None:
+            raise RankError(f"rank {number} failed ({doing}): {text}")
+
+
+def from_writer(make: Callable[[], T], *, doing: str) -> T:
+    """What `make` returns on the writer, on every rank. Where it raises, every rank raises, as `together`."""
+    made: T | None = None
+    with together(doing):
+        if is_writer():
+            made = make()
+    return each(made)[0]  # type: ignore[return-value]
+
+
+def check_same(what: str, fact: str) -> None:
+    """Raise ConfigError on every rank unless all know the same of something."""
+    facts = each(fact)
+    if other := [number for number, said in enumerate(facts) if said != facts[0]]:
+        raise ConfigError(
+            f"rank {other[0]} has other {what} than rank 0 ({facts[other[0]]} and {facts[0]}): every rank must read "
+            f"the same files, with the same versions of winnow and its dependencies; compare the two machines"
+        )
+
+
+def all_failed() -> bool:
+    """Whether every rank has come to this point, within a few seconds: all have raised, and they can go on to agree
+    about it. False where others are still at work or gone: nothing may be exchanged any more.
+    """
+    if _groups is None:
+        return True
+    try:
+        _distributed().monitored_barrier(group=_groups.failing, timeout=timedelta(seconds=ALL_FAIL_WITHIN))
+    except RuntimeError:
+        return False
+    return True
+
+
+def saving_group() -> Any:
+    """The process group of the threads that save; None in a run of one process."""
+    return None if _groups is None else _groups.saving
+
+
+def _distributed() -> Any:
+    import torch.distributed
+
+    return torch.distributed

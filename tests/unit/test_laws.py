@@ -18,8 +18,8 @@ SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
 WORDS = [
     "version",
-    "ranks",
     "errors",
+    "ranks",
     "seeds",
     "metrics",
     "records",
