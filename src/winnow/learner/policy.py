@@ -88,7 +88,7 @@ class Policy:
         return micro_batches(
             sequences,
             tokens=self._tokens_per_micro_batch,
-            packed=self.layout == "packed",
+            layout=self.layout,
             device=self.device,
             dtype=self.dtype,
             max_importance=self._max_importance,
@@ -104,11 +104,9 @@ class Policy:
         """
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
 
-        layout = mb.layout or self.layout
-
         def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None]:
             return token_logprobs(
-                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=layout),
+                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout),
                 head,
                 completions,
                 temperature=self._temperature,
