@@ -48,7 +48,7 @@ class Group:
         self.starts = 0
         self._started: list[tuple[BaseProcess, Connection]] = []
         self._store: Any = None  # where the ranks meet; it lives as long as they do
-        self._notes = tempfile.TemporaryDirectory(prefix="ranks-")
+        self._notes: tempfile.TemporaryDirectory[str] | None = None  # where each rank writes what it is at
 
     def run(self, case: str, *arguments: Any, seconds: float = SECONDS, **named: Any) -> list[Any]:
         """What the case returns, by rank. Raises CaseError, which names case and rank, unless it returns on all."""
@@ -71,12 +71,15 @@ class Group:
             process.kill()
         for process, _ in self._started:
             process.join()
-        self._started, self._store = [], None
+        if self._notes is not None:
+            self._notes.cleanup()
+        self._started, self._store, self._notes = [], None, None
 
     def _start(self) -> None:
         from torch.distributed import TCPStore
 
         self.starts += 1
+        self._notes = tempfile.TemporaryDirectory(prefix="ranks-")
         # The port is the system's choice, and is taken from here on: as torch's launcher does it
         self._store = TCPStore("127.0.0.1", 0, self.count, is_master=True, wait_for_workers=False)
         spawn = multiprocessing.get_context("spawn")
@@ -100,7 +103,7 @@ class Group:
             waiting = [pipe for pipe, rank in of.items() if rank not in found]
             ready = wait(waiting, timeout=max(0.0, until - time.monotonic()))
             if not ready:
-                late = Answer(None, f"no answer within its time")
+                late = Answer(None, "no answer within its time")
                 found |= {of[pipe]: late._replace(failure=f"{late.failure}\n{self._at(of[pipe])}") for pipe in waiting}
             for pipe in ready:
                 found[of[pipe]] = answer = self._received(of[pipe])
@@ -117,6 +120,7 @@ class Group:
             return Answer(None, f"its process ended with {process.exitcode}")
 
     def _note(self, rank: int) -> str:
+        assert self._notes is not None
         return os.path.join(self._notes.name, f"rank-{rank}")
 
     def _at(self, rank: int) -> str:

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import pytest
-
 import ranked
 from ranked import CaseError, Group
 
@@ -112,14 +111,18 @@ def test_what_is_given_away_is_counted_by_kind(two_ranks: Group) -> None:
     assert (spent.seconds, spent.bytes) == (0.0, {})
 
 
-def test_all_have_failed_or_one_has(two_ranks: Group) -> None:
-    """A rank that asks while the others are at work is told so; that ends the group."""
+def test_all_have_failed(two_ranks: Group) -> None:
     assert two_ranks.run(case("failed_alike")) == [[True, True]] * 2
-    with ranked.group(2) as apart:
-        assert apart.run(case("failed_alone"), 1) == [None, False]
 
 
-# The harness ----------------------------------------------------------------------------------------------------------
+# The harness, with ranks of its own -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # waits for as long as ranks.py does, about 20 seconds; what two that fail alike do is above
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rank_that_fails_alone_learns_that_the_others_have_not(which: int) -> None:
+    with ranked.group(2) as made:
+        assert made.run(case("failed_alone"), which)[which] is False
 
 
 def test_one_group_serves_all_and_a_case_that_fails_is_named() -> None:
