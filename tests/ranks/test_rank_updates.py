@@ -5,13 +5,13 @@ The distance of gradients is a relative L2 norm, at most 1e-12 in float64 and 1e
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 import ranked
 from distances import relative
+from measured import say
 from ranked import Group
 from update_cases import GVM, Computed
 
@@ -92,7 +92,7 @@ def test_ranks_compute_what_one_computes(asked, learner, several: Group, model_f
         ("logprobs", "norms", "first gradient", "second gradient", "norm", "loss", "weights"),
         zip(*(distances(of, one) for of in each), strict=True), strict=True,
     )}  # fmt: skip
-    say(several.count, learner, asked, found)
+    say(several.count, learner, asked["name"], found)
     assert all(distance <= limit for distance in found.values()), found
     for of in each:  # and the ranks agree to the bit
         for name, weights in of.weights.items():
@@ -115,15 +115,9 @@ def distances(of: Computed, one: Computed) -> list[float]:
 def check_passes(each: list[Computed], learner: str) -> None:
     """A sharded policy is passed equally often by all ranks; one that each has whole, only for what a rank has."""
     passes, idle = [of.passes for of in each], [of.idle for of in each]
+    assert {of.sharded for of in each} == {learner == "sharded"}
     if learner == "sharded":
         assert len(set(passes)) == 1
         assert min(idle) == 0
     else:
         assert not any(idle)
-
-
-def say(count: int, learner: str, asked: dict[str, Any], found: dict[str, float]) -> None:
-    """For who asks how close it is: WINNOW_RANKS_MEASURED names a file."""
-    if path := os.environ.get("WINNOW_RANKS_MEASURED"):
-        with open(path, "a") as file:
-            print(count, learner, asked, {what: f"{distance:.1e}" for what, distance in found.items()}, file=file)

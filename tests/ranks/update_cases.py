@@ -1,4 +1,4 @@
-"""What a learner computes of the same sequences, whatever number of ranks it is: log-probs, norms, gradients, updates."""
+"""What a learner computes of the same sequences, on whatever number of ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from winnow import ranks
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.learner.model_input import PromptAndRollout
-from winnow.learner.sharding import whole
+from winnow.learner.sharding import is_sharded, whole
 from winnow.models.load import load_tokenizer
 from winnow.records import Batch, Prompt, Rollout, TrainingSequence
 from winnow.training.build import load_model
@@ -40,6 +40,7 @@ class Computed:
     weights: Tensors  # at the end, whole
     passes: int  # forwards of this rank in the updates,
     idle: int  # and of these, of nothing
+    sharded: bool  # whether it had a share of the policy
 
 
 def updates(config: Mapping[str, Any], counts: Sequence[int], longest: int = 9) -> Computed:
@@ -67,6 +68,7 @@ def _updates(members: Members, counts: Sequence[int], longest: int) -> Computed:
         weights={name: _array(weights[name]) for name in weights},
         passes=sum(passes for *_, passes, _ in done),
         idle=sum(idle for *_, idle in done),
+        sharded=all(is_sharded(parameter) for parameter in learner.parameters.values()),
     )
 
 

@@ -70,9 +70,7 @@ def largest(loads, dealt) -> int:
 def best(loads, parts) -> int:
     """The least that the part with most can have, by trying all ways."""
     ways = product(range(parts), repeat=len(loads))
-    return min(
-        max(sum(w for w, p in zip(loads, way, strict=True) if p == part) for part in range(parts)) for way in ways
-    )
+    return min(max(sum(w for w, p in zip(loads, way, strict=True) if p == n) for n in range(parts)) for way in ways)
 
 
 @given(loads=st.lists(st.integers(1, 30), min_size=1, max_size=7), parts=st.integers(1, 3))
