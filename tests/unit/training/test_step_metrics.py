@@ -234,7 +234,9 @@ def test_the_tallies_of_ranks_add_up_to_that_of_one_process(monkeypatch):
 
 def test_a_clock_says_what_ranks_spent_on_each_other(monkeypatch):
     monkeypatch.setattr("winnow.ranks.count", lambda: 2)
-    monkeypatch.setattr("winnow.ranks.each", lambda item: [(Spent(0.3, {"rollouts": 10}), 2.0), (Spent(0.1), 2.0)])
+    monkeypatch.setattr(
+        "winnow.ranks.each", lambda item: [(Spent(0.3, {"rollouts": 10}), 2.0, item[2]), (Spent(0.1), 2.0, {})]
+    )
     clock = Clock()
     with ranks.spent.on("rollouts", 10):
         pass
