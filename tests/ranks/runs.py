@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from distances import relative
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 
 from winnow.state.logbook import read_metrics, read_rollouts
 
@@ -116,7 +117,12 @@ class Found:
 
 
 def weights_in(model: Path) -> dict[str, np.ndarray]:
-    return {name: value for path in sorted(model.glob("*.safetensors")) for name, value in load_file(path).items()}
+    """In float64, which has each of them as it is."""
+    return {
+        name: tensor.to(torch.float64).numpy()
+        for path in sorted(model.glob("model*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
 
 
 def distances(found: Found, expected: Found) -> dict[str, float]:

@@ -95,6 +95,11 @@ def windows(folder: Path) -> dict[str, Any]:
     return {"allocate": {"use": "gvm"}, "probe": probe, "terms": KL}
 
 
+def adapted_windows(folder: Path) -> dict[str, Any]:
+    """An adapter, of which the reference becomes a second one."""
+    return {**windows(folder), "model": {"lora": {"rank": 4}}}
+
+
 @pytest.mark.parametrize(
     ("asked", "learner"),
     [
@@ -104,6 +109,8 @@ def windows(folder: Path) -> dict[str, Any]:
         pytest.param(refill, "sharded", id="refill-sharded", marks=SLOW),
         pytest.param(windows, "replicated", id="windows-replicated", marks=SLOW),
         pytest.param(windows, "sharded", id="windows-sharded"),
+        pytest.param(adapted_windows, "replicated", id="adapted windows-replicated", marks=SLOW),
+        pytest.param(adapted_windows, "sharded", id="adapted windows-sharded"),
     ],
 )
 def test_four_steps(asked, learner, several: Group, model_folder, tmp_path: Path) -> None:
@@ -120,5 +127,5 @@ def test_four_steps(asked, learner, several: Group, model_folder, tmp_path: Path
         assert any(row["group/flat"] > 0 for row in rows)
     if asked is uneven:
         assert {row["budget/prompts_skipped"] for row in rows} == {1}
-    if asked is windows:
+    if asked in (windows, adapted_windows):
         assert sum("budget/probe_rollouts" in row for row in rows) == 2
