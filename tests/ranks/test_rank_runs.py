@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ranked
 import runs
+import torch
 from distances import relative
 from measured import say
 from ranked import Group
 from run_cases import Ran
 from runs import Found
+from transformers import AutoModelForCausalLM
 
-from winnow.state.logbook import read_metrics
+from winnow.seeds import uniforms
+from winnow.state.logbook import read_metrics, read_rollouts
 
 CASE = "run_cases:ran"
 LIMITS = {"gradients": 1e-12, "logprobs": 1e-10, "metrics": 1e-9, "weights": 1e-10}
@@ -129,3 +133,47 @@ def test_four_steps(asked, learner, several: Group, model_folder, tmp_path: Path
         assert {row["budget/prompts_skipped"] for row in rows} == {1}
     if asked in (windows, adapted_windows):
         assert sum("budget/probe_rollouts" in row for row in rows) == 2
+
+
+BOUNDARY = 1e-5  # of probability: as near as float32 may bring a cumulative sum to the number that is looked up in it
+
+
+@pytest.mark.parametrize("learner", ["replicated", pytest.param("sharded", marks=SLOW)])
+def test_in_float32_a_rollout_of_the_first_step_differs_at_a_boundary_alone(
+    learner: str, several: Group, model_folder, tmp_path: Path
+) -> None:
+    """Each token of both runs is where its own number of the stream lies, so two that differ meet at that number."""
+    policy = model_folder("qwen2")
+    config = runs.small(tmp_path, policy, steps=1, model={"dtype": "float32"}, **uneven(tmp_path))
+    ranked.alone(CASE, {**config, "output": str(tmp_path / "one")})
+    several.run(CASE, {**config, "output": str(tmp_path / "many"), "ranks": {"learner": learner}})
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float64)
+    first = {name: sampled(tmp_path / name) for name in ("one", "many")}
+    assert first["one"].keys() == first["many"].keys()
+    assert len(first["one"]) == 48
+    for rollouts in first.values():
+        for (prompt, index), (before, tokens) in rollouts.items():
+            assert off(model, before, tokens, uniforms([(0, "rollout", 0, prompt, index)], len(tokens))[0]) <= BOUNDARY
+    differ = sum(first["one"][key][1] != first["many"][key][1] for key in first["one"])
+    say(several.count, learner, "float32, step 0", {"rollouts that differ": differ})
+    assert differ <= 2  # of some 300 tokens
+
+
+def sampled(folder: Path) -> dict[tuple[str, int], tuple[list[int], list[int]]]:
+    """Tokens of prompt and completion of every rollout of step 0."""
+    return {
+        (logged.group.prompt.id, rollout.index): (logged.group.prompt.tokens.tolist(), rollout.tokens.tolist())
+        for logged in read_rollouts(folder, 0)
+        for rollout in logged.group.rollouts
+    }
+
+
+@torch.no_grad()
+def off(model: Any, before: list[int], tokens: list[int], numbers: Any) -> float:
+    """How far the numbers [L] are from the intervals of the cumulative probability that belong to the tokens [L]."""
+    logits = model(input_ids=torch.tensor([before + tokens])).logits[0, len(before) - 1 : -1]
+    ends = logits.softmax(-1).cumsum(-1).numpy()
+    place = np.arange(len(tokens))
+    upper = ends[place, tokens]
+    lower = np.where(np.array(tokens) > 0, ends[place, np.array(tokens) - 1], 0.0)
+    return float(np.maximum(lower - numbers, numbers - upper).max())

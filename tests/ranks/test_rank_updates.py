@@ -21,10 +21,25 @@ KL: dict[str, Any] = {"terms": [{"use": "kl", "coefficient": 0.05}, {"use": "ent
 LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8.0}}
 
 
+LEARNERS = ("replicated", "sharded")
+SLOW = pytest.mark.slow  # covered by the other learner, and by the same of another model or precision
+
+
 def case(
-    name: str, model: dict[str, Any], counts: Any = GVM, longest: int = 9, arch: str = "qwen2", **more: Any
-) -> Any:
-    return pytest.param({"arch": arch, "model": model, "counts": counts, "longest": longest, "more": more}, id=name)
+    name: str,
+    model: dict[str, Any],
+    *learners: str,
+    counts: tuple[int, ...] = GVM,
+    longest: int = 9,
+    arch: str = "qwen2",
+    **more: Any,
+) -> list[Any]:
+    """One for each learner; those that are not named are slow."""
+    asked = {"name": name, "arch": arch, "model": model, "counts": counts, "longest": longest, "more": more}
+    return [
+        pytest.param(asked, learner, id=f"{name}-{learner}", marks=() if learner in learners else SLOW)
+        for learner in LEARNERS
+    ]
 
 
 def checkpointed(how: str) -> dict[str, Any]:
@@ -34,25 +49,23 @@ def checkpointed(how: str) -> dict[str, Any]:
 PACKED = {"layout": "packed"}
 F64, F32 = {"dtype": "float64"}, {"dtype": "float32"}
 CASES = [
-    case("tied, kl", F64, **KL),
-    case("untied, kl", F64, arch="untied", **KL),
-    case("llama", F64, arch="llama"),
-    case("lora, kl", {**F64, **LORA}, **KL),
-    case("selective", checkpointed("selective")),
-    case("full", checkpointed("full"), arch="untied"),
-    case("packed", F64, update=PACKED),
-    case("packed, full, lora", {**checkpointed("full"), **LORA}, update=PACKED, **KL),
-    case("7 against 1", F64, counts=(7, 1)),
-    case("one has nothing", F64, counts=(1,), **KL),
-    case("one that is long", F64, counts=(1, 1), longest=40),
-    case("gspo", F64, loss={"use": "gspo"}),
-    case("float32, shared, kl", F32, **KL),
-    case("float32, shared, one has nothing", F32, counts=(0, 1)),
-    case("float32, packed, untied", F32, arch="untied", update=PACKED),
-    case("float32, lora, kl", {**F32, **LORA}, **KL),
+    *case("tied, kl", F64, *LEARNERS, **KL),
+    *case("untied, kl", F64, "sharded", arch="untied", **KL),
+    *case("llama", F64, arch="llama"),
+    *case("lora, kl", {**F64, **LORA}, "sharded", **KL),
+    *case("selective", checkpointed("selective"), "sharded"),
+    *case("full", checkpointed("full"), "sharded", arch="untied"),
+    *case("packed", F64, "replicated", update=PACKED),
+    *case("packed, full, lora", {**checkpointed("full"), **LORA}, "sharded", update=PACKED, **KL),
+    *case("7 against 1", F64, "replicated", counts=(7, 1)),
+    *case("one has nothing", F64, *LEARNERS, counts=(1,), **KL),
+    *case("one that is long", F64, "sharded", counts=(1, 1), longest=40),
+    *case("gspo", F64, loss={"use": "gspo"}),
+    *case("float32, shared, kl", F32, *LEARNERS, **KL),
+    *case("float32, shared, one has nothing", F32, "sharded", counts=(0, 1)),
+    *case("float32, packed, untied", F32, arch="untied", update=PACKED),
+    *case("float32, lora, kl", {**F32, **LORA}, "replicated", **KL),
 ]
-each_case = pytest.mark.parametrize("asked", CASES)
-each_learner = pytest.mark.parametrize("learner", ["replicated", "sharded"])
 
 
 @pytest.fixture(scope="session")
@@ -82,8 +95,7 @@ def arguments(asked: dict[str, Any], model_folder: Any, learner: str) -> tuple[A
     return config, asked["counts"], asked["longest"]
 
 
-@each_learner
-@each_case
+@pytest.mark.parametrize(("asked", "learner"), CASES)
 def test_ranks_compute_what_one_computes(asked, learner, several: Group, model_folder, computed_alone) -> None:
     one = computed_alone(asked)
     each: list[Computed] = several.run(CASE, *arguments(asked, model_folder, learner))
