@@ -1,4 +1,4 @@
-"""ranks.py between two real processes; and the harness that all tests of this folder stand on."""
+"""ranks.py between two real processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import ranked
-from ranked import CaseError, Group
+from ranked import Group
 
 
 def case(name: str) -> str:
@@ -104,7 +104,7 @@ def test_all_must_know_the_same(two_ranks: Group) -> None:
 def test_what_is_given_away_is_counted_by_kind(two_ranks: Group) -> None:
     """Headers of some hundred bytes come on top."""
     for given in two_ranks.run(case("spent_on"), 10_000):
-        assert given.keys() == {"rollouts", "decisions"}
+        assert {kind for kind, size in given.items() if size} == {"rollouts", "decisions"}
         assert 10_000 < given["rollouts"] < 10_500
         assert 0 < given["decisions"] < 100
     spent = ranked.alone(case("alone_it_costs_nothing"))
@@ -115,37 +115,8 @@ def test_all_have_failed(two_ranks: Group) -> None:
     assert two_ranks.run(case("failed_alike")) == [[True, True]] * 2
 
 
-# The harness, with ranks of its own -----------------------------------------------------------------------------------
-
-
 @pytest.mark.slow  # waits for as long as ranks.py does, about 20 seconds; what two that fail alike do is above
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_rank_that_fails_alone_learns_that_the_others_have_not(which: int) -> None:
     with ranked.group(2) as made:
         assert made.run(case("failed_alone"), which)[which] is False
-
-
-def test_one_group_serves_all_and_a_case_that_fails_is_named() -> None:
-    with ranked.group(2) as made:
-        first = made.run(case("process"))
-        assert made.run(case("process")) == first
-        assert len(set(first)) == 2
-        with pytest.raises(CaseError, match=r"(?s)raise_on failed.*rank 1 of 2.*KeyError: 'a case that fails'"):
-            made.run(case("raise_on"), 1)
-        assert set(made.run(case("process"))).isdisjoint(first)
-        assert made.starts == 2
-
-
-@pytest.mark.slow  # of the harness alone: three more starts
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("die_on", r"(?s)die_on failed.*rank 1 of 2\nits process ended with 7"),
-        ("hang_on", r"(?s)hang_on failed.*rank 1 of 2\nno answer within its time.*line \d+ in hang_on"),
-    ],
-)
-def test_a_rank_that_dies_or_hangs_ends_its_case_and_no_other(name: str, said: str) -> None:
-    with ranked.group(2) as made:
-        with pytest.raises(CaseError, match=said):
-            made.run(case(name), 1, seconds=15.0)
-        assert made.run(case("totals"), [1.0, 2.0]) == [3.0] * 2
