@@ -12,10 +12,11 @@ from winnow.errors import ConfigError
 from winnow.memory.sizes import readable
 from winnow.memory.usage import free_bytes
 
-Phase = Literal["always", "update", "logprobs", "norms", "generate"]
+Phase = Literal["always", "update", "sums", "logprobs", "norms", "generate"]
 PHASES: dict[Phase, str] = {
     "always": "at all times",
     "update": "in an update",
+    "sums": "while gradients are summed",
     "logprobs": "for log-probs",
     "norms": "for gradient norms",
     "generate": "while sampling",
@@ -54,6 +55,8 @@ class MemoryPlan:
     jobs: str  # which device does what, in words
     parts: tuple[MemoryPart, ...]
     checkpoint: int = 0  # bytes of one on the disk, its tokenizer left out
+    ranks: int = 1  # that compute the run together, all with these parts
+    ranks_here: int = 1  # of them on this machine, which share its CPU's memory
 
     @property
     def adjusted(self) -> int | None:
@@ -68,26 +71,35 @@ class MemoryPlan:
         """Bytes at the worst moment: what is always there, and the largest of the phases, which never coincide."""
         return self._sum(device, "always") + self._sum(device, self._worst(device))
 
+    def left(self, device: str, free_on: FreeBytes) -> int | None:
+        """Bytes of a device that each of its ranks may take; None where that is not known."""
+        found = free_on(device)
+        return found if found is None or device != "cpu" else found // self.ranks_here
+
     def lines(self, free_on: FreeBytes = free) -> Iterator[str]:
         """For a person: the jobs, then a block per device."""
         yield f"{'devices':<13}{self.jobs}"
         for device in self.devices:
-            left = free_on(device)
+            left = self.left(device, free_on)
             known = "how much is free there is not known" if left is None else f"{readable(left)} are free"
-            yield f"{'memory':<13}{device}: {readable(self.need(device))} at most; {known}"
+            each = f" on each of {self.ranks} ranks" if self.ranks > 1 else ""
+            shared = " for each" if left is not None and device == "cpu" and self.ranks_here > 1 else ""
+            yield f"{'memory':<13}{device}: {readable(self.need(device))} at most{each}; {known}{shared}"
             yield from (f"{'':<13}{text}" for text in self._phases(device))
             yield from (f"{'':<13}{text}" for text in self._held(device))
 
     def check(self, free_on: FreeBytes = free) -> None:
         """Raise ConfigError where a device has less free than its parts need."""
         for device in self.devices:
-            left, need = free_on(device), self.need(device)
+            left, need = self.left(device, free_on), self.need(device)
             if left is not None and need > left:
                 parts = self._largest(device)
                 found = dict.fromkeys(remedy for part in parts for remedy in part.remedies)
+                each = f" for each of {self.ranks} ranks" if self.ranks > 1 else ""
                 raise ConfigError(
-                    f"the run does not fit: at its worst moment {device} needs {readable(need)}, and {readable(left)} "
-                    f"are free. Most of it: {_listed(parts)}. What helps: {'; '.join(found) or 'a smaller model'}"
+                    f"the run does not fit: at its worst moment {device} needs {readable(need)}{each}, and "
+                    f"{readable(left)} are free. Most of it: {_listed(parts)}. What helps: "
+                    f"{'; '.join(found) or 'a smaller model'}"
                 )
 
     def _phases(self, device: str) -> Iterator[str]:
