@@ -87,6 +87,17 @@ METRICS: dict[str, str] = {
     "dynamic_sampling/rounds": "rounds in which they were drawn",
     "dynamic_sampling/tokens": "completion tokens of those groups, counted in budget/tokens_generated too",
     "budget/updates": "optimizer updates taken",
+    "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one",
+    "ranks/seconds_waiting": "at exchanges between ranks, waiting for the slowest included; mean over ranks. What "
+    "FSDP2 exchanges within a pass is not in it",
+    "ranks/waiting_share": "ranks/seconds_waiting over seconds/step, both means over ranks",
+    "ranks/slowest": "the rank that waited least",
+    "ranks/bytes_{what}": "bytes that a rank gave the others in a step, mean over ranks: rollouts, logprobs, norms, "
+    "gradients, weights, metrics, decisions",
+    "ranks/idle_micro_batches": "forward and backward passes of weight 0, of all ranks, made where another rank had "
+    "more",
+    "ranks/out_of_parity": "the first rank whose engine alone is out of parity; absent where none is",
+    "seconds/gather": "among several ranks: waiting until all have sampled and judged, and exchanging the rollouts",
     "seconds/probe": "sampling, scoring and gradient norms for the plan; on top of seconds/step",
     "seconds/generate": "sampling, with the scoring that overlaps it",
     "seconds/verify": "waiting for verdicts after sampling ended",

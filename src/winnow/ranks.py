@@ -4,10 +4,10 @@ A run of one process is rank 0 of 1, and each function returns what that process
 these functions equally often and in the same order: each of them waits for all. What they exchange is data that winnow
 made itself, between processes of one run. Tensors of the model are exchanged in learner/, by the same process group.
 
-A rank that fails alone leaves the others waiting. So what one rank does alone stands in `together` or `from_writer`,
-after which all ranks have failed or none; what all do alike needs neither (`all_failed`). A process that dies or hangs
-ends the others by the process group: a broken connection, or `timeout_seconds`. This module imports torch only where
-there is more than one rank.
+A rank that fails alone would leave the others waiting. So what one rank may fail at alone stands in `announced`,
+`together` or `from_writer`: the failure is announced, and the others raise RankError at their next exchange. What all
+do alike needs none of these (`all_failed`). A process that dies or hangs ends the others by the process group: a broken
+connection, or `timeout_seconds`. This module imports torch only where there is more than one rank.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from winnow.errors import ConfigError, RankError, told
 
 T = TypeVar("T")
 
+_ANNOUNCED = "_announced"  # an attribute of an error that the other ranks have been told
 ALL_FAIL_WITHIN = 10.0  # seconds in which the others arrive that have raised the same error
 
 
 @dataclass
 class Spent:
-    """What a rank has spent on the others since the step began."""
+    """What a rank has spent on the others."""
 
     seconds: float = 0.0  # at exchanges: waiting for the slowest rank, and moving bytes
     bytes: dict[str, int] = field(default_factory=dict)  # that this rank gave away, by what they are
@@ -44,10 +45,22 @@ class Spent:
             self.seconds += time.perf_counter() - begin
             self.bytes[what] = self.bytes.get(what, 0) + size
 
-    def clear(self) -> None:
-        """Count from here."""
-        self.seconds = 0.0
-        self.bytes.clear()
+    def since(self, before: Spent) -> Spent:
+        """What came after an earlier `copy`."""
+        size = {what: count - before.bytes.get(what, 0) for what, count in self.bytes.items()}
+        return Spent(self.seconds - before.seconds, size)
+
+    def copy(self) -> Spent:
+        """As it is now."""
+        return Spent(self.seconds, dict(self.bytes))
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What a rank gives instead of what the others wait for."""
+
+    doing: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -137,9 +150,18 @@ def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
 
 
 def each(item: T, *, what: str = "decisions") -> list[T]:
-    """What every rank gives, by rank."""
+    """What every rank gives, by rank. Raises RankError where one of them has announced a failure."""
     if _groups is None:
         return [item]
+    given = _exchanged(item, what)
+    for number, found in enumerate(given):
+        if isinstance(found, _Failure):
+            raise RankError(f"rank {number} failed ({found.doing}): {found.text}")
+    return given
+
+
+def _exchanged(item: Any, what: str) -> list[Any]:
+    assert _groups is not None
     import pickle
 
     import torch
@@ -153,7 +175,19 @@ def each(item: T, *, what: str = "decisions") -> list[T]:
         parts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
         padded = torch.cat([data, data.new_zeros(longest - len(data))])
         distributed.all_gather(parts, padded, group=_groups.control)
-    return [pickle.loads(part[: int(size)].numpy()) for part, size in zip(parts, sizes, strict=True)]
+    return [pickle.loads(part[: int(size)].numpy().data) for part, size in zip(parts, sizes, strict=True)]
+
+
+@contextmanager
+def announced(doing: str) -> Iterator[None]:
+    """What raises inside is announced: the next exchange of the others, which they come to anyway, raises RankError."""
+    try:
+        yield
+    except Exception as error:
+        if not (_groups is None or isinstance(error, RankError) or hasattr(error, _ANNOUNCED)):
+            setattr(error, _ANNOUNCED, True)
+            _exchanged(_Failure(doing, f"{type(error).__name__}: {told(error)}"), "decisions")
+        raise
 
 
 @contextmanager
@@ -161,35 +195,27 @@ def together(doing: str) -> Iterator[None]:
     """What is inside succeeds on every rank, or raises on every rank: the error itself where it occurred, and
     RankError, which tells it, on the others.
     """
-    failure: Exception | None = None
-    try:
+    with announced(doing):
         yield
-    except Exception as error:
-        failure = error
-    told_by = each(None if failure is None else f"{type(failure).__name__}: {told(failure)}")
-    if failure is not None:
-        raise failure
-    for number, text in enumerate(told_by):
-        if text is not None:
-            raise RankError(f"rank {number} failed ({doing}): {text}")
+    each(None)
 
 
 def from_writer(make: Callable[[], T], *, doing: str) -> T:
     """What `make` returns on the writer, on every rank. Where it raises, every rank raises, as `together`."""
-    made: T | None = None
-    with together(doing):
-        if is_writer():
-            made = make()
+    with announced(doing):
+        made = make() if is_writer() else None
     return each(made)[0]  # type: ignore[return-value]
 
 
-def check_same(what: str, fact: str) -> None:
+def check_same(what: str, digest: Callable[[], str]) -> None:
     """Raise ConfigError on every rank unless all know the same of something."""
-    facts = each(fact)
-    if other := [number for number, said in enumerate(facts) if said != facts[0]]:
+    if count() == 1:
+        return
+    found = each(digest())
+    if other := [number for number, said in enumerate(found) if said != found[0]]:
         raise ConfigError(
-            f"rank {other[0]} has other {what} than rank 0 ({facts[other[0]]} and {facts[0]}): every rank must read "
-            f"the same files, with the same versions of winnow and its dependencies; compare the two machines"
+            f"rank {other[0]} has another {what} than rank 0: every rank must read the same files, with the same "
+            f"versions of winnow and its dependencies; compare the two machines"
         )
 
 

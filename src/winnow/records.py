@@ -95,6 +95,7 @@ class Rollout:
     text: str  # the decoded tokens, special tokens left out, cut right after the first stop string
     finish: Finish
     version: int  # of the weights that sampled it
+    rank: int = 0  # of the process that sampled it
     trainable: BoolArray | None = None  # [L]; None: every token
 
 
@@ -316,6 +317,7 @@ class MicroBatch:
     behaviour_logprobs: Tensor  # [T] as the engine reported them
     old_logprobs: Tensor | None = None  # [T]
     ref_logprobs: Tensor | None = None  # [T]
+    layout: Literal["padded", "shared", "packed"] | None = None  # how it is read; None: as the policy reads any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -84,5 +84,6 @@ def _trained_only(record: Record, mask: Tensor) -> Record:
     """Every [T] field restricted to trained tokens, so that a masked NaN reaches neither loss nor gradient."""
     if bool(mask.all()):
         return record
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "sequences"}
-    return dataclasses.replace(record, **{name: value[mask] for name, value in fields.items() if value is not None})
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    trained: dict[str, Any] = {name: value[mask] for name, value in fields.items() if isinstance(value, Tensor)}
+    return dataclasses.replace(record, **trained)

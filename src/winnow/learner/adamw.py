@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow import seeds
+from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import from_tensors, to_tensors
 from winnow.seeds import SeedName
 
@@ -40,6 +41,10 @@ class AdamW:
     def gradients(self) -> list[Tensor]:
         """Of the parameters that have one."""
         return [weight.grad for weight in self._weights.values() if weight.grad is not None]
+
+    def sums(self) -> list[tuple[HasGradient, Tensor]]:
+        """What holds the gradient of each parameter, and the parameter."""
+        return [(weight, weight) for weight in self._weights.values()]
 
     def clip(self, norm: Tensor, most: float) -> None:
         """Scale the gradients, whose norm is `norm`, down to `most`."""
@@ -142,6 +147,10 @@ class RoundedAdamW:
     def gradients(self) -> list[Tensor]:
         """See `AdamW`."""
         return [total.grad for total in self._sums.values() if total.grad is not None]
+
+    def sums(self) -> list[tuple[HasGradient, Tensor]]:
+        """See `AdamW`."""
+        return [(total, self._parameters[name]) for name, total in self._sums.items()]
 
     def clip(self, norm: Tensor, most: float) -> None:
         """See `AdamW`."""

@@ -16,17 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from winnow import ranks
 from winnow.errors import ConfigError
 from winnow.learner.head_gradient import Chunk, HeadGradient, head_gradient, logit_gradients
 from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
+from winnow.learner.rank_shares import dealt, shortest
 from winnow.records import FloatArray
 
 Matrix = Literal["embedding", "output_head"]
@@ -41,18 +44,35 @@ def gradient_norms(
     temperature: float,
     tokens_per_micro_batch: int,
     chunk: int,
+    even: bool = False,
 ) -> FloatArray:
     """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the module's present weights, as the sequences come.
 
-    No parameter's own gradient changes. At most three times [chunk, V] exist at once. Raises ConfigError where the
+    Each rank computes those of its share, and all get all; with `even`, they make as many passes on every rank. No
+    parameter's own gradient changes. At most three times [chunk, V] exist at once. Raises ConfigError where the
     embedding is more than a table.
     """
-    norms = np.zeros(len(sequences), dtype=np.float64)
-    for part in cut(sequences, tokens=tokens_per_micro_batch):
-        rollouts = _Rollouts.of([sequences[i] for i in part], pad_token, temperature, chunk, module.device)
+
+    def compute(part: Sequence[AnySequence]) -> list[float]:
+        rollouts = _Rollouts.of(part, pad_token, temperature, chunk, module.device)
         # Rounding may leave the square of a vanishing norm below 0.
-        norms[part] = NORMS[of](module, rollouts).clamp(min=0).sqrt().tolist()
+        return NORMS[of](module, rollouts).clamp(min=0).sqrt().tolist()
+
+    every = dealt(sequences, partial(cut, tokens=tokens_per_micro_batch))
+    own = {place: norm for part in every[ranks.rank()] for place, norm in _by_place(sequences, part, compute)}
+    if even:
+        for _ in range(len(every[ranks.rank()]), max(map(len, every))):
+            compute([shortest(sequences)])
+    norms = np.zeros(len(sequences), dtype=np.float64)
+    for found in ranks.each(own, what="norms"):
+        norms[list(found)] = list(found.values())
     return norms
+
+
+def _by_place(
+    sequences: Sequence[AnySequence], part: Sequence[int], compute: Callable[[Sequence[AnySequence]], list[float]]
+) -> Iterator[tuple[int, float]]:
+    return zip(part, compute([sequences[i] for i in part]), strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

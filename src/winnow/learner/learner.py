@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from winnow.config import Config
 from winnow.learner.gradient_norms import Matrix
+from winnow.learner.gradient_sums import sum_over_ranks
 from winnow.learner.model_input import AnySequence
 from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.optimizer import Optimizer, UpdateResult
@@ -57,8 +58,8 @@ class Learner:
         return compute_logprobs(self._policy, batches, needs, reference=self._reference)
 
     def micro_batches(self, batch: Batch) -> Iterator[MicroBatch]:
-        """A batch in pieces that fit in memory, made one at a time, where and in the precision in which the policy
-        computes.
+        """This rank's share of a batch in pieces that fit in memory, made one at a time, where and in the precision in
+        which the policy computes.
         """
         return self._policy.micro_batches(batch.sequences)
 
@@ -71,7 +72,11 @@ class Learner:
         scalar.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> UpdateResult:
-        """One update from the gradients, which are cleared. A gradient that is not finite changes nothing else."""
+        """One update from the gradients of all ranks, which are cleared. A gradient that is not finite changes nothing
+        else.
+        """
+        if not self._policy.sharded:  # else every backward has summed them
+            sum_over_ranks(self._optimizer.sums())
         return self._optimizer.step()
 
     def skip(self) -> UpdateResult:

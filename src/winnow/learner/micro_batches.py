@@ -1,16 +1,24 @@
-"""From a batch's sequences to micro-batches that fit in memory. Where the cuts fall never changes a gradient."""
+"""From a batch's sequences to micro-batches that fit in memory. Where the cuts fall never changes a gradient.
+
+Among several ranks each gets those of its share. Where the policy is sharded every forward is an exchange of all ranks:
+they get equally many micro-batches, some perhaps of nothing, and read those of one number in one layout.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from winnow import ranks
 from winnow.algos.estimators import truncated_importance
-from winnow.learner.model_input import AnySequence, length, trained
+from winnow.learner.model_input import AnySequence, length, shares, trained
+from winnow.learner.rank_shares import dealt, idle, shortest
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
 
@@ -22,13 +30,31 @@ def micro_batches(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     max_importance: float = 0.0,
+    even: bool = False,
 ) -> Iterator[MicroBatch]:
-    """Sequences cut as `cut` says, if `packed` as `fill` does, flat over their completion tokens, made one at a time.
+    """This rank's share of the sequences, cut as `cut` says, if `packed` as `fill` does, flat over their completion
+    tokens, made one at a time; with `even`, as many on every rank.
 
     Floats come as `dtype`. With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
     """
-    for part in (fill if packed else cut)(sequences, tokens=tokens):
-        yield _flatten([sequences[i] for i in part], device, dtype, max_importance)
+    every = dealt(sequences, partial(fill if packed else cut, tokens=tokens))
+    parts = [[sequences[i] for i in part] for part in every[ranks.rank()]]
+    if even:
+        parts += [[idle(shortest(sequences))] for _ in range(len(parts), max(map(len, every)))]
+    for number, part in enumerate(parts):
+        layout = agreed_layout(sequences, every, number) if even and not packed else None
+        yield _flatten(part, layout, device, dtype, max_importance)
+
+
+def agreed_layout(
+    sequences: Sequence[AnySequence], every: Sequence[Sequence[Sequence[int]]], number: int
+) -> Literal["padded", "shared"]:
+    """How the ranks read their micro-batches of a number: each prompt once where that pays on every rank, for it takes
+    two passes of the backbone.
+    """
+    parts = [[sequences[i] for i in of_rank[number]] for of_rank in every if number < len(of_rank)]
+    two_passes = all(shares(part) and any(len(s.rollout.tokens) > 1 for s in part) for part in parts)
+    return "shared" if two_passes and len(parts) == len(every) else "padded"
 
 
 def cut(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
@@ -69,7 +95,11 @@ def fill(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
 
 
 def _flatten(
-    sequences: Sequence[TrainingSequence], device: torch.device, dtype: torch.dtype, max_importance: float
+    sequences: Sequence[TrainingSequence],
+    layout: Literal["padded", "shared"] | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    max_importance: float,
 ) -> MicroBatch:
     lengths = np.array([len(sequence.rollout.tokens) for sequence in sequences])
     index = np.repeat(np.arange(len(sequences)), lengths)
@@ -92,6 +122,7 @@ def _flatten(
         behaviour_logprobs=floats(sequence.rollout.logprobs for sequence in sequences),
         old_logprobs=floats_if_filled("old_logprobs"),
         ref_logprobs=floats_if_filled("ref_logprobs"),
+        layout=layout,
     )
 
 

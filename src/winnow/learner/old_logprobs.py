@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import torch
 
+from winnow import ranks
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import Reference
@@ -20,7 +22,7 @@ def compute_logprobs(
 ) -> list[Batch]:
     """The batches with `old_logprobs` and `ref_logprobs` filled, as far as in `needs`. Call it before the first update.
 
-    Each distinct rollout is passed once; the batches of later epochs share the answer.
+    Each distinct rollout is passed once, by one rank; the batches of later epochs share the answer.
     """
     sequences = list({sequence.key: sequence for batch in batches for sequence in batch.sequences}.values())
     filled = list(batches)
@@ -37,9 +39,11 @@ def _logprobs(policy: Policy, sequences: Sequence[TrainingSequence], module: Pol
     found = {}
     for mb in policy.micro_batches(sequences):
         lengths = [len(sequence.rollout.tokens) for sequence in mb.sequences]
-        pieces = torch.split(policy.forward(mb, module=module).logprobs.cpu().double(), lengths)
-        found.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
-    return found
+        pieces = torch.split(policy.forward(mb, module=module).logprobs.cpu(), lengths)
+        if mb.mask.any():  # it is not there only to make as many passes as other ranks
+            found.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
+    every = ranks.each(found, what="logprobs")
+    return {key: logprobs.astype(np.float64) for of_rank in every for key, logprobs in of_rank.items()}
 
 
 def _fill(batches: Sequence[Batch], name: str, found: Found) -> list[Batch]:

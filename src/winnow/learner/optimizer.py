@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from winnow.errors import RunFolderError
 from winnow.learner.adamw import MASTER, AdamW, MasterAdamW, RoundedAdamW, Rule, State
+from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import Moments, adamw, saved_shape
 from winnow.seeds import SeedName
 
@@ -72,6 +73,10 @@ class Optimizer:
     def gradients(self) -> list[Tensor]:
         """Summed over the micro-batches so far, of the parameters that have one; of 16-bit ones, in float32."""
         return self._adamw.gradients()
+
+    def sums(self) -> list[tuple[HasGradient, Tensor]]:
+        """What holds the gradient of each parameter, and the parameter."""
+        return self._adamw.sums()
 
     def step(self) -> UpdateResult:
         """One update from the gradients, which are cleared. A gradient that is not finite changes nothing else."""

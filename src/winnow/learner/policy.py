@@ -43,6 +43,7 @@ class Policy:
         self._tokens_per_micro_batch = tokens_per_micro_batch
         self._chunk_tokens = footprint.chunk_tokens(model) if chunk_tokens is None else chunk_tokens
         self._max_importance = max_importance
+        self.sharded = False
         # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
         # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
         shares = gradient_checkpointing == "none" and reads_in_pieces(model) and self.dtype != torch.float64
@@ -72,8 +73,8 @@ class Policy:
         return {name: p.detach() for name, p in self.parameters.items()}
 
     def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
-        """Sequences in pieces that fit in memory, made one at a time, where and in the precision in which the policy
-        computes.
+        """This rank's share of the sequences in pieces that fit in memory, made one at a time, where and in the
+        precision in which the policy computes.
         """
         return micro_batches(
             sequences,
@@ -82,6 +83,7 @@ class Policy:
             device=self.device,
             dtype=self.dtype,
             max_importance=self._max_importance,
+            even=self.sharded,
         )
 
     def forward(
@@ -93,9 +95,11 @@ class Policy:
         """
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
 
+        layout = mb.layout or self.layout
+
         def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None]:
             return token_logprobs(
-                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=self.layout),
+                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=layout),
                 head,
                 completions,
                 temperature=self._temperature,
@@ -116,4 +120,5 @@ class Policy:
             temperature=self._temperature,
             tokens_per_micro_batch=self._tokens_per_micro_batch,
             chunk=self._chunk_tokens,
+            even=self.sharded,
         )

@@ -26,10 +26,11 @@ def describe_run(
     inputs: Mapping[str, Mapping[str, str]],
     packages: Sequence[str] = (),
     gpu: Mapping[str, Any] | None = None,
+    ranks: int = 1,
 ) -> dict[str, Any]:
     """The resolved configuration, the folder its files are relative to, digests of the files it reads by key, the
     versions of everything that computes, and the machine, as JSON. `packages` brought members of the run; `gpu` is the
-    policy's device where that is one, with what drives it.
+    policy's device where that is one, with what drives it. `ranks` compute the run together.
     """
     return {
         "config": dump(config),
@@ -40,6 +41,7 @@ def describe_run(
         "threads": threads,
         "platform": platform.platform(),
         **({"gpu": dict(gpu)} if gpu else {}),
+        **({"ranks": ranks} if ranks > 1 else {}),
     }
 
 

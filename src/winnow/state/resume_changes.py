@@ -23,6 +23,7 @@ MAY_CHANGE = (
     "checkpoint",
     "evaluate",
     "log",
+    "ranks",
     "model.gradient_checkpointing",
     "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from winnow import ranks
 from winnow.errors import RunFolderError
 from winnow.state import checkpoint_names
 from winnow.state.disk import check_kind, draft_of, open_file, write_json
@@ -35,8 +36,9 @@ _DONE = b'"budget/rollouts"'  # in the metrics of every step that is done
 class Lock:
     """An exclusive flock on a file that names its holder; the kernel releases it when the process ends."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor: int | None = descriptor
+    def __init__(self, descriptor: int | None) -> None:
+        """None: another process holds it for this one."""
+        self._descriptor = descriptor
         # A forked verify worker shares the open file: without this, it would keep the lock of a killed trainer.
         os.register_at_fork(after_in_child=self.release)
 
@@ -96,8 +98,15 @@ class RunFolder(LockedFolder):
         A launch that ended before its first step was done leaves a folder that is still new.
 
         Raises RunFolderError for a folder that is not a winnow run, is in use, is already used (without `resume`),
-        holds no run (with `resume`), or cannot be written.
+        holds no run (with `resume`), or cannot be written. Among several ranks the writer opens it for all.
         """
+        with ranks.announced("opening the run folder"):
+            folder = cls._open(path, resume=resume) if ranks.is_writer() else None
+        before = ranks.each(folder.before if folder else {})[0]
+        return folder or cls(Path(path), Lock(None), before)
+
+    @classmethod
+    def _open(cls, path: Path | str, *, resume: bool) -> RunFolder:
         path = Path(path)
         try:
             _refuse_foreign(path)

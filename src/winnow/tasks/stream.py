@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,14 @@ class PromptStream:
     @property
     def steps_per_epoch(self) -> int:
         return len(self.prompts) // self._per_step
+
+    def digest(self) -> str:
+        """The SHA-256 of every prompt's id and tokens, in their order."""
+        whole = hashlib.sha256()
+        for prompt in self.prompts:
+            whole.update(f"{prompt.id}\0{len(prompt.tokens)}\0".encode(errors="surrogatepass"))
+            whole.update(prompt.tokens.tobytes())
+        return whole.hexdigest()
 
     def take(self, step: int, extra: int = 0) -> list[Prompt]:
         """[G] the prompts of a step, all different; with `extra` = n those of its n-th round of dynamic sampling,

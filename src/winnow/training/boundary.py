@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from winnow import ranks
 from winnow.state import checkpoint
 from winnow.state.checkpoint_names import paths
 from winnow.state.prompt_history import History
@@ -90,7 +91,7 @@ def begin_save(run: Run, at: Boundary, done: Callable[[Callable[[], checkpoint.C
 def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
     """The save of a boundary, for any thread. All that training goes on to change, tensors apart, is read here."""
     run.saving.wait()
-    logs = run.logbook.sync(at.step)  # before a checkpoint that presumes their rows
+    logs = run.logbook.sync(at.step) if ranks.is_writer() else {}  # before a checkpoint that presumes their rows
     clock = {"clock": at.clock} if at.clock else {}
     state = {"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
     tensors, known, beside = run.learner.state(), run.saved, run.learner.beside()
@@ -123,6 +124,8 @@ def rescued(run: Run, before: Boundary) -> Iterator[None]:
 
 def _rescue(run: Run, before: Boundary) -> str:
     """Save what is intact, and say so. An older checkpoint is never given up for it: its weights may be the cause."""
+    if not ranks.all_failed():
+        return f"Other ranks were still at work, so nothing was saved. {_elsewhere(run)}"
     at = reached(run, before)
     if at is None:
         return (
@@ -132,7 +135,8 @@ def _rescue(run: Run, before: Boundary) -> str:
     if at.step == 0:
         return "No step was finished, so there was nothing to save: start the run again."
     try:
-        run.logbook.truncate_from(at.step, but_evaluation=True)
+        if ranks.is_writer():
+            run.logbook.truncate_from(at.step, but_evaluation=True)
         path = save(run, at, keep=1).path
     except Exception as failure:  # whatever it is, it must not take the place of the error that ends the run
         return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from winnow.config import Config
+from winnow import ranks
+from winnow.config import Config, dump
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.learner.learner import Learner, make_learner
 from winnow.models.adapter import add_lora, load_adapter
@@ -99,6 +101,13 @@ def build(
 ) -> Run:
     """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
     config = members.config
+    with ranks.together("loading"):
+        return _build(members, folder, device, saved, clock or TrainingClock(config))
+
+
+def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoint | None, clock: TrainingClock) -> Run:
+    """`build`, on every rank."""
+    config = members.config
     check_installed(members)
     asked = run_prompts(members)
     train, held_out, tokenizer = asked
@@ -106,8 +115,11 @@ def build(
     plan = plan_devices(members, device, longest_prompt=asked.longest)
     plan.check()
     logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
-    logbook.check(saved.path if saved else None)
-    checkpoint.check(folder, plan.checkpoint if saved is None else 0)
+    if ranks.is_writer():
+        logbook.check(saved.path if saved else None)
+        checkpoint.check(folder, plan.checkpoint if saved is None else 0)
+    ranks.check_same("configuration", lambda: json.dumps(dump(config), sort_keys=True, default=str))
+    ranks.check_same("set of prompts", prompts.digest)
     devices = tuple(plan.lines())  # before anything takes what is free
     loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config))
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
@@ -131,7 +143,7 @@ def build(
             files=loaded.files,
             devices=devices,
             notices=(*before_training(config, train, held_out), *verifiers.notices),
-            clock=clock or TrainingClock(config),
+            clock=clock,
             saved=saved,
         )
         if saved is not None:

@@ -92,30 +92,41 @@ def fit(
     `checkpoint.on_signal` says. Raises WinnowError subclasses; what is intact is saved before, and a note of the error
     says where (`winnow.errors.told`).
     """
-    config, watch = members.config, _once(watch)
+    config = members.config
     if allow_change and not resume:
         raise ConfigError("allow-change is for a run that is resumed: a new one takes every key as it is given")
+    with ranks.joined(timeout_seconds=config.ranks.timeout_seconds):
+        watch = _once(watch) if ranks.is_writer() else _nobody
+        return _fit(members, resume=resume, allow_change=allow_change, watch=watch, now=now)
+
+
+def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch, now: Now) -> Result:
+    """`fit`, on every rank."""
+    config = members.config
     torch.set_num_threads(config.threads or torch.get_num_threads())
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)
     with RunFolder.open(members.output, resume=resume) as folder:
-        saved = checkpoint.newest(folder.path) if resume else None
+        saved, inputs, changes = ranks.from_writer(
+            lambda: _resumed(members, folder, device, allow_change) if resume else _NEW, doing="resuming the run"
+        )
         done = saved.step if saved else 0
-        inputs = digests(config, members.base) if resume else {}
-        changes = _changes(members, folder, device, inputs, done, allow_change) if resume else ()
         clock = TrainingClock(config, now)
         run = build(members, folder=folder.path, device=device, saved=saved, clock=clock)
         try:
-            inputs = inputs or digests(config, members.base)  # of a new run: by now a model of the hub is here, too
-            if ranks.is_writer():
-                folder.record(_described(members, device, inputs), recorded(changes))
+            with ranks.announced("writing the manifest"):
+                if ranks.is_writer():
+                    inputs = inputs or digests(config, members.base)  # a new run's; a model of the hub is here by now
+                    folder.record(_described(members, device, inputs), recorded(changes))
             said = (*(c.notice for c in changes), *beginning(folder, resume, saved), *run.notices)
             for text in ranks.gather(said):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
-            evaluated = run.logbook.truncate_from(done, but_evaluation=same)
-            return _fit(run, first_step=done, evaluated=evaluated, watch=watch)
+            evaluated = ranks.from_writer(
+                lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
+            )
+            return _train(run, first_step=done, evaluated=evaluated, watch=watch)
         finally:
             run.close()
 
@@ -130,24 +141,32 @@ def _described(members: Members, device: torch.device, inputs: Digests) -> dict[
         inputs=inputs,
         packages=members.packages,
         gpu=describe_gpu(device),
+        ranks=ranks.count(),
     )
 
 
-def _changes(
-    members: Members, folder: RunFolder, device: torch.device, inputs: Digests, done: int, allow: Sequence[str]
-) -> tuple[Change, ...]:
-    """What this resume changes of the run, after `done` steps. Raises RunFolderError for what it may not."""
-    return compare(
+_Resumed = tuple[Checkpoint | None, Digests, tuple[Change, ...]]
+_NEW: _Resumed = None, {}, ()
+
+
+def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: Sequence[str]) -> _Resumed:
+    """Where a run goes on, the digests of its inputs, and what this resume changes of it. Raises RunFolderError for
+    what it may not change.
+    """
+    saved = checkpoint.newest(folder.path)
+    inputs = digests(members.config, members.base)
+    changes = compare(
         folder.before,
         _described(members, device, inputs),
         run=folder.path,
-        step=done,
+        step=saved.step if saved else 0,
         may_change=[f"rollout.engine.{name}" for name in members.engine.traits.may_change],
         allow=allow,
     )
+    return saved, inputs, changes
 
 
-def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
+def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
     """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
     config = run.config
     watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
@@ -165,7 +184,8 @@ def _fit(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
                 watch(Notice(text))
             check_skipped(run, step)
 
-    with stop_signals(now=config.checkpoint.on_signal == "now") as stop:
+    alone = ranks.count() == 1  # a step that all ranks make is left by all or none
+    with stop_signals(now=config.checkpoint.on_signal == "now" and alone) as stop:
         for step in _steps(run, first_step, watch):
             before = Boundary.of(run, step)
             if not ranks.any_rank(stop.asked):
@@ -230,6 +250,10 @@ def _once(watch: Watch) -> Watch:
             said.add(event.text)
 
     return pass_on
+
+
+def _nobody(event: Event) -> None:
+    """What watches a run on a rank that is not the writer."""
 
 
 def _due(step: int, every: int) -> bool:

@@ -76,8 +76,9 @@ def silence(report: StepReport) -> str | None:
 def out_of_parity(run: Run, report: StepReport) -> str:
     """That the engine did not sample what was trained, and how far it was from it."""
     m, declared, config = report.metrics, run.engine.logprob_tolerance, run.config.rollout
+    of_rank = f" of rank {m['ranks/out_of_parity']:.0f}" if "ranks/out_of_parity" in m else ""
     return (
-        f"step {report.step}: the engine {config.engine.label!r} did not sample what is trained: of the same "
+        f"step {report.step}: the engine {config.engine.label!r}{of_rank} did not sample what is trained: of the same "
         f"tokens its log-probs and the policy's differ by {m['policy/logprob_gap_mean']:.2g} on average (it "
         f"declares {declared.mean:.2g}), by {m['policy/logprob_gap_p999']:.2g} or more in one of a thousand "
         f"(it declares {declared.tail:.2g}) and by {m['policy/logprob_gap_max']:.2g} at most, and "

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +19,7 @@ from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
-from winnow.records import CAUSES, Batch, FloatArray, Group, MicroBatch, PolicyOutput
+from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
 
 Metrics = dict[str, float]
 
@@ -33,6 +34,7 @@ class Clock:
     started: float = field(default_factory=time.perf_counter)
     seconds: Metrics = field(default_factory=dict)
     gauge: Gauge = field(default_factory=Gauge)
+    spent: ranks.Spent = field(default_factory=lambda: ranks.spent.copy())  # on other ranks, before
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -46,7 +48,22 @@ class Clock:
 
     def metrics(self) -> Metrics:
         phases = {f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()}
-        return {**phases, **self.gauge.metrics(), "seconds/step": time.perf_counter() - self.started}
+        return {**phases, **self.gauge.metrics(), "seconds/step": time.perf_counter() - self.started, **self._ranks()}
+
+    def _ranks(self) -> Metrics:
+        """What the ranks spent on each other: seconds and bytes are means over them."""
+        if ranks.count() == 1:
+            return {}
+        mine = ranks.spent.since(self.spent)
+        all_spent, step = zip(*ranks.each((mine, time.perf_counter() - self.started)), strict=True)
+        waited = [spent.seconds for spent in all_spent]
+        return {
+            "ranks/count": float(len(waited)),
+            "ranks/seconds_waiting": float(np.mean(waited)),
+            "ranks/waiting_share": float(np.mean(waited) / np.mean(step)),
+            "ranks/slowest": float(np.argmin(waited)),
+            **{f"ranks/bytes_{what}": float(np.mean([s.bytes.get(what, 0) for s in all_spent])) for what in mine.bytes},
+        }
 
 
 @dataclass
@@ -63,6 +80,11 @@ class Mean:
             self.total += float(numbers.sum())
             self.count += numbers.size
             self.largest = float(np.maximum(self.largest, numbers.max()))  # NaN stays
+
+    def merge(self, other: Self) -> None:
+        self.total += other.total
+        self.count += other.count
+        self.largest = float(np.maximum(self.largest, other.largest))
 
     @property
     def value(self) -> float:
@@ -81,15 +103,33 @@ class Parity:
     tolerance: Tolerance
     max_outside: float
     differences: list[FloatArray] = field(default_factory=list)  # [T] of each micro-batch
+    sampled_by: list[IntArray] = field(default_factory=list)  # [T] the rank whose engine sampled each token
 
-    def add(self, policy: Tensor, engine: Tensor) -> None:
-        """Log-probs [T] of trained tokens."""
-        self.differences.append((policy - engine).detach().double().numpy(force=True))
+    def add(self, policy: Tensor, engine: Tensor, rank: IntArray | None = None) -> None:
+        """Log-probs [T] of trained tokens, which the engines of these ranks [T] sampled."""
+        difference = (policy - engine).detach().double().numpy(force=True)
+        self.differences.append(difference)
+        self.sampled_by.append(np.zeros(len(difference), dtype=np.int64) if rank is None else rank)
+
+    def merge(self, others: Iterable[Self]) -> None:
+        """Go on with what these have compared."""
+        self.differences = [difference for other in others for difference in other.differences]
+        self.sampled_by = [rank for other in others for rank in other.sampled_by]
 
     def metrics(self) -> Metrics:
+        """Of all tokens; there is an alarm where there is one for the tokens of any one engine."""
         difference = _join(self.differences)
         if not len(difference):
             return {}
+        found, by = self._compared(difference), np.concatenate(self.sampled_by)
+        ranks_there = np.unique(by)
+        if len(ranks_there) > 1:
+            alarms = [rank for rank in ranks_there if self._compared(difference[by == rank])["policy/parity_alarm"]]
+            found["policy/parity_alarm"] = float(bool(alarms))
+            found |= {"ranks/out_of_parity": float(alarms[0])} if alarms else {}
+        return found
+
+    def _compared(self, difference: FloatArray) -> Metrics:
         gap, (least, most) = np.abs(difference), np.log(RATIOS)
         mean, tail = float(gap.mean()), percentile_999(gap)
         outside = float(np.mean(~((difference >= least) & (difference <= most))))
@@ -115,29 +155,36 @@ def percentile_999(numbers: FloatArray) -> float:
 
 @dataclass
 class Tally:
-    """The measurements of one step's updates, gathered micro-batch by micro-batch."""
+    """The measurements of one step's updates, micro-batch by micro-batch; those of this rank's share, until `metrics`
+    puts those of all ranks together.
+    """
 
     parity: Parity
     loss: float = 0.0  # over the updates taken
     pending: float = 0.0  # of the update under way
+    idle: int = 0  # micro-batches of nothing, made so that every rank calls the policy equally often
     diagnostics: dict[str, Mean] = field(default_factory=dict)
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
         """One micro-batch of the update under way."""
+        self.idle += not bool(mb.mask.any())
         self.pending += float(value.total.detach())
         for name, numbers in value.diagnostics.items():
             self.diagnostics.setdefault(name, Mean()).add(numbers)
         if all(r.skipped for r in self.results):  # no update taken yet: these are the weights that sampled
-            self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask])
+            rank = np.array([sequence.rollout.rank for sequence in mb.sequences])
+            by = rank[mb.sequence_index[mb.mask].numpy(force=True)] if len(rank) else None
+            self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask], by)
 
     def close(self, result: UpdateResult) -> None:
         """The update that the added micro-batches made."""
         self.results.append(result)
-        self.loss += 0.0 if result.skipped else ranks.total(self.pending)
+        self.loss += 0.0 if result.skipped else self.pending
         self.pending = 0.0
 
     def metrics(self) -> Metrics:
+        self._merge(ranks.each(self, what="metrics"))
         taken = [r for r in self.results if not r.skipped]
         metrics = {
             "policy/skipped_updates": float(len(self.results) - len(taken)),
@@ -147,7 +194,19 @@ class Tally:
         if taken:
             metrics["policy/loss"] = self.loss / len(taken)
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))
+        if ranks.count() > 1:
+            metrics["ranks/idle_micro_batches"] = float(self.idle)
         return {**metrics, **self.parity.metrics(), **self._diagnostics()}
+
+    def _merge(self, tallies: Sequence[Self]) -> None:
+        """Those of all ranks, in their order; the updates are the same on each."""
+        self.loss, self.idle = sum(tally.loss for tally in tallies), sum(tally.idle for tally in tallies)
+        means: dict[str, Mean] = {}
+        for tally in tallies:
+            for name, mean in tally.diagnostics.items():
+                means.setdefault(name, Mean()).merge(mean)
+        self.diagnostics = means
+        self.parity.merge([tally.parity for tally in tallies])
 
     def _diagnostics(self) -> Metrics:
         metrics: Metrics = {}

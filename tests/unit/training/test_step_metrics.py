@@ -20,7 +20,7 @@ SKIPPED = UpdateResult(grad_norm=math.nan, learning_rate=0.1, skipped=True)
 
 def add(tally, loss, *, gap):
     """A micro-batch of two tokens, both trained, whose log-probs are off by `gap`."""
-    mb = SimpleNamespace(behaviour_logprobs=torch.zeros(2), mask=torch.tensor([True, True]))
+    mb = SimpleNamespace(behaviour_logprobs=torch.zeros(2), mask=torch.tensor([True, True]), sequences=())
     out = SimpleNamespace(logprobs=torch.full((2,), gap, dtype=torch.float64))
     tally.add(Value(torch.tensor(loss), {}), out, mb)
 

@@ -1,0 +1,78 @@
+"""Judged groups of every rank, on every rank: what a step decides from, it decides everywhere alike.
+
+A token travels as 8 bytes, its id as int32 and its log-prob as float32. A log-prob that float32 would round (a float64
+policy's) travels as it is: nothing that is gathered changes. Prompts stay where they are, as every rank has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from winnow import ranks
+from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout
+
+_LIGHT = ("index", "text", "finish", "version", "trainable")  # what a rollout has besides its tokens and log-probs
+
+
+def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequence[Group]) -> list[Group]:
+    """[G] the judged group of each prompt, where this rank has those of the prompts at the places `own`, and every
+    prompt is some rank's. Each rollout is marked with the rank that sampled it.
+    """
+    if ranks.count() == 1:
+        return list(groups)
+    found: dict[int, Group] = {}
+    for rank, sent in enumerate(ranks.each(_Sent.of(own, groups), what="rollouts")):
+        found |= sent.groups(prompts, rank)
+    return [found[place] for place in range(len(prompts))]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """Groups of one rank on their way, flat over their rollouts."""
+
+    places: list[int]  # [g] of their prompts
+    counts: list[int]  # [g] rollouts
+    lengths: list[int]  # of every rollout
+    tokens: Any  # int32, rollout after rollout
+    logprobs: Any  # float32 or float64
+    rest: list[tuple[Any, ...]]  # of every rollout, _LIGHT
+    outcomes: list[Outcome]
+
+    @classmethod
+    def of(cls, places: Sequence[int], groups: Sequence[Group]) -> Self:
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        logprobs = _joined([rollout.logprobs for rollout in rollouts], np.float64)
+        narrow = logprobs.astype(np.float32)
+        return cls(
+            places=list(places),
+            counts=[len(group.rollouts) for group in groups],
+            lengths=[len(rollout.tokens) for rollout in rollouts],
+            tokens=_joined([rollout.tokens for rollout in rollouts], np.int64).astype(np.int32),
+            logprobs=narrow if np.array_equal(narrow, logprobs, equal_nan=True) else logprobs,
+            rest=[tuple(getattr(rollout, name) for name in _LIGHT) for rollout in rollouts],
+            outcomes=[outcome for group in groups for outcome in group.outcomes or ()],
+        )
+
+    def groups(self, prompts: Sequence[Prompt], rank: int) -> dict[int, Group]:
+        """By the places of their prompts."""
+        each = zip(self._rollouts(rank), self.outcomes, strict=True)
+        found = {}
+        for place, count in zip(self.places, self.counts, strict=True):
+            pairs = [next(each) for _ in range(count)]
+            rollouts, outcomes = tuple(r for r, _ in pairs), tuple(o for _, o in pairs)
+            found[place] = Group(prompt=prompts[place], rollouts=rollouts, outcomes=outcomes)
+        return found
+
+    def _rollouts(self, rank: int) -> Iterator[Rollout]:
+        ends = np.cumsum(self.lengths)[:-1]
+        tokens, logprobs = self.tokens.astype(np.int64), self.logprobs.astype(np.float64)
+        for own, given, rest in zip(np.split(tokens, ends), np.split(logprobs, ends), self.rest, strict=False):
+            yield Rollout(tokens=own, logprobs=given, rank=rank, **dict(zip(_LIGHT, rest, strict=True)))
+
+
+def _joined(arrays: Sequence[IntArray] | Sequence[FloatArray], dtype: Any) -> Any:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
