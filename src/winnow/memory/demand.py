@@ -51,12 +51,12 @@ def sampling_requests(config: Config, *, probes: bool, ranks: int = 1) -> tuple[
 
 
 def step_rollouts(config: Config, ranks: int = 1) -> int:
-    """Of a step, at most: those of every round of dynamic sampling too. Of several ranks, which are dealt them by their
-    tokens: as many of the longest as make the most that one can get.
+    """Of a step, at most: those of every round of dynamic sampling too. Of several ranks, which are dealt them in runs
+    of about equal length, each gets its share and perhaps the longest one more.
     """
     rollout = config.rollout
     in_all = rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
-    return -(-in_all // ranks)
+    return _share(in_all, ranks)
 
 
 def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
@@ -65,4 +65,8 @@ def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
     if probe.gradient_norm == "none" or source == "none":
         return 0
     of_probe = probe.every * config.rollout.prompts_per_step * probe.rollouts_per_prompt
-    return -(-of_probe // ranks) if source == "probe" else step_rollouts(config, ranks)
+    return _share(of_probe, ranks) if source == "probe" else step_rollouts(config, ranks)
+
+
+def _share(rollouts: int, ranks: int) -> int:
+    return min(rollouts, -(-rollouts // ranks) + (ranks > 1))

@@ -16,15 +16,19 @@ from winnow.memory import footprint
 from winnow.memory.footprint import EXACT_BYTES
 from winnow.models.adapter import plain_model
 
-BUCKET = 2**25  # numbers that replicated learners sum at once
+BUCKET = 2**25  # numbers that replicated learners sum at once, in a copy unless they are of one parameter
 AT_ONCE = 2  # layers that are gathered together: the one that computes, and the next
 
 
 def bucket_bytes(model: nn.Module) -> int:
-    """Of the flat copy in which the gradients of replicated learners are summed, one bucket at a time."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    exact = max((_exact(p) for p in trained), default=0)
-    return min(BUCKET, sum(p.numel() for p in trained)) * exact
+    """Of the flat copy in which the gradients of replicated learners are summed, one bucket at a time: the largest."""
+    most = parts = numbers = 0
+    for parameter in _trained(model.parameters()):
+        if numbers + parameter.numel() > BUCKET:
+            parts = numbers = 0
+        parts, numbers = parts + 1, numbers + parameter.numel()
+        most = max(most, numbers * _exact(parameter) if parts > 1 else 0)
+    return most
 
 
 def share_bytes(model: nn.Module, ranks: int) -> int:

@@ -22,11 +22,12 @@ UNPACKED = ("set rollout.engine.packed = false",)
 def parts(demand: Demand) -> Iterator[MemoryPart]:
     """Its cache holds every prompt once, is kept between requests, and takes what the rest of the run leaves."""
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
-    dtype = model.dtype if options["dtype"] == "policy" else getattr(torch, options["dtype"])
+    other = None if options["dtype"] == "policy" else getattr(torch, options["dtype"])
+    dtype = other or model.dtype
     if demand.sharded:  # whole, and gathered anew after each update
-        yield MemoryPart("decoding copy", weight_bytes(model, dtype), "always", device, USE_VLLM)
-    elif options["dtype"] != "policy":
-        yield MemoryPart("engine's copy", weight_bytes(model, dtype), "always", device, USE_NATIVE)
+        yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
+    elif other is not None:
+        yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)
     if options["packed"] and packs(device, dtype):
         yield MemoryPart("packed weights", packed_bytes(model, dtype), "generate", device, UNPACKED)
     rows, prompts = max(at_once for _, at_once in demand.requests), _prompts(demand)
