@@ -317,7 +317,7 @@ class MicroBatch:
     behaviour_logprobs: Tensor  # [T] as the engine reported them
     old_logprobs: Tensor | None = None  # [T]
     ref_logprobs: Tensor | None = None  # [T]
-    layout: Literal["padded", "shared", "packed"] | None = None  # how it is read; None: as the policy reads any
+    layout: Literal["padded", "shared", "packed"] | None = None  # how all ranks read it; None: as the policy does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

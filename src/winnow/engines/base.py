@@ -39,6 +39,7 @@ class EngineContext:
     stop_tokens: tuple[int, ...]  # every end-of-sequence id
     max_rollouts_at_once: int
     cache_bytes: int | None = None  # what the memory plan leaves for keys and values; None: there is no plan
+    sharded: bool = False  # `model` is whole only until the engine is made: one that samples on it needs a copy of it
     context_tokens: int | None = None  # the most a prompt and its rollout may have together; None: what the model can
 
 

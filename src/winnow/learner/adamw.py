@@ -1,9 +1,10 @@
-"""AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on parameters by name, in the three ways in which weights of a
+"""AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) on parameters by name, in the ways in which weights of a
 precision are trained.
 
     AdamW          on the parameters themselves, float32 or more
     MasterAdamW    on float32 copies of 16-bit parameters, which are then rounded from them
     RoundedAdamW   on 16-bit parameters without a copy, each update rounded up or down at random
+    ShardedAdamW   on this rank's share of parameters of float32 or more
 
 bfloat16 has 8 significant bits, and an update of AdamW is about as large as the learning rate: at 1e-6 next to all of
 them would be rounded away. Gradients of 16-bit parameters are summed over micro-batches in float32 for the same reason,
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from winnow import seeds
 from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import from_tensors, to_tensors
+from winnow.learner.sharding import share_of
 from winnow.seeds import SeedName
 
 State = dict[str, dict[str, Tensor]]  # by the parameter's name and the moment's
@@ -28,6 +30,8 @@ State = dict[str, dict[str, Tensor]]  # by the parameter's name and the moment's
 
 class AdamW:
     """torch's or bitsandbytes', on parameters of float32 or float64."""
+
+    saves_masters = False  # whether its state has a master of every parameter
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], make: Callable[..., torch.optim.Optimizer]) -> None:
         """`make` is given a list of parameters, and makes the optimizer that changes them; it may be given an `lr`."""
@@ -85,6 +89,8 @@ class MasterAdamW(AdamW):
     What computes are the parameters, and they are the masters rounded to nearest, at the start and after each update.
     """
 
+    saves_masters = True
+
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],
@@ -120,12 +126,53 @@ class MasterAdamW(AdamW):
         torch._foreach_copy_(list(self._parameters.values()), list(self._weights.values()))
 
 
+class ShardedAdamW(AdamW):
+    """On this rank's shares (sharding.py), each rank for itself; moments are shares alike. What is saved is what one
+    process would save, the parameters as masters where 16-bit ones are rounded from them.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        make: Callable[..., torch.optim.Optimizer],
+        *,
+        saves_masters: bool,
+    ) -> None:
+        super().__init__(parameters, make)
+        self.saves_masters = saves_masters
+
+    def clip(self, norm: Tensor, most: float) -> None:
+        """See `AdamW`. The factor is a number, as torch multiplies no share by a plain tensor."""
+        torch._foreach_mul_(self.gradients(), min(1.0, most / (norm.item() + 1e-6)))
+
+    def state(self) -> State:
+        """See `AdamW`; the tensors are this rank's shares."""
+        moments = super().state()
+        if not self.saves_masters:
+            return moments
+        return {name: {**moments[name], MASTER: weight.detach()} for name, weight in self._weights.items()}
+
+    @torch.no_grad()
+    def load_state(self, state: State) -> None:
+        """See `AdamW`; from whole tensors, which every rank has."""
+        for name, moments in state.items():
+            if self.saves_masters:
+                self._weights[name].copy_(share_of(moments[MASTER], self._weights[name]))
+        super().load_state({name: self._shares(name, moments) for name, moments in state.items()})
+
+    def _shares(self, name: str, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        like = self._weights[name]
+        return {key: share_of(v, like) if v.shape == like.shape else v for key, v in _without_master(moments).items()}
+
+
 class RoundedAdamW:
     """On 16-bit parameters without masters: each update is computed in float32 and rounded up or down at random, so
     that it is right on average (Gupta et al. 2015, arXiv 1502.02551, section 3.1).
 
     One parameter at a time is float32. Its random numbers are a function of seed, update and name.
     """
+
+    saves_masters = False
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.rank_shares import dealt, shortest
+from winnow.learner.sharding import is_sharded
 from winnow.records import FloatArray
 
 Matrix = Literal["embedding", "output_head"]
@@ -203,8 +204,10 @@ def _table(backbone: nn.Module) -> nn.Embedding:
 
 @contextmanager
 def _frozen(module: nn.Module) -> Iterator[None]:
-    """No parameter needs a gradient here, so that forward keeps no activations for the sake of one."""
-    parameters = [p for p in module.parameters() if p.requires_grad]
+    """No parameter needs a gradient here, so that forward keeps no activations for the sake of one. What is gathered
+    from shares needs one for good if it did at first, so sharded parameters stay as they are.
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad and not is_sharded(p)]
     for p in parameters:
         p.requires_grad_(False)
     try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
+from winnow import ranks
 from winnow.config import Config
 from winnow.learner.gradient_norms import Matrix
 from winnow.learner.gradient_sums import sum_over_ranks
@@ -18,11 +21,13 @@ from winnow.learner.optimizer import Optimizer, UpdateResult
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import FrozenAdapter, FrozenCopy, Reference
+from winnow.learner.shares_to_writer import SharesToWriter
 from winnow.models.device import beside
 from winnow.models.load import Loaded, load, padding
 from winnow.models.save import write_model_folder
 from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput
 
+PARAMETER = "parameter/"  # what the names of parameters begin with, among those of `Learner.shares`
 REFERENCE = "reference/"  # what the names of the reference's tensors begin with, among those of `Learner.state`
 
 
@@ -37,6 +42,20 @@ class Learner:
         self._policy = policy
         self._optimizer = optimizer
         self._reference = reference
+        self._to_save = policy.model  # what a checkpoint's model folder is written from
+
+    def shard(self, masters: Mapping[str, Tensor], make_optimizer: Callable[[Policy], Optimizer]) -> None:
+        """Leave every rank its share of policy, optimizer and reference (sharding.py), before the first update.
+
+        `masters` are those that the policy's weights were rounded from, or none. The writer keeps the policy as it is
+        now, on the host, to write checkpoints from; before each the trained parameters are copied into it.
+        """
+        if ranks.is_writer():
+            self._to_save = copy.deepcopy(self._policy.model).to("cpu")
+        self._policy.shard(masters)
+        if self._reference is not None:
+            self._reference.shard()
+        self._optimizer = make_optimizer(self._policy)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -83,8 +102,10 @@ class Learner:
         """The update of an empty batch: only the schedule advances."""
         return self._optimizer.skip()
 
-    def weights(self) -> dict[str, Tensor]:
-        """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
+    def weights(self) -> Mapping[str, Tensor]:
+        """What an engine must copy after an update: the trained parameters, by name, not copied yet. Of a sharded
+        policy each is gathered when it is read: see `GatheredWeights`.
+        """
         return self._policy.weights()
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
@@ -99,8 +120,8 @@ class Learner:
             self._reference.reset()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and reference by name, for safetensors. The tensors are the live ones: write them before the next
-        `step` or `reset`.
+        """Moments and reference by name, for safetensors. The tensors are the live ones, or this rank's shares of them:
+        write them before the next `step` or `reset`.
         """
         reference = {} if self._reference is None else self._reference.state()
         return {**self._optimizer.state(), **{f"{REFERENCE}{name}": value for name, value in reference.items()}}
@@ -117,15 +138,33 @@ class Learner:
         if self._reference is not None:
             self._reference.load_state({name.removeprefix(REFERENCE): value for name, value in reference.items()})
 
-    def write_model(self, path: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+    def shares(self) -> SharesToWriter:
+        """What a checkpoint of the policy as it is now reads, `state` and the parameters; see shares_to_writer.py."""
+        parameters = {f"{PARAMETER}{name}": parameter for name, parameter in self.parameters.items()}
+        return SharesToWriter({**parameters, **self.state()})
+
+    def write_model(self, path: Path, files: Mapping[str, bytes], shares: SharesToWriter) -> dict[str, str]:
         """Write the policy as a folder that any Hugging Face program loads, and return the digests of its large files;
         see models/save.py.
         """
-        return write_model_folder(self._policy.model, files, path)
+        if self._policy.sharded:
+            self._gather_into(self._to_save, shares)
+        return write_model_folder(self._to_save, files, path)
+
+    @torch.no_grad()
+    def _gather_into(self, model: nn.Module, shares: SharesToWriter) -> None:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(shares.read(f"{PARAMETER}{name}"))
 
     def beside(self) -> AbstractContextManager[object]:
         """A context in which another thread may read the tensors as they are now; see models/device.py."""
         return beside(self._policy.device)
+
+
+def shard_learner(learner: Learner, config: Config, loaded: Loaded) -> None:
+    """Give every rank its share; what `make_learner` was given has made the learner."""
+    learner.shard(loaded.masters, lambda policy: _optimizer(config, policy, {}, saves_masters=bool(loaded.masters)))
 
 
 def make_learner(config: Config, loaded: Loaded, *, needs: Collection[str], resumed: bool) -> Learner:
@@ -151,7 +190,9 @@ def _reference(config: Config, policy: PolicyModule, resumed: bool) -> Reference
     return FrozenCopy(policy, start)
 
 
-def _optimizer(config: Config, policy: Policy, masters: Mapping[str, Tensor]) -> Optimizer:
+def _optimizer(
+    config: Config, policy: Policy, masters: Mapping[str, Tensor], *, saves_masters: bool = False
+) -> Optimizer:
     """Steps of the configuration become updates, which is what a schedule counts."""
     per_step = config.update.epochs * config.update.updates_per_step
     options = config.optimizer.model_dump(exclude={"master_weights", "stochastic_rounding", "warmup_steps"})
@@ -161,5 +202,6 @@ def _optimizer(config: Config, policy: Policy, masters: Mapping[str, Tensor]) ->
         warmup_updates=config.optimizer.warmup_steps * per_step,
         total_updates=config.steps * per_step,
         masters=masters,
+        saves_masters=saves_masters,
         seed=(config.seed, "rounding"),
     )

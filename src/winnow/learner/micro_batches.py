@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from winnow import ranks
 from winnow.algos.estimators import truncated_importance
-from winnow.learner.model_input import AnySequence, length, shares, trained
+from winnow.learner.model_input import AnySequence, Layout, length, shares, trained
 from winnow.learner.rank_shares import dealt, idle, shortest
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
@@ -26,32 +25,34 @@ def micro_batches(
     sequences: Sequence[TrainingSequence],
     *,
     tokens: int,
-    packed: bool = False,
+    layout: Layout = "padded",
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     max_importance: float = 0.0,
     even: bool = False,
 ) -> Iterator[MicroBatch]:
-    """This rank's share of the sequences, cut as `cut` says, if `packed` as `fill` does, flat over their completion
-    tokens, made one at a time; with `even`, as many on every rank.
+    """This rank's share of the sequences, cut as `cut` says, to be packed as `fill` does, flat over their completion
+    tokens, made one at a time; with `even`, as many on every rank, and each read in one layout everywhere.
 
     Floats come as `dtype`. With `max_importance`, `importance` is p_old / p_behaviour up to it; else 1.
     """
-    every = dealt(sequences, partial(fill if packed else cut, tokens=tokens))
+    every = dealt(sequences, partial(fill if layout == "packed" else cut, tokens=tokens))
     parts = [[sequences[i] for i in part] for part in every[ranks.rank()]]
     if even:
         parts += [[idle(shortest(sequences))] for _ in range(len(parts), max(map(len, every)))]
     for number, part in enumerate(parts):
-        layout = agreed_layout(sequences, every, number) if even and not packed else None
-        yield _flatten(part, layout, device, dtype, max_importance)
+        read = agreed(layout, sequences, every, number) if even else None
+        yield _flatten(part, read, device, dtype, max_importance)
 
 
-def agreed_layout(
-    sequences: Sequence[AnySequence], every: Sequence[Sequence[Sequence[int]]], number: int
-) -> Literal["padded", "shared"]:
-    """How the ranks read their micro-batches of a number: each prompt once where that pays on every rank, for it takes
-    two passes of the backbone.
+def agreed(
+    layout: Layout, sequences: Sequence[AnySequence], every: Sequence[Sequence[Sequence[int]]], number: int
+) -> Layout:
+    """How all ranks read their micro-batches of a number: each prompt once only where that pays on every rank, for it
+    takes two passes of the backbone.
     """
+    if layout != "shared":
+        return layout
     parts = [[sequences[i] for i in of_rank[number]] for of_rank in every if number < len(of_rank)]
     two_passes = all(shares(part) and any(len(s.rollout.tokens) > 1 for s in part) for part in parts)
     return "shared" if two_passes and len(parts) == len(every) else "padded"
@@ -96,7 +97,7 @@ def fill(sequences: Sequence[AnySequence], *, tokens: int) -> list[list[int]]:
 
 def _flatten(
     sequences: Sequence[TrainingSequence],
-    layout: Literal["padded", "shared"] | None,
+    layout: Layout | None,
     device: torch.device,
     dtype: torch.dtype,
     max_importance: float,

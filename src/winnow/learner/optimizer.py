@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from winnow.errors import RunFolderError
-from winnow.learner.adamw import MASTER, AdamW, MasterAdamW, RoundedAdamW, Rule, State
+from winnow.learner.adamw import MASTER, AdamW, MasterAdamW, RoundedAdamW, Rule, ShardedAdamW, State
 from winnow.learner.gradient_sums import HasGradient
 from winnow.learner.moments import Moments, adamw, saved_shape
+from winnow.learner.sharding import is_sharded, whole
 from winnow.seeds import SeedName
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -35,6 +36,7 @@ class Optimizer:
     `warmup_updates` and `total_updates` count updates, skipped ones included; `total_updates` is where a decaying
     schedule reaches zero. Of 16-bit parameters float32 `masters` are trained, which are taken over; without them
     updates are rounded at random, by numbers that `seed` gives. `moments` says what AdamW's are kept in (moments.py).
+    Parameters of which a rank has a share may themselves be the masters: `saves_masters`.
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class Optimizer:
         masters: Mapping[str, Tensor] = MappingProxyType({}),
         seed: tuple[SeedName, ...] = (),
         moments: Moments = "float32",
+        saves_masters: bool = False,
     ) -> None:
         make = adamw(moments, lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay)
         self._moments: Moments = moments
-        self._adamw = _rule(parameters, make, masters, seed)
+        self._adamw = _rule(parameters, make, masters, seed, saves_masters)
         self._base_rate = learning_rate
         self._max_grad_norm = max_grad_norm
         self._schedule: Schedule = schedule
@@ -80,7 +83,7 @@ class Optimizer:
 
     def step(self) -> UpdateResult:
         """One update from the gradients, which are cleared. A gradient that is not finite changes nothing else."""
-        norm = torch.nn.utils.get_total_norm(self.gradients())
+        norm = whole(torch.nn.utils.get_total_norm(self.gradients()))
         result = self._advance(norm.item(), skipped=not math.isfinite(norm.item()))
         self.not_finite = self.not_finite + 1 if result.skipped else 0
         if not result.skipped:
@@ -116,7 +119,7 @@ class Optimizer:
             name, _, key = full_name.rpartition("/")
             self._check(name, key, value)
             state.setdefault(name, {})[key] = value
-        self._check_masters([name for name, of in state.items() if (MASTER in of) != self._keeps_masters])
+        self._check_masters([name for name, of in state.items() if (MASTER in of) != self._adamw.saves_masters])
         self._adamw.load_state(state)
         self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
@@ -125,14 +128,10 @@ class Optimizer:
         self.updates += 1
         return result
 
-    @property
-    def _keeps_masters(self) -> bool:
-        return isinstance(self._adamw, MasterAdamW)
-
     def _check_masters(self, otherwise: list[str]) -> None:
         """Weights that were trained in another precision are refused: the old masters, or none, are not these."""
         if otherwise:
-            has = "no float32 master" if self._keeps_masters else "a float32 master"
+            has = "no float32 master" if self._adamw.saves_masters else "a float32 master"
             raise RunFolderError(
                 f"the saved optimizer has {has} of {otherwise[0]!r}: the run was in another precision; resume with the "
                 f"model.dtype and optimizer.master_weights that it had, or start a new run with the checkpoint as "
@@ -160,7 +159,10 @@ def _rule(
     make: Callable[..., torch.optim.Optimizer],
     masters: Mapping[str, Tensor],
     seed: tuple[SeedName, ...],
+    saves_masters: bool,
 ) -> Rule:
+    if any(is_sharded(parameter) for parameter in parameters.values()):
+        return ShardedAdamW(parameters, make, saves_masters=saves_masters)
     if masters:
         return MasterAdamW(parameters, make, masters)
     if any(parameter.dtype.itemsize < 4 for parameter in parameters.values()):

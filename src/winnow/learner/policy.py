@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from winnow.learner.logprobs import token_logprobs
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import AnySequence, Layout, hidden_states, targets
 from winnow.learner.policy_module import PolicyModule
+from winnow.learner.sharding import GatheredWeights, shard
 from winnow.memory import footprint
 from winnow.models.backbone import reads_in_pieces
 from winnow.records import FloatArray, MicroBatch, PolicyOutput, TrainingSequence
@@ -44,6 +45,7 @@ class Policy:
         self._chunk_tokens = footprint.chunk_tokens(model) if chunk_tokens is None else chunk_tokens
         self._max_importance = max_importance
         self.sharded = False
+        self._computes_in: torch.dtype | None = None  # where a rank's shares are kept in more
         # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
         # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
         shares = gradient_checkpointing == "none" and reads_in_pieces(model) and self.dtype != torch.float64
@@ -68,9 +70,16 @@ class Policy:
         """What is trained, by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
-    def weights(self) -> dict[str, Tensor]:
+    def shard(self, masters: Mapping[str, Tensor]) -> None:
+        """Leave every rank its share of the parameters, or of the `masters` that they were rounded from."""
+        self._computes_in = next(iter(self.parameters.values())).dtype
+        shard(self.module, masters)
+        self.sharded = True
+
+    def weights(self) -> Mapping[str, Tensor]:
         """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
-        return {name: p.detach() for name, p in self.parameters.items()}
+        named = {name: p.detach() for name, p in self.parameters.items()}
+        return GatheredWeights(named, self._computes_in) if self.sharded else named
 
     def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
         """This rank's share of the sequences in pieces that fit in memory, made one at a time, where and in the
@@ -79,7 +88,7 @@ class Policy:
         return micro_batches(
             sequences,
             tokens=self._tokens_per_micro_batch,
-            packed=self.layout == "packed",
+            layout=self.layout,
             device=self.device,
             dtype=self.dtype,
             max_importance=self._max_importance,
@@ -95,11 +104,9 @@ class Policy:
         """
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
 
-        layout = mb.layout or self.layout
-
         def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None]:
             return token_logprobs(
-                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=layout),
+                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout),
                 head,
                 completions,
                 temperature=self._temperature,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learner.policy_module import PolicyModule
+from winnow.learner.sharding import is_sharded, shard, share_of
 from winnow.models.adapter import adapter_off, frozen_adapter, frozen_adapter_on, has_adapter, set_frozen_adapter
 
 FROZEN = "reference"  # the second adapter's name
@@ -23,6 +24,9 @@ class Reference(Protocol):
 
     def active(self) -> AbstractContextManager[PolicyModule]:
         """A context in which the module that it yields computes as the reference."""
+
+    def shard(self) -> None:
+        """Leave every rank its share, as the policy has done."""
 
     def reset(self) -> None:
         """Become the policy as it is now."""
@@ -48,6 +52,9 @@ class FrozenCopy:
     def active(self) -> Iterator[PolicyModule]:
         yield self._module
 
+    def shard(self) -> None:
+        shard(self._module)
+
     def reset(self) -> None:
         self._copy(dict(self._policy.named_parameters()))
 
@@ -61,7 +68,8 @@ class FrozenCopy:
     @torch.no_grad()
     def _copy(self, source: Mapping[str, Tensor]) -> None:
         for name, parameter in self._module.model.named_parameters():
-            parameter.copy_(source[name])
+            given = source[name]
+            parameter.copy_(given if is_sharded(given) else share_of(given, parameter))
         self._moved = True
 
 
@@ -78,6 +86,9 @@ class FrozenAdapter:
         model = self._policy.model
         with frozen_adapter_on(model, FROZEN) if has_adapter(model, FROZEN) else adapter_off(model):
             yield self._policy
+
+    def shard(self) -> None:
+        """It is part of the policy."""
 
     def reset(self) -> None:
         set_frozen_adapter(self._policy.model, FROZEN)

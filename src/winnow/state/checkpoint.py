@@ -89,6 +89,7 @@ def save(
     *,
     write_model: Callable[[Path], Mapping[str, str]],
     tensors: Mapping[str, Tensor],
+    read: Callable[[str], Tensor] | None = None,
     state: Mapping[str, Any],
     keep_last: int,
     logs: Mapping[str, Mark] = MappingProxyType({}),
@@ -97,7 +98,8 @@ def save(
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
     `write_model` fills a folder and returns the SHA-256 of files that it hashed as it wrote them (see models/save.py);
-    `tensors` may live anywhere, and stay as they are until this returns; `state` is strict JSON; `logs` say where the
+    `tensors` may live anywhere, and stay as they are until this returns; where this process has only shares of them,
+    `read` gives each one whole; `state` is strict JSON; `logs` say where the
     run's logs end, which are on the disk up to there. A whole checkpoint of this very step is left as it is, where the
     logs still hold what it relies on: it is what the run resumed from, or has just saved. The files of one that is
     `known`, from `newest` or from an earlier save of this process, are not hashed again to know that.
@@ -119,7 +121,7 @@ def save(
             _check_room(folder)
             draft = unused(home / f"{LEFTOVER}{final.name}")
             try:
-                _write(draft, step, write_model, tensors, state, logs)
+                _write(draft, step, write_model, tensors, read, state, logs)
                 notices += _publish(draft, final)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -170,6 +172,7 @@ def _write(
     step: int,
     write_model: Callable[[Path], Mapping[str, str]],
     tensors: Mapping[str, Tensor],
+    read: Callable[[str], Tensor] | None,
     state: Mapping[str, Any],
     logs: Mapping[str, Mark],
 ) -> None:
@@ -179,7 +182,7 @@ def _write(
         digests = dict(write_model(draft))
     except Exception as error:  # a full disk is reported as an exception of any type, depending on the model's library
         raise OSError(f"writing the model raised {type(error).__name__}: {error}") from error
-    digests[TENSORS] = write_tensors(draft / TENSORS, tensors)
+    digests[TENSORS] = write_tensors(draft / TENSORS, tensors, read)
     write_json(draft / STATE, {"step": step, "state": dict(state)}, indent=None)
     files = sorted(path for path in draft.rglob("*") if path.is_file())
     for path in files:

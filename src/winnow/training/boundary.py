@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from winnow import ranks
 from winnow.state import checkpoint
-from winnow.state.checkpoint_names import paths
+from winnow.state.checkpoint_names import path_of, paths
 from winnow.state.prompt_history import History
 from winnow.training.build import Run
 
@@ -91,23 +91,29 @@ def begin_save(run: Run, at: Boundary, done: Callable[[Callable[[], checkpoint.C
 def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
     """The save of a boundary, for any thread. All that training goes on to change, tensors apart, is read here."""
     run.saving.wait()
-    logs = run.logbook.sync(at.step) if ranks.is_writer() else {}  # before a checkpoint that presumes their rows
+    # Before a checkpoint that presumes their rows
+    logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
     clock = {"clock": at.clock} if at.clock else {}
     state = {"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
-    tensors, known, beside = run.learner.state(), run.saved, run.learner.beside()
+    tensors, shares, known, beside = run.learner.state(), run.learner.shares(), run.saved, run.learner.beside()
 
     def write() -> checkpoint.Checkpoint:
         with beside:
-            return checkpoint.save(
-                run.folder,
-                at.step,
-                write_model=lambda path: run.learner.write_model(path, run.files),
-                tensors=tensors,
-                state=state,
-                keep_last=run.config.checkpoint.keep_last + keep,
-                logs=logs,
-                known=known,
-            )
+            written = shares.written(checkpoint_of_all)
+        return written or checkpoint.Checkpoint(path_of(run.folder, at.step), at.step)
+
+    def checkpoint_of_all() -> checkpoint.Checkpoint:
+        return checkpoint.save(
+            run.folder,
+            at.step,
+            write_model=lambda path: run.learner.write_model(path, run.files, shares),
+            tensors=tensors,
+            read=shares.read,
+            state=state,
+            keep_last=run.config.checkpoint.keep_last + keep,
+            logs=logs,
+            known=known,
+        )
 
     return write
 

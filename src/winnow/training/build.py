@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from winnow import ranks
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, EngineContext, make_engine
-from winnow.learner.learner import Learner, make_learner
+from winnow.learner.learner import Learner, make_learner, shard_learner
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.load import Loaded, load
 from winnow.models.precision import keeps_masters
@@ -33,6 +33,7 @@ from winnow.tasks.stream import PromptStream
 from winnow.training.advice import before_training
 from winnow.training.clock import TrainingClock
 from winnow.training.device_plan import plan_devices
+from winnow.training.hand_over import hand_over
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import HeldOut, run_prompts, training_sampling
@@ -129,6 +130,8 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         context = engine_context(config, loaded, plan.adjusted)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
+        if context.sharded:
+            shard_learner(learner, config, loaded)
         run = Run(
             members=members,
             folder=folder,
@@ -159,7 +162,7 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
     run.clock.load_state_dict(state.get("clock", {}))
-    run.engine.load(run.learner.weights(), version=saved.step)
+    hand_over(run.learner, run.engine, version=saved.step)
 
 
 def load_model(
@@ -198,5 +201,6 @@ def engine_context(config: Config, loaded: Loaded, cache_bytes: int | None = Non
         stop_tokens=loaded.stop_tokens,
         max_rollouts_at_once=config.rollout.max_rollouts_at_once,
         cache_bytes=cache_bytes,
+        sharded=config.ranks.learner == "sharded" and ranks.count() > 1,
         context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
     )

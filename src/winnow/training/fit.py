@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from winnow import ranks
-from winnow.errors import ConfigError, RunFolderError
+from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import StepReport
@@ -301,7 +301,7 @@ def _failure_told(step: int, watch: Watch) -> Iterator[None]:
     """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
     try:
         yield
-    except RunFolderError as error:
+    except (RunFolderError, RankError) as error:
         watch(Notice(f"step {step}: {error}; training goes on"))
 
 

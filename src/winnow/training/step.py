@@ -15,6 +15,7 @@ from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 from winnow.training.build import Run
 from winnow.training.collect import collect
+from winnow.training.hand_over import hand_over
 from winnow.training.step_metrics import Clock, Tally, describe
 
 
@@ -62,7 +63,7 @@ def train_step(run: Run, step: int) -> StepReport:
 
     try:
         with clock("sync"):
-            run.engine.load(run.learner.weights(), version=step + 1)
+            hand_over(run.learner, run.engine, version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= run.clock.metrics("time/training_hours")

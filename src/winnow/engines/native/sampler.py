@@ -45,7 +45,9 @@ class Native:
         check_attention(context.model)
         self.version = 0
         self._policy = context.model
-        self._copy = None if dtype == "policy" else OwnWeights(context.model, getattr(torch, dtype))
+        in_dtype = None if dtype == "policy" else getattr(torch, dtype)
+        own = in_dtype is not None or context.sharded
+        self._copy = OwnWeights(context.model, in_dtype) if own else None
         self._model: PreTrainedModel = context.model if self._copy is None else self._copy.model
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._decoder: Decoder | None = None
