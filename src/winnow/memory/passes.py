@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from winnow.config import Config, trained_tokens
-from winnow.memory import footprint, sharding
+from winnow.memory import footprint, shares
 from winnow.memory.demand import Demand, step_rollouts
 from winnow.memory.plan import MemoryPart, Phase
 
@@ -33,7 +33,7 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
     yield MemoryPart("activations", saved, "update", device, remedies)
     logits = footprint.logits_bytes(model, _chunk(demand, tokens, rollouts), entropy=entropy)
     layer = footprint.layer_backward_bytes(model, tokens, checkpointing=how)
-    layer += sharding.unscattered_bytes(model, demand.ranks) if demand.sharded else 0
+    layer += shares.unscattered_bytes(model, demand.ranks) if demand.sharded else 0
     if logits >= layer:  # never both at once
         yield MemoryPart("output layer", logits, "update", device)
     else:
@@ -62,7 +62,7 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     tokens = micro_batch_tokens(demand, demand.measured)
     yield from _gathered(demand, "norms")
     if config.probe.gradient_norm == "embedding":
-        saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=True)
+        saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=not demand.sharded)
         saved += tokens * footprint.head(model).shape[1] * footprint.EXACT_BYTES
         saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how)
         yield MemoryPart("activations for norms", saved, "norms", device, _fewer_activations(config))
@@ -80,7 +80,7 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
 def _gathered(demand: Demand, phase: Phase) -> Iterator[MemoryPart]:
     """Of a sharded policy, what a pass needs of the other ranks' shares."""
     if demand.sharded:
-        yield MemoryPart("gathered weights", sharding.gathered_bytes(demand.model, demand.ranks), phase, demand.device)
+        yield MemoryPart("gathered weights", shares.gathered_bytes(demand.model, demand.ranks), phase, demand.device)
 
 
 def micro_batch_tokens(demand: Demand, rollouts: int) -> int:

@@ -63,7 +63,8 @@ def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -
     if not part.takes_rest or part.least is None or total is None:
         return part
     total //= demand.ranks_here if part.device == "cpu" else 1
-    others = MemoryPlan("", tuple(other for other in parts if other is not part)).need(part.device)
+    beside = tuple(other for other in parts if other is not part and other.phase != "load")  # it is made after that
+    others = MemoryPlan("", beside).need(part.device)
     left = max(int(SHARE * total) - others, (total - others) // 2)
     held = max(part.least, left)
     return part if held >= part.bytes else replace(part, bytes=held, wanted=part.bytes)

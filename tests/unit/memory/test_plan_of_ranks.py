@@ -15,7 +15,7 @@ from winnow.cli import app
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.learner.gradient_sums import BUCKET, _buckets
-from winnow.memory import sharding
+from winnow.memory import shares
 from winnow.memory.demand import step_rollouts
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.training.advice import advice
@@ -59,42 +59,42 @@ ROOT, LAYER = 2 * 3 * 4, 2 * 4 + 2
 
 def test_a_share_is_of_rows_and_trained_in_float32():
     model, numbers = Tiny(), ROOT + 2 * LAYER
-    assert sharding.share_bytes(model, 4) == 4 * numbers + 3 * 4
-    assert sharding.gradient_share_bytes(model, 4) == 4 * numbers
-    assert sharding.moment_share_bytes(model, 4) == 2 * 4 * numbers + 4 * 6
-    assert sharding.frozen_share_bytes(model, 4) == 2 * numbers
+    assert shares.share_bytes(model, 4) == 4 * numbers + 3 * 4
+    assert shares.gradient_share_bytes(model, 4) == 4 * numbers
+    assert shares.moment_share_bytes(model, 4) == 2 * 4 * numbers + 4 * 6
+    assert shares.frozen_share_bytes(model, 4) == 2 * numbers
     model.embedding.weight.requires_grad_(False)  # as it is, and never updated
-    assert sharding.share_bytes(model, 4) == 2 * 12 + 4 * (numbers - 12) + 3 * 4
-    assert sharding.gradient_share_bytes(model, 4) == 4 * (numbers - 12)
+    assert shares.share_bytes(model, 4) == 2 * 12 + 4 * (numbers - 12) + 3 * 4
+    assert shares.gradient_share_bytes(model, 4) == 4 * (numbers - 12)
 
 
 def test_gathered_is_what_no_layer_has_and_two_layers_in_the_precision_that_computes():
-    assert sharding.gathered_bytes(Tiny(), 4) == 2 * 4 * (ROOT + 2 * LAYER)
-    assert sharding.gathered_bytes(Tiny(dtype=torch.float32), 4) == 4 * 4 * (ROOT + 2 * LAYER)
-    assert sharding.gathered_root_bytes(Tiny(), 4) == 2 * 4 * ROOT
-    assert sharding.gathered_root_bytes(Tiny(tied=True), 4) == 2 * 4 * ROOT // 2
+    assert shares.gathered_bytes(Tiny(), 4) == 2 * 4 * (ROOT + 2 * LAYER)
+    assert shares.gathered_bytes(Tiny(dtype=torch.float32), 4) == 4 * 4 * (ROOT + 2 * LAYER)
+    assert shares.gathered_root_bytes(Tiny(), 4) == 2 * 4 * ROOT
+    assert shares.gathered_root_bytes(Tiny(tied=True), 4) == 2 * 4 * ROOT // 2
 
 
 def test_gradients_before_they_are_scattered():
     """As computed, as they are summed with rows rounded up, and the share; while the output layer's waits."""
     layer, root = 30 * 2 + 4 * LAYER * 4 + LAYER * 4, 80 * 2 + 4 * ROOT * 4 + ROOT * 4
-    assert sharding.unscattered_bytes(Tiny(), 4) == layer + 40 * 2
-    assert sharding.unscattered_root_bytes(Tiny(), 4) == root
+    assert shares.unscattered_bytes(Tiny(), 4) == layer + 40 * 2
+    assert shares.unscattered_root_bytes(Tiny(), 4) == root
 
 
 @pytest.mark.parametrize(("most", "numbers"), [(1000, 140), (70, 70), (69, 64), (40, 30), (29, 0)])
 def test_a_bucket_is_a_copy_of_several_gradients(most, numbers, monkeypatch):
     """40, 24, 6, 24, 6 and 40 numbers in their order; one that is alone is summed where it lies."""
-    monkeypatch.setattr(sharding, "BUCKET", most)
+    monkeypatch.setattr(shares, "BUCKET", most)
     monkeypatch.setattr("winnow.learner.gradient_sums.BUCKET", most)
     model = Tiny()
     buckets = _buckets([torch.zeros(p.shape) for p in model.parameters()])
-    assert sharding.bucket_bytes(model) == 4 * numbers
+    assert shares.bucket_bytes(model) == 4 * numbers
     assert numbers == max(sum(g.numel() for g in bucket) if len(bucket) > 1 else 0 for bucket in buckets)
 
 
 def test_a_bucket_is_as_large_as_the_learner_makes_it():
-    assert sharding.BUCKET == BUCKET
+    assert shares.BUCKET == BUCKET
 
 
 def test_a_replicated_rank_has_all_of_the_policy_and_a_bucket():
@@ -131,6 +131,9 @@ def test_in_16_bits_the_shares_are_the_masters_and_the_copy_is_not():
     assert "master weights" not in found
     assert found["share of the weights"] == pytest.approx(whole["master weights"] / 2, rel=1e-3)
     assert found["decoding copy"] == whole["weights"]
+    loaded = parts_of(planned(2, ranks=SHARDED, **keys), "load")
+    assert loaded["weights"] == loaded["decoding copy"] == whole["weights"]
+    assert loaded["master weights"] == whole["master weights"]
 
 
 def test_sharded_is_replicated_where_there_is_one_rank():
@@ -154,23 +157,54 @@ def test_no_rank_is_dealt_more_than_is_planned_for(ranks):
 
 
 ON_TWO = MemoryPlan(
-    "policy on cpu", (MemoryPart("weights", 3 * GIB, "always", "cpu", ("set B",)),), ranks=2, ranks_here=2
+    "policy on cpu",
+    (
+        MemoryPart("weights", 3 * GIB, "always", "cpu", ("set B",)),
+        MemoryPart("activations", GIB, "update", "cpu"),
+        MemoryPart("copy", GIB, "always", "cpu", writer=True),
+    ),
+    ranks=2,
+    ranks_here=2,
 )
 
 
 def test_the_ranks_of_a_machine_share_its_memory():
-    assert list(ON_TWO.lines(lambda device: 8 * GIB))[1] == (
-        "memory       cpu: 3.0 GiB at most on each of 2 ranks; 4.0 GiB are free for each"
-    )
-    ON_TWO.check(lambda device: 6 * GIB)
-    with pytest.raises(ConfigError, match=r"cpu needs 3.0 GiB for each of 2 ranks, and 2.5 GiB are free"):
-        ON_TWO.check(lambda device: 5 * GIB)
+    assert list(ON_TWO.lines(lambda device: 16 * GIB))[1:] == [
+        "memory       cpu: 9.0 GiB at most for 2 ranks (4.0 GiB each); 16.0 GiB are free",
+        "             at all times 3.0 GiB: weights 3.0 GiB",
+        "             in an update 1.0 GiB: activations 1.0 GiB",
+        "             on rank 0 also 1.0 GiB: copy 1.0 GiB",
+    ]
+    ON_TWO.check(lambda device: 9 * GIB)
+    with pytest.raises(ConfigError, match=r"cpu needs 9.0 GiB for 2 ranks \(4.0 GiB each\), and 8.0 GiB are free"):
+        ON_TWO.check(lambda device: 8 * GIB)
 
 
-def test_a_gpu_is_one_rank_s_own():
-    part = MemoryPart("weights", 3 * GIB, "always", "cuda:0")
-    plan = MemoryPlan("", (part,), ranks=2, ranks_here=2)
-    assert list(plan.lines(lambda device: 4 * GIB))[1].endswith("on each of 2 ranks; 4.0 GiB are free")
+def test_a_gpu_is_one_rank_s_own_and_the_writer_s_copy_on_the_cpu():
+    parts = (MemoryPart("weights", 3 * GIB, "always", "cuda:0"), MemoryPart("copy", GIB, "always", "cpu", writer=True))
+    plan = MemoryPlan("", parts, ranks=2, ranks_here=2)
+    assert [line for line in plan.lines(lambda device: 4 * GIB) if line.startswith("memory")] == [
+        "memory       cuda:0: 3.0 GiB at most on each of 2 ranks; 4.0 GiB are free",
+        "memory       cpu: 1.0 GiB at most for rank 0; 4.0 GiB are free",
+    ]
+    plan.check(lambda device: 3 * GIB)
+    with pytest.raises(ConfigError, match="cpu needs 1.0 GiB for rank 0, and 512 MiB are free. Most of it: copy"):
+        plan.check(lambda device: GIB // 2 if device == "cpu" else 3 * GIB)
+
+
+@pytest.mark.parametrize(("loading", "need"), [(3, 4), (5, 5)])
+def test_a_policy_that_is_loaded_whole_may_be_the_worst_moment(loading, need):
+    """Before it is divided there are no moments, keys or values."""
+    parts = [MemoryPart(name, size, name, "cpu") for name, size in (("load", loading), ("always", 3), ("update", 1))]
+    assert MemoryPlan("", tuple(parts)).need("cpu") == need
+
+
+def test_keys_and_values_do_not_give_way_to_what_is_there_before_them():
+    keys = {"device": "cuda", "memory": GIB, "rollout": {"max_new_tokens": 100_000, "max_rollouts_at_once": 512}}
+    found = planned(2, ranks=SHARDED, **keys)
+    loaded = sum(parts_of(found, "load").values())
+    assert found.need("cuda:0") == pytest.approx(0.8 * GIB, abs=2)
+    assert loaded > sum(parts_of(found, "always").values()) - parts_of(found, "always")["keys and values"]
 
 
 def test_keys_and_values_take_what_the_others_of_the_machine_leave():
@@ -257,7 +291,8 @@ def checked(tmp_path, *arguments):
 def test_check_plans_a_run_of_ranks_that_has_not_begun(tmp_path):
     shown = checked(tmp_path, "--ranks", "3", "--set=ranks.learner=sharded").stdout
     assert "sharded over 3 ranks" in shown
-    assert "at most on each of 3 ranks" in shown
+    assert " at most for 3 ranks (" in shown
+    assert "on rank 0 also 1.9 MiB: copy that checkpoints are written from 1.9 MiB" in shown
     assert "is dealt to 3 ranks as 11 and 10" in shown
     refused = checked(tmp_path, "--ranks", "3", "--set=ranks.learner=sharded", "--set=optimizer.moments=8bit")
     assert refused.exit_code == 2

@@ -24,7 +24,8 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
     other = None if options["dtype"] == "policy" else getattr(torch, options["dtype"])
     dtype = other or model.dtype
-    if demand.sharded:  # whole, and gathered anew after each update
+    if demand.sharded:  # whole, made before the policy is divided, and gathered anew after each update
+        yield MemoryPart("decoding copy", weight_bytes(model, other), "load", device, USE_VLLM)
         yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
     elif other is not None:
         yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)
