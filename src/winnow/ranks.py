@@ -37,10 +37,17 @@ class Spent:
 
     @contextmanager
     def on(self, what: str, size: int = 0) -> Iterator[None]:
-        """While this lasts, the ranks exchange `size` bytes of each."""
+        """While this lasts, the ranks exchange `size` bytes of each. Raises RankError where one of them is gone, or has
+        not come in time.
+        """
         begin = time.perf_counter()
         try:
             yield
+        except RuntimeError as error:  # of torch, whatever has happened to the connection
+            raise RankError(
+                f"rank {rank()} has lost another rank (exchanging {what}): it has ended, or did not come within "
+                f"ranks.timeout_seconds; its own message says why. torch said: {str(error).partition(chr(10))[0]}"
+            ) from error
         finally:
             self.seconds += time.perf_counter() - begin
             self.bytes[what] = self.bytes.get(what, 0) + size
