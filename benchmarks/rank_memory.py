@@ -61,6 +61,7 @@ def file(folder: Path, learner: str, rank: int) -> Path:
 
 def rank_of(learner: str, sizes: argparse.Namespace) -> None:
     """Steps as `fit` takes them, without evaluation and checkpoints, by one of the ranks."""
+    import pyarrow.parquet
     import torch
     import torch.distributed.fsdp
 
@@ -72,6 +73,7 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
     from winnow.training.resolve import resolve_members
     from winnow.training.step import train_step
 
+    assert pyarrow.parquet is not None  # imported here, as it is no part of the growth
     _import_what_computes()
     config = {**config_of("full", sizes.folder, sizes), "ranks": {"learner": learner}}
     members = resolve_members(validate(config), base=Path.cwd())
@@ -89,12 +91,13 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
         longest = max(len(p.tokens) for s in range(run.prompts.steps_per_epoch) for p in run.prompts.take(s))
         planned = plan_devices(members, torch.device("cpu"), longest_prompt=longest)
         own = ranks.rank()
+        need = planned.need("cpu") + (planned.writer_bytes("cpu") if own == 0 else 0)
         run.close()
     found: dict[str, Any] = {
-        "plan / grown": round(planned.need("cpu") / grown, 3),
+        "plan / grown": round(need / grown, 3),
         "parameters": sum(p.numel() for p in run.learner._policy.model.parameters()),
         "grown": grown,
-        "plan": planned.need("cpu"),
+        "plan": need,
         "parts": {f"{part.phase}: {part.name}": part.bytes for part in planned.parts},
         "resident before the model": before,
         "peak resident, MiB": peaks,

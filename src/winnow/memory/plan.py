@@ -77,8 +77,11 @@ class MemoryPlan:
 
     def need_here(self, device: str) -> int:
         """Of all ranks that share the device: those of this machine its CPU."""
-        own = sum(part.bytes for part in self.parts if part.writer and part.device == device)
-        return own + self.need(device) * (self.ranks_here if device == "cpu" else 1)
+        return self.writer_bytes(device) + self.need(device) * (self.ranks_here if device == "cpu" else 1)
+
+    def writer_bytes(self, device: str) -> int:
+        """What rank 0 has there beside its `need`."""
+        return sum(part.bytes for part in self.parts if part.writer and part.device == device)
 
     def lines(self, free_on: FreeBytes = free) -> Iterator[str]:
         """For a person: the jobs, then a block per device."""

@@ -18,6 +18,7 @@ from winnow.learner.gradient_sums import BUCKET, _buckets
 from winnow.memory import shares
 from winnow.memory.demand import step_rollouts
 from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.memory.planner import _adjusted
 from winnow.training.advice import advice
 from winnow.training.budget import budget
 from winnow.training.device_plan import plan_devices
@@ -188,7 +189,7 @@ def test_a_gpu_is_one_rank_s_own_and_the_writer_s_copy_on_the_cpu():
         "memory       cpu: 1.0 GiB at most for rank 0; 4.0 GiB are free",
     ]
     plan.check(lambda device: 3 * GIB)
-    with pytest.raises(ConfigError, match="cpu needs 1.0 GiB for rank 0, and 512 MiB are free. Most of it: copy"):
+    with pytest.raises(ConfigError, match=r"cpu needs 1.0 GiB for rank 0, and 512 MiB are free. Most of it: copy"):
         plan.check(lambda device: GIB // 2 if device == "cpu" else 3 * GIB)
 
 
@@ -199,12 +200,11 @@ def test_a_policy_that_is_loaded_whole_may_be_the_worst_moment(loading, need):
     assert MemoryPlan("", tuple(parts)).need("cpu") == need
 
 
-def test_keys_and_values_do_not_give_way_to_what_is_there_before_them():
-    keys = {"device": "cuda", "memory": GIB, "rollout": {"max_new_tokens": 100_000, "max_rollouts_at_once": 512}}
-    found = planned(2, ranks=SHARDED, **keys)
-    loaded = sum(parts_of(found, "load").values())
-    assert found.need("cuda:0") == pytest.approx(0.8 * GIB, abs=2)
-    assert loaded > sum(parts_of(found, "always").values()) - parts_of(found, "always")["keys and values"]
+def test_keys_and_values_do_not_give_way_to_what_is_gone_before_them():
+    """Of 100 bytes 80 may be filled: 70 beside weights of 10, whatever was there while they were loaded."""
+    cache = MemoryPart("keys and values", 1000, "always", "cuda:0", least=1, takes_rest=True)
+    parts = (MemoryPart("load", 90, "load", "cuda:0"), MemoryPart("weights", 10, "always", "cuda:0"), cache)
+    assert _adjusted(cache, parts, SimpleNamespace(device_bytes=100, ranks_here=2)).bytes == 70
 
 
 def test_keys_and_values_take_what_the_others_of_the_machine_leave():
