@@ -5,17 +5,21 @@
 The shape is one of Qwen2's with random weights and the tokenizer of half_billion.py, whose reward trains every rollout.
 Each learner runs by as many processes as --ranks. "grown" is the most memory that a rank had held (VmHWM) less what it
 held before the model was loaded (VmRSS), with memory that is freed given back at once; of the plan beside it nothing is
-left out.
+left out. "bytes" are those of the last step: what a rank gave by its own metrics, and, whole and with how many calls,
+what FSDP2 gathered and scattered.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import frame
 from half_billion import _import_what_computes, config_of, held, write_model
@@ -85,7 +89,8 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
         peaks = []
         for step in range(sizes.steps):
             plan(run, step)
-            metrics = train_step(run, step).metrics
+            with exchanged() as exchanges:
+                metrics = train_step(run, step).metrics
             peaks.append({k.split("/")[1]: round(v) for k, v in metrics.items() if k.endswith("cpu/peak_resident")})
         grown = held("VmHWM") - before
         longest = max(len(p.tokens) for s in range(run.prompts.steps_per_epoch) for p in run.prompts.take(s))
@@ -101,8 +106,34 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
         "parts": {f"{part.phase}: {part.name}": part.bytes for part in planned.parts},
         "resident before the model": before,
         "peak resident, MiB": peaks,
+        "bytes": {k.removeprefix("ranks/bytes_"): v for k, v in metrics.items() if k.startswith("ranks/bytes")},
+        "tokens": {k.rpartition("_")[2]: metrics[k] for k in ("budget/tokens_generated", "budget/tokens_trained")},
+        "fsdp": exchanges,
     }
     file(sizes.folder, learner, own).write_text(json.dumps(found))
+
+
+@contextlib.contextmanager
+def exchanged() -> Iterator[dict[str, dict[str, int]]]:
+    """What FSDP2 gathers and scatters while this lasts, in bytes of the whole."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
+
+    found = {name: {"calls": 0, "bytes": 0} for name in ("gathered", "scattered")}
+
+    def counting(name: str, which: str, call: Any) -> Any:
+        def counted(self: Any, output_tensor: Any, input_tensor: Any, *others: Any, **more: Any) -> Any:
+            found[name]["calls"] += 1
+            found[name]["bytes"] += {"gathered": output_tensor, "scattered": input_tensor}[name].nbytes
+            return call(self, output_tensor, input_tensor, *others, **more)
+
+        return mock.patch.object(getattr(collectives, which), "__call__", counted)
+
+    gather, scatter = collectives.DefaultAllGather, collectives.DefaultReduceScatter
+    with (
+        counting("gathered", "DefaultAllGather", gather.__call__),
+        counting("scattered", "DefaultReduceScatter", scatter.__call__),
+    ):
+        yield found
 
 
 if __name__ == "__main__":
