@@ -99,7 +99,9 @@ class MemoryPlan:
             left, need = free_on(device), self.need_here(device)
             if left is not None and need > left:
                 parts = self._largest(device)
-                found = dict.fromkeys(remedy for part in parts for remedy in part.remedies)
+                several = device == "cpu" and self.ranks_here > 1
+                fewer = [f"start fewer ranks on this machine, now {self.ranks_here}"] if several else []
+                found = dict.fromkeys([*fewer, *(remedy for part in parts for remedy in part.remedies)])
                 raise ConfigError(
                     f"the run does not fit: at its worst moment {device} needs {readable(need)}{self._each(device)}, "
                     f"and {readable(left)} are free. Most of it: {_listed(parts)}. What helps: "
