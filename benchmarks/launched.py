@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,8 +13,9 @@ from collections.abc import Mapping, Sequence
 def launch(ranks: int, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
     """Run `script` so often, with the variables that torch's launchers set and one thread each, until all have ended.
 
-    Where one fails, all are ended, and this process is.
+    Where one fails, all are ended, and this process is; where this one is told to end, they are.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else it would leave them behind
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -41,7 +41,7 @@ MEANS = ("bytes_rollouts", "bytes_gradients", "bytes_logprobs", "bytes_decisions
 
 
 def main() -> None:
-    made = frame.parser(__doc__, ranks=2, steps=8, rounds=3)
+    made = frame.parser(__doc__, ranks=2, steps=8, rounds=2)
     made.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of every run")
     made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # where a rank is to write
     options = frame.parse(made)
