@@ -14,6 +14,8 @@ import torch
 from winnow.config_file import validate
 from winnow.learner.optimizer import Optimizer
 from winnow.learner.sharding import whole
+from winnow.records import Group
+from winnow.training import collect
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
@@ -25,13 +27,39 @@ class Ran:
     model: Path | None
     steps: int
     gradients: list[dict[str, np.ndarray]]  # whole, of every update that had sequences
+    rollouts: list[tuple[str, int, list[int]]]  # prompt, index and tokens, those of probes and evaluations included
+    logprobs: list[np.ndarray]  # of each as it was sampled; the log has them in float32
 
 
-def ran(config: Mapping[str, Any], *, resume: bool = False, allow_change: tuple[str, ...] = ()) -> Ran:
+def ran(config: Mapping[str, Any], *, resume: bool = False) -> Ran:
     members = resolve_members(validate(config), Path.cwd())
-    with gradients_seen() as seen:
-        result = fit(members, resume=resume, allow_change=allow_change)
-    return Ran(result.model, result.steps, seen)
+    with gradients_seen() as gradients, groups_seen() as groups:
+        result = fit(members, resume=resume)
+    rollouts = [(group.prompt.id, rollout) for group in groups for rollout in group.rollouts]
+    return Ran(
+        model=result.model,
+        steps=result.steps,
+        gradients=gradients,
+        rollouts=[(prompt, rollout.index, rollout.tokens.tolist()) for prompt, rollout in rollouts],
+        logprobs=[rollout.logprobs for _, rollout in rollouts],
+    )
+
+
+@contextlib.contextmanager
+def groups_seen() -> Iterator[list[Group]]:
+    """All that this rank is given of what all have sampled."""
+    seen, gather = list[Group](), collect.gather_groups
+
+    def gather_and_note(*given: Any) -> list[Group]:
+        groups = gather(*given)
+        seen.extend(groups)
+        return groups
+
+    collect.gather_groups = gather_and_note
+    try:
+        yield seen
+    finally:
+        collect.gather_groups = gather
 
 
 @contextlib.contextmanager

@@ -122,7 +122,7 @@ def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, ma
     apart["state"] = relative(state(found), state(expected))
     say(max(saved_by[0], resumed_by[0]), f"{saved_by} to {resumed_by}", kind, apart)
     assert any(": reference/" in name for name in state(expected))
-    assert all(distance <= LIMIT for distance in (apart["logprobs"], apart["weights"], apart["state"])), apart
+    assert all(distance <= LIMIT for distance in (apart["weights"], apart["state"])), apart
     assert apart["metrics"] <= 1e-9
 
 

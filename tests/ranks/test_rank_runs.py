@@ -36,12 +36,13 @@ def compare(group: Group, learner: str, config: dict[str, Any], tmp_path: Path) 
     assert one.model is not None
     assert one.gradients, "nothing was learned"
     assert {(ran.model, ran.steps) for ran in each} == {(each[0].model, one.steps)}
-    gradients = [relative(a, b) for ran in each for a, b in zip(ran.gradients, one.gradients, strict=True)]
+    first = max(relative(ran.gradients[0], one.gradients[0]) for ran in each)  # later ones are of weights that differ
+    later = max(relative(a, b) for ran in each for a, b in zip(ran.gradients, one.gradients, strict=True))
+    assert all(ran.rollouts == one.rollouts for ran in each)
+    gaps = [np.abs(a - b).max() for ran in each for a, b in zip(ran.logprobs, one.logprobs, strict=True)]
     assert each[0].model is not None
     found = runs.distances(Found.of(tmp_path / "many", each[0].model), Found.of(tmp_path / "one", one.model))
-    # Of the first update: later ones are of weights that are apart already
-    return {"gradients": max(relative(ran.gradients[0], one.gradients[0]) for ran in each),
-            "later gradients": max(gradients), **found}  # fmt: skip
+    return {"gradients": first, "later gradients": later, "logprobs": float(max(gaps)), **found}
 
 
 def check(found: dict[str, float]) -> None:
