@@ -76,7 +76,8 @@ def run(options: argparse.Namespace, config: Path, way: str, folder: Path) -> No
     own = [f"steps={options.steps}", f"output={json.dumps(str(folder))}", "threads=1", 'device="cpu"', *NO_MORE]
     members = resolve_members(load(config, [*own, *options.set]), base=config.parent)
     with dealing(*WAYS[way]):
-        fit(members)
+        if fit(members).interrupted:
+            sys.exit("interrupted")
 
 
 @contextlib.contextmanager
