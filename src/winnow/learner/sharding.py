@@ -47,6 +47,12 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
             part.set_force_sum_reduction_for_comms(True)
 
 
+def reshard(module: PolicyModule) -> None:
+    """Free what a pass has gathered and no backward follows that would: the parameters around the layers."""
+    if isinstance(module, FSDPModule):
+        module.reshard()
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this rank has only a share of it."""
     return isinstance(tensor, DTensor)
