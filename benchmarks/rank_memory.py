@@ -41,6 +41,7 @@ LEARNERS = ("replicated", "sharded")
 def main() -> None:
     made = frame.parser(__doc__, ranks=2, steps=2, prompts=4, rollouts=4, tokens=64, threads=1, micro_batch_tokens=512)
     made.add_argument("--checkpointing", choices=("none", "selective", "full"), default="selective")
+    made.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what computes")
     made.add_argument("--data", required=True, help="folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
     made.add_argument("--learner", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of the model, and where a rank is to write
@@ -80,6 +81,7 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
     assert pyarrow.parquet is not None  # imported here, as it is no part of the growth
     _import_what_computes()
     config = {**config_of("full", sizes.folder, sizes), "ranks": {"learner": learner}}
+    config["model"]["dtype"] = sizes.dtype
     members = resolve_members(validate(config), base=Path.cwd())
     with ranks.joined(timeout_seconds=300):
         output = sizes.folder / f"run_{learner}"

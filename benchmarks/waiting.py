@@ -9,7 +9,8 @@ as winnow does, or as many to each rank. Equal counts are dealt one by one eithe
 
 A step's share is `ranks/waiting_share`: seconds at exchanges over seconds of the step, both means over the ranks. What
 is reported is the sum of the former over the sum of the latter, of all steps but the first ones of a run, and the
-median over the rounds.
+median over the rounds. "The most of a rank over the mean" is no time, and the same on a busy machine: by how much the
+planned rollouts of the rank that samples most, and the tokens of the one that trains most, exceed an even share.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ WAYS = {  # (prompts by planned rollouts, sequences by tokens)
     "sequences by number": (True, False),
     "neither": (False, False),
 }
+EXCESS = "excess.json"  # every rank deals alike and writes the same
+FEW = 8  # prompts; fewer are those of an evaluation
 WARM_UP = 2  # first steps of a run, which allocate and are left out
 NO_MORE = ["evaluate.problems=2", "evaluate.rollouts_per_prompt=1", "evaluate.greedy=false", "checkpoint.every=0"]
 MEANS = ("bytes_rollouts", "bytes_gradients", "bytes_logprobs", "bytes_decisions", "bytes_metrics", "bytes_norms")
@@ -75,27 +78,39 @@ def run(options: argparse.Namespace, config: Path, way: str, folder: Path) -> No
 
     own = [f"steps={options.steps}", f"output={json.dumps(str(folder))}", "threads=1", 'device="cpu"', *NO_MORE]
     members = resolve_members(load(config, [*own, *options.set]), base=config.parent)
-    with dealing(*WAYS[way]):
-        fit(members)
+    with dealing(*WAYS[way]) as excess:
+        if fit(members).interrupted:
+            sys.exit("interrupted")
+    (folder / EXCESS).write_text(json.dumps({what: sum(of) / len(of) for what, of in excess.items()}))
 
 
 @contextlib.contextmanager
-def dealing(by_rollouts: bool, by_tokens: bool) -> Iterator[None]:
-    """While this lasts, prompts and sequences are dealt in these ways."""
-    from winnow.algos.dealing import in_runs
+def dealing(by_rollouts: bool, by_tokens: bool) -> Iterator[dict[str, list[float]]]:
+    """While this lasts, prompts and sequences are dealt in these ways; how much more than the mean the rank gets that
+    gets most, of planned rollouts in sampling and of tokens in an update, is gathered for each of a step's dealings.
+    """
+    from winnow.algos.dealing import deal, in_runs
 
-    def one_by_one(loads: Sequence[float], parts: int) -> list[list[int]]:
-        return [list(range(part, len(loads), parts)) for part in range(parts)]
+    excess: dict[str, list[float]] = {"rollouts": [], "tokens": []}
 
-    def by_number(loads: Sequence[float], parts: int) -> list[list[int]]:
-        return in_runs([1.0] * len(loads), parts)
+    def told(what: str, loads: Sequence[float], dealt: list[list[int]]) -> list[list[int]]:
+        of_ranks = [sum(loads[place] for place in part) for part in dealt]
+        if len(loads) >= FEW:
+            excess[what].append(max(of_ranks) / (sum(of_ranks) / len(of_ranks)) - 1)
+        return dealt
 
-    with contextlib.ExitStack() as patched:
-        if not by_rollouts:
-            patched.enter_context(mock.patch("winnow.training.collect.deal", one_by_one))
-        if not by_tokens:
-            patched.enter_context(mock.patch("winnow.learner.rank_shares.in_runs", by_number))
-        yield
+    def prompts(loads: Sequence[float], parts: int) -> list[list[int]]:
+        one_by_one = [list(range(part, len(loads), parts)) for part in range(parts)]
+        return told("rollouts", loads, deal(loads, parts) if by_rollouts else one_by_one)
+
+    def sequences(loads: Sequence[float], parts: int) -> list[list[int]]:
+        return told("tokens", loads, in_runs(loads if by_tokens else [1.0] * len(loads), parts))
+
+    with (
+        mock.patch("winnow.training.collect.deal", prompts),
+        mock.patch("winnow.learner.rank_shares.in_runs", sequences),
+    ):
+        yield excess
 
 
 def run_folder(folder: Path, counts: str, way: str, number: int) -> Path:
@@ -104,6 +119,7 @@ def run_folder(folder: Path, counts: str, way: str, number: int) -> Path:
 
 def found(options: argparse.Namespace, folder: Path, counts: str, way: str) -> dict[str, Any]:
     """Of all rounds of a way."""
+    excess = json.loads((run_folder(folder, counts, way, 0) / EXCESS).read_text())
     rounds = [logged(run_folder(folder, counts, way, number)) for number in range(options.rounds)]
     shares = [sum_of(rows, "ranks/seconds_waiting") / sum_of(rows, "seconds/step") for rows in rounds]
     steps = [row for rows in rounds for row in rows]
@@ -112,6 +128,7 @@ def found(options: argparse.Namespace, folder: Path, counts: str, way: str) -> d
         "waiting share": frame.median(shares, 4),
         "waiting share of each round": [round(share, 4) for share in shares],
         "waiting share of each step": [round(row["ranks/waiting_share"], 3) for row in rounds[0]],
+        "the most of a rank over the mean, less 1": {what: round(more, 4) for what, more in excess.items()},
         "seconds of a step": frame.median([row["seconds/step"] for row in steps], 3),
         "steps of which each rank is the slowest": [
             sum(row["ranks/slowest"] == rank for row in steps) for rank in range(options.ranks)

@@ -18,7 +18,7 @@ def pass_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     """`needs` are the extra log-probs that loss and terms read, and "entropy"."""
     yield from _update(demand, entropy="entropy" in needs)
     if needs & {"old_logprobs", "ref_logprobs"}:
-        yield from _logprobs(demand)
+        yield from _logprobs(demand, copied="ref_logprobs" in needs and demand.config.model.lora is None)
     if demand.measured:
         yield from _norms(demand)
 
@@ -40,12 +40,17 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
         yield MemoryPart("a layer's backward", layer, "update", device, remedies[:1])
 
 
-def _logprobs(demand: Demand) -> Iterator[MemoryPart]:
-    """Rollouts of a prompt are read on top of its keys and values, which are then held for every one."""
+def _logprobs(demand: Demand, *, copied: bool) -> Iterator[MemoryPart]:
+    """Rollouts of a prompt are read on top of its keys and values, which are then held for every one. Where the
+    reference is a copy (`copied`), its passes follow those of the policy, whose embedding and head stay gathered.
+    """
     model, device = demand.model, demand.device
     rollouts = step_rollouts(demand.config, demand.ranks)
     tokens = micro_batch_tokens(demand, rollouts)
     yield from _gathered(demand, "logprobs")
+    if demand.sharded and copied:
+        root = shares.gathered_root_bytes(model, demand.ranks)
+        yield MemoryPart("gathered weights of the reference", root, "logprobs", device)
     read = footprint.forward_bytes(model, tokens) + footprint.key_value_bytes(model, tokens)
     yield MemoryPart("forward pass", read, "logprobs", device, _fewer_tokens(demand.config))
     chunk = _chunk(demand, tokens, rollouts)

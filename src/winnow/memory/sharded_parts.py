@@ -43,11 +43,8 @@ def _held(demand: Demand, needs: frozenset[str], copied: bool) -> Iterator[Memor
     yield MemoryPart("share of the optimizer", shares.moment_share_bytes(model, ranks), "always", device, smaller)
     if copied:
         yield MemoryPart("share of the reference", shares.frozen_share_bytes(model, ranks), "always", device, smaller)
-        gathered = shares.gathered_root_bytes(model, ranks)  # which no backward frees again
-        yield MemoryPart("gathered weights of the reference", gathered, "always", device)
-    elif "ref_logprobs" in needs:
-        adapter = shares.gradient_share_bytes(model, ranks)
-        yield MemoryPart("share of the reference", adapter, "always", device, smaller)
+    elif "ref_logprobs" in needs:  # every rank has all of an adapter that is frozen
+        yield MemoryPart("reference", footprint.gradient_bytes(model), "always", device)
 
 
 def _summing(demand: Demand) -> Iterator[MemoryPart]:

@@ -122,6 +122,7 @@ def test_a_sharded_rank_has_a_share_and_a_copy_to_decode_on():
     assert parts_of(found, "update")["share of the gradients"] == 4 * 509_568 // 2
     gathered = {phase: parts_of(found, phase)["gathered weights"] for phase in ("update", "logprobs", "sums")}
     assert gathered["update"] == gathered["logprobs"] > gathered["sums"] == 4 * (512 * 128 + 128)
+    assert parts_of(found, "logprobs")["gathered weights of the reference"] == gathered["sums"]
     assert found.checkpoint == whole.checkpoint
     assert "sharded over 2 ranks; native samples on cpu with a copy of the weights" in found.jobs
 
