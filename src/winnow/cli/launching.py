@@ -21,13 +21,21 @@ def train(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
     ranks: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that compute the run together.")] = 1,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help='A Ray cluster that runs the ranks; "local" makes one here.')
+    ] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="On Ray: how often a run goes on after a rank has failed.")] = 3,
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
     from winnow.commands.launch.training import TrainingRequest, train_here
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
     asked = TrainingRequest(config, (*(sets or ()), *own), resume, tuple(allow_change or ()))
-    if ranks > 1:
+    if ray is not None:
+        from winnow.commands.launch.on_ray import launch_on_ray
+
+        code = launch_on_ray(asked, ray, ranks, restarts=restarts)
+    elif ranks > 1:
         from winnow.commands.launch.elastic import launch
 
         code = launch(asked, ranks)
