@@ -9,14 +9,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from winnow.errors import EngineError, VerifierError, WinnowError, told
+from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
+from winnow.errors import WinnowError, told
 from winnow.version import __version__
 
-BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
-
-
-class RunFailed(WinnowError):
-    """A run that had begun to step could not go on."""
+__all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "app", "main"]
 
 
 class Door(TyperGroup):
@@ -31,8 +28,7 @@ class Door(TyperGroup):
             from winnow.report.text import safe
 
             typer.echo(safe(told(error)), err=True)
-            failed = isinstance(error, (RunFailed, EngineError, VerifierError))
-            raise typer.Exit(FAILED if failed else BAD_INPUT) from None
+            raise typer.Exit(code_of(error)) from None
 
 
 app = typer.Typer(

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import SAVED, ConfigFile, RunFailed, Sets, app
-from winnow.errors import WinnowError, told
+from winnow.cli.door import ConfigFile, Sets, app
 
 
 @app.command()
@@ -21,22 +20,26 @@ def train(
         list[str] | None, typer.Option(metavar="KEY", help="A key that a resume changes knowingly; may be repeated.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="The run folder, instead of the configuration's.")] = None,
+    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="Processes that compute the run together.")] = 1,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help='A Ray cluster that runs the ranks; "local" makes one here.')
+    ] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="On Ray: how often a run goes on after a rank has failed.")] = 3,
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
-    from winnow.config_file import load
-    from winnow.report.progress import progress
-    from winnow.training.fit import fit
-    from winnow.training.resolve import resolve_members
+    from winnow.commands.launch.training import TrainingRequest, train_here
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
-    members = resolve_members(load(config, [*(sets or ()), *own]), base=config.parent)
-    with progress() as display:
-        try:
-            result = fit(members, resume=resume, allow_change=allow_change or (), watch=display)
-        except WinnowError as error:
-            raise (RunFailed(told(error)) if display.standing.begun else error) from error
-    if result.interrupted:
-        saved = " and saved" if result.model else ""
-        typer.echo(f"interrupted after {result.steps} steps{saved}; go on with --resume", err=True)
-        raise typer.Exit(SAVED)
-    typer.echo(f"model: {result.model}")
+    asked = TrainingRequest(config, (*(sets or ()), *own), resume, tuple(allow_change or ()))
+    if ray is not None:
+        from winnow.commands.launch.on_ray import launch_on_ray
+
+        code = launch_on_ray(asked, ray, ranks, restarts=restarts)
+    elif ranks > 1:
+        from winnow.commands.launch.elastic import launch
+
+        code = launch(asked, ranks)
+    else:
+        code = train_here(asked)
+    if code:
+        raise typer.Exit(code)

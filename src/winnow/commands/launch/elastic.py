@@ -1,0 +1,189 @@
+"""`winnow train --ranks N`: torch's elastic launcher starts N processes of this machine, each a rank of the run.
+
+The launcher runs in a thread of its own, in which signals are blocked. A signal to this process is passed on to the
+ranks once: torch's launcher, which would kill them 30 seconds later, does not see it. A rank has a session of its own,
+so that Ctrl-C in a terminal reaches this process alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from winnow import ranks as this_process
+from winnow.commands.exit_codes import FAILED, INTERRUPTED, SAVED
+from winnow.commands.launch.first_cause import Cause, first_cause
+from winnow.commands.launch.rank_end import RankEnd
+from winnow.commands.launch.training import TrainingRequest, train_here
+from winnow.errors import ConfigError
+from winnow.report.text import safe
+from winnow.training.signals import SIGNALS
+
+POLL_SECONDS = 0.1
+
+
+def launch(asked: TrainingRequest, ranks: int) -> int:
+    """Train with so many ranks on this machine, and return the exit code of the run.
+
+    Raises ConfigError for a mistake in the configuration, before a rank is started.
+    """
+    if this_process.asked_for() > 1:
+        raise ConfigError("this process is a rank already, as WORLD_SIZE says, and cannot start ranks of its own")
+    config = asked.members().config
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # of the ranks: gloo says in lines of C++ what an error says
+    with TemporaryDirectory(prefix="winnow-ranks-") as notes, _passed_on(ranks) as signals:
+        agent = _Agent(asked, ranks, Path(notes))
+        agent.start()
+        while agent.is_alive():
+            agent.join(POLL_SECONDS)
+            signals.pass_on()
+        if agent.error is not None:
+            raise agent.error
+        if agent.failed is None:
+            return max(agent.codes.values())
+        cause = first_cause(
+            agent.failed,
+            [note for path in sorted(Path(notes).rglob("error.json")) if (note := RankEnd.read(path))],
+            ranks=ranks,
+            timeout_seconds=config.ranks.timeout_seconds,
+            asked=signals.passed,
+        )
+    _tell(cause)
+    return cause.code
+
+
+def run_rank(asked: TrainingRequest) -> int:
+    """What a rank does, in its own process. An end with an error is told by the exit code and a note."""
+    os.setsid()
+    if sys.platform.startswith("linux"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: whatever its name resolves to
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _end_with_parent()
+    try:
+        code = train_here(asked, launched=True)
+    except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher takes both for a rank that is well
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+    if code not in (0, SAVED):
+        sys.exit(code)
+    return code
+
+
+class _Agent(threading.Thread):
+    """Torch's launcher of local processes, and what it came to."""
+
+    def __init__(self, asked: TrainingRequest, ranks: int, notes: Path) -> None:
+        super().__init__(name="ranks")
+        self.codes: Mapping[int, int] = {}
+        self.failed: tuple[int, int] | None = None  # the first rank seen to fail, and its exit code
+        self.error: BaseException | None = None  # of the launcher itself
+        self._asked, self._ranks, self._notes = asked, ranks, notes
+
+    def run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # here, and in the ranks until they are ready for them
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import elastic_launch
+
+        try:
+            with _quiet():
+                self.codes = elastic_launch(_launch_config(self._ranks, self._notes), run_rank)(self._asked)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            self.failed = rank, failure.exitcode
+        except BaseException as error:
+            self.error = error
+
+
+def _launch_config(ranks: int, notes: Path) -> Any:
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=POLL_SECONDS,
+        start_method="spawn",
+        logs_specs=DefaultLogsSpecs(log_dir=str(notes)),
+    )
+
+
+@dataclass
+class _Signals:
+    """Those that came, and those that the ranks have."""
+
+    ranks: int
+    came: deque[int] = field(default_factory=deque)
+    passed: set[int] = field(default_factory=set)
+    _started: bool = False
+
+    def pass_on(self) -> None:
+        """One signal to every rank, once all are started."""
+        processes = multiprocessing.active_children()
+        self._started = self._started or len(processes) >= self.ranks
+        if self.came and self._started:
+            number = self.came.popleft()
+            self.passed.add(number)
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid or 0, number)
+
+
+@contextmanager
+def _passed_on(ranks: int) -> Iterator[_Signals]:
+    """While this lasts, SIGTERM, SIGINT and SIGHUP are for the ranks. What is ignored (nohup) stays ignored."""
+    signals = _Signals(ranks)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    caught = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    for number in caught:
+        signal.signal(number, lambda got, frame: signals.came.append(got))
+    try:
+        yield signals
+    finally:
+        for number in caught:
+            signal.signal(number, before[number])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's launcher logs each failure with a traceback; what matters of it is told once, in words."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _end_with_parent() -> None:
+    """Ask this rank to save and end when its parent is gone. On Linux torch has asked the kernel for that already."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not sys.platform.startswith("linux"):
+        threading.Thread(target=_interrupt_after, args=(parent,), daemon=True).start()
+
+
+def _interrupt_after(parent: Any) -> None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _tell(cause: Cause) -> None:
+    for text in (cause.trace, cause.text):
+        if text:
+            print(safe(text.rstrip()), file=sys.stderr, flush=True)

@@ -1,0 +1,159 @@
+"""`winnow train --ray ADDRESS --ranks N`: Ray Train starts the ranks on a cluster, and again after a failure.
+
+The run folder is what a restart goes on from, so it is on storage that every node sees at the same path; Ray keeps no
+checkpoint of its own. Beside it, in `OUTPUT.ray`, lie Ray's own files and what ranks say of their ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from winnow.commands.exit_codes import FAILED
+from winnow.commands.launch.first_cause import first_cause
+from winnow.commands.launch.rank_end import NOTE, RankEnd
+from winnow.commands.launch.training import TrainingRequest, train_here
+from winnow.config import Config, dump
+from winnow.config_file import load, placed, validate
+from winnow.errors import ConfigError, RankError, RunFolderError
+from winnow.report.text import safe
+from winnow.state.disk import replace_file
+from winnow.state.run_folder import begun
+from winnow.training.members import Members
+from winnow.training.resolve import resolve_members
+from winnow.version import __version__
+
+ANSWER_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class ClusterRequest(TrainingRequest):
+    """A request that any node can carry out: the configuration itself, with absolute paths."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    cwd: str = "."  # where the user stands, and other paths start
+    version: str = __version__
+
+    def members(self) -> Members:
+        return resolve_members(validate(self.data), base=self.config.parent)
+
+
+def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts: int) -> int:
+    """Train with so many ranks on a Ray cluster, and return the exit code of the run.
+
+    "local" makes a cluster on this machine. A run whose rank dies goes on from its newest checkpoint, `restarts` times.
+    Raises ConfigError for a mistake in the configuration, and where the cluster cannot be reached; RunFolderError for a
+    folder that holds a run already.
+    """
+    config = placed(dump(load(asked.config, asked.sets)), asked.config.parent.absolute())
+    output = Path(os.path.abspath(os.path.expanduser(config["output"])))
+    if not asked.resume and begun(output):
+        raise RunFolderError(f"{output} already holds a run; resume it, or choose another folder with the key output")
+    data = {**config, "output": str(output)}
+    here = asdict(replace(asked, config=asked.config.absolute()))
+    request = ClusterRequest(**here, data=data, cwd=os.getcwd())
+    beside = Path(f"{output}.ray")
+    settings = request.members().config
+    ray = _connected(address)
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        error = _fit(ray, request, settings, beside, ranks, restarts)
+    finally:
+        ray.shutdown()
+    code = _code(beside, error, ranks, settings)
+    if code == 0:
+        shutil.rmtree(beside, ignore_errors=True)
+    return code
+
+
+def _connected(address: str) -> Any:
+    try:
+        import ray
+        import ray.train.torch
+    except ImportError as error:
+        raise ConfigError(f"ray: {error}; install winnow-rl[ray]") from error
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        if host and port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+        ray.init(address=address, include_dashboard=False if address == "local" else None)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"ray = {address!r}: the cluster cannot be reached: {error}") from error
+    return ray
+
+
+def _fit(
+    ray: Any, request: ClusterRequest, config: Config, beside: Path, ranks: int, restarts: int
+) -> BaseException | None:
+    """Run every rank to its end; what Ray says where one failed more often than `restarts`."""
+    train = ray.train
+    free = ray.cluster_resources().get("GPU", 0)
+    use_gpu = config.device == "cuda" or (config.device == "auto" and free >= ranks)
+    timeout = max(1, int(config.ranks.timeout_seconds))
+    trainer = train.torch.TorchTrainer(
+        train_on_worker,
+        train_loop_config={"request": request, "beside": str(beside)},
+        torch_config=train.torch.TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=timeout),
+        scaling_config=train.ScalingConfig(num_workers=ranks, use_gpu=use_gpu),
+        run_config=train.RunConfig(
+            name="ray", storage_path=str(beside), failure_config=train.FailureConfig(max_failures=restarts)
+        ),
+    )
+    try:
+        trainer.fit()
+    except train.TrainingFailedError as error:
+        failed: BaseException = error
+        return failed
+    return None
+
+
+def train_on_worker(work: dict[str, Any]) -> None:
+    """What a worker of Ray Train does: the rank of the run that Ray has made it, from the run folder on."""
+    request, beside = work["request"], Path(work["beside"])
+    if request.version != __version__:
+        raise RankError(
+            f"winnow is {__version__} on {socket.gethostname()}, and {request.version} where it was started"
+        )
+    if not (beside.is_dir() and os.path.isdir(request.cwd)):
+        missing = request.cwd if beside.is_dir() else str(beside)
+        raise RankError(f"there is no folder {missing} on {socket.gethostname()}; start the run on shared storage")
+    os.chdir(request.cwd)
+    rank = int(os.environ.get("RANK", "0"))
+    os.environ[NOTE] = str(beside / f"rank-{rank}.json")
+    resume = request.resume or begun(Path(request.data["output"]))  # begun: Ray starts the ranks again
+    code = train_here(replace(request, resume=resume), launched=True)
+    end = RankEnd.read(Path(os.environ[NOTE])) if code == FAILED else None
+    if end is not None and (end.begun or end.trace):
+        raise RankError(end.text)  # so that Ray starts the ranks again
+    if rank == 0:
+        replace_file(beside / "code.json", json.dumps(code).encode())
+
+
+def _code(beside: Path, error: BaseException | None, ranks: int, config: Config) -> int:
+    """The exit code of a run that has ended; the first cause of a failure is told."""
+    ended = beside / "code.json"
+    if error is None and ended.exists() and (code := int(json.loads(ended.read_text()))) in (0, 75):
+        return code
+    failures: Mapping[int, BaseException] = getattr(error, "worker_failures", {}) if error else {}
+    notes = [note for path in sorted(beside.glob("rank-*.json")) if (note := RankEnd.read(path))]
+    died = {rank: failure for rank, failure in failures.items() if not any(n.rank == rank for n in notes)}
+    if died:
+        rank, failure = sorted(died.items())[0]
+        text = f"rank {rank} of {ranks} ended: {str(failure).strip().splitlines()[-1]}; resume the run to go on"
+        print(safe(text), file=sys.stderr, flush=True)
+        return FAILED
+    if not notes:
+        print(safe(f"the run on Ray failed: {str(error).strip().splitlines()[-1]}"), file=sys.stderr, flush=True)
+        return FAILED
+    seen = (notes[0].rank, notes[0].code)
+    cause = first_cause(seen, notes, ranks=ranks, timeout_seconds=config.ranks.timeout_seconds)
+    print(safe(f"{cause.trace}{cause.text}"), file=sys.stderr, flush=True)
+    return cause.code

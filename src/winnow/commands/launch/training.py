@@ -1,0 +1,103 @@
+"""What `winnow train` does in the process that trains, be it alone or one of several ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from winnow import ranks
+from winnow.commands.exit_codes import SAVED, RunFailed
+from winnow.commands.launch.rank_end import RankEnd, hold_back
+from winnow.config_file import load
+from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, told
+from winnow.report.progress import progress
+from winnow.report.text import safe
+from winnow.training.fit import Result, Watch, fit
+from winnow.training.members import Members
+from winnow.training.resolve import resolve_members
+
+SHOWN_BY_ALL = (ConfigError, DataError, RunFolderError)  # that ranks raise alike, before the first step
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """What a user asks of `winnow train`; every rank gets the same."""
+
+    config: Path
+    sets: tuple[str, ...] = ()
+    resume: bool = False
+    allow_change: tuple[str, ...] = ()
+
+    def members(self) -> Members:
+        """What the configuration names. Raises ConfigError."""
+        return resolve_members(load(self.config, self.sets), base=self.config.parent)
+
+
+def this_rank() -> int:
+    """The number of this process among those that its launcher started, known before they have met."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def train_here(asked: TrainingRequest, *, launched: bool = False) -> int:
+    """Train in this process, and return the exit code: 0, or that of an interrupted run.
+
+    One of several ranks leaves a note of an error for its launcher, and returns the code of one that another process
+    tells: the writer, or where winnow `launched` the ranks itself, their parent. Raises WinnowError subclasses.
+    """
+    if ranks.asked_for() == 1:
+        return _train(asked)
+    try:
+        return _train(asked)
+    except Exception as error:
+        end = RankEnd.of(error, this_rank())
+        end.leave()
+        if end.suffered:
+            hold_back()
+        if launched:
+            return end.code
+        if this_rank() == 0:
+            raise
+        if not (end.suffered or (isinstance(error, SHOWN_BY_ALL) and not end.begun)):
+            print(safe(f"rank {end.rank}: {end.trace or end.text}"), file=sys.stderr, flush=True)
+        return end.code
+
+
+def _train(asked: TrainingRequest) -> int:
+    members = asked.members()
+    # All ranks end together: a launcher ends the others as soon as one has ended with a code that is not 0.
+    with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
+        with _shown() as (watch, begun):
+            try:
+                result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=watch)
+            except WinnowError as error:
+                raise (RunFailed(told(error)) if begun() else error) from error
+        code = _told(result)
+        ranks.each(None)
+    return code
+
+
+@contextmanager
+def _shown() -> Iterator[tuple[Watch, Callable[[], bool]]]:
+    """The writer's display, and whether a first step is known to have begun; another rank shows nothing."""
+    if this_rank() != 0:
+        yield (lambda event: None), (lambda: False)
+        return
+    with progress() as display:
+        yield display, lambda: display.standing.begun
+
+
+def _told(result: Result) -> int:
+    code = SAVED if result.interrupted else 0
+    if this_rank() != 0:
+        return code
+    if result.interrupted:
+        saved = " and saved" if result.model else ""
+        text = f"interrupted after {result.steps} steps{saved}; resume the run to go on"
+        print(text, file=sys.stderr, flush=True)
+    else:
+        print(f"model: {safe(str(result.model))}", flush=True)
+    return code

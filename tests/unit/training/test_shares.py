@@ -1,0 +1,25 @@
+"""A machine's threads and verify workers, dealt to its ranks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from winnow import ranks
+from winnow.training.shares import threads_of_rank, workers_of_rank
+
+
+@pytest.mark.parametrize(("local", "cores", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (4, 1, 1)])
+def test_a_rank_takes_its_share_of_the_cores_and_at_least_one(monkeypatch, local, cores, threads):
+    monkeypatch.setattr(ranks, "local_count", lambda: local)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+
+    assert threads_of_rank(0) == threads
+    assert threads_of_rank(3) == 3
+
+
+@pytest.mark.parametrize(("local", "wanted", "workers"), [(1, 4, 4), (2, 4, 2), (2, 5, 2), (4, 3, 1), (4, 0, 0)])
+def test_verify_workers_are_of_a_machine_and_none_stays_none(monkeypatch, local, wanted, workers):
+    monkeypatch.setattr(ranks, "local_count", lambda: local)
+
+    assert workers_of_rank(wanted) == workers

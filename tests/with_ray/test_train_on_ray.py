@@ -1,0 +1,100 @@
+"""`winnow train --ray` on the real Ray Train, as a user starts it: clusters on this machine, a worker that is killed.
+
+pip install -e '.[test,ray]' && pytest tests/with_ray
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from winnow.commands.run_settings import toml
+from winnow.config import Config
+
+pytestmark = pytest.mark.timeout(1200)
+pytest.importorskip("ray.train", reason="needs Ray Train: pip install 'winnow-rl[ray]'")
+
+LEARNS = """
+steps = 12
+device = "cpu"
+task = { use = "arithmetic" }
+rollout = { prompts_per_step = 32, rollouts_per_prompt = 16 }
+select = { use = "max_variance", keep_per_prompt = 4 }
+evaluate = { problems = 64, every = 12 }
+"""
+
+
+def start(config, output, *more, address="local"):
+    command = [sys.executable, "-m", "winnow", "train", str(config), "--output", str(output)]
+    told = ["--ray", address, "--ranks", "2", *more]
+    return subprocess.Popen(
+        [*command, *told], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=config.parent
+    )
+
+
+def metrics(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def workers(folder):
+    """The processes of Ray Train's workers that train where the user stood. Ray renames them over their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"RayTrainWorker" in (entry / "cmdline").read_bytes() and (entry / "cwd").readlink() == folder:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def test_two_workers_learn(tmp_path):
+    config, run = tmp_path / "run.toml", tmp_path / "run"
+    config.write_text(LEARNS)
+    training = start(config, run)
+    said, _ = training.communicate()
+
+    assert training.returncode == 0, said
+    accuracy = [row["eval/accuracy_sampled"] for row in metrics(run) if "eval/accuracy_sampled" in row]
+    assert accuracy[-1] > accuracy[0] + 0.05  # 0.363 without training; a standard error is 0.03
+    assert json.loads((run / "manifest.json").read_text())["ranks"] == 2
+    assert not (tmp_path / "run.ray").exists()
+
+
+def test_a_worker_that_is_killed_starts_again_from_the_run_folder(tmp_path, smallest):
+    settings = smallest(steps=30, rollout={"max_new_tokens": 64}, checkpoint={"every": 2})
+    config, run = tmp_path / "run.toml", tmp_path / "run"
+    config.write_text(toml(Config.model_validate(settings)))
+    training = start(config, run, "--restarts", "1")
+    while not (run / "checkpoints" / "step-000004").exists():  # the suite's time limit ends it
+        assert training.poll() is None, training.communicate()
+        time.sleep(0.05)
+    os.kill(workers(tmp_path)[-1], signal.SIGKILL)
+    said, _ = training.communicate()
+
+    assert training.returncode == 0, said
+    assert [row["step"] for row in metrics(run) if "reward/mean" in row] == list(range(30))
+
+
+def test_two_nodes_of_a_cluster_hold_a_rank_each(tmp_path, smallest):
+    from ray.cluster_utils import Cluster
+
+    config, run = tmp_path / "run.toml", tmp_path / "run"
+    config.write_text(toml(Config.model_validate(smallest(steps=3))))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        training = start(config, run, address=cluster.address)
+        said, _ = training.communicate()
+    finally:
+        cluster.shutdown()
+
+    assert training.returncode == 0, said
+    assert (run / "checkpoints" / "step-000003").is_dir()
