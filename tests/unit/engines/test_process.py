@@ -25,7 +25,6 @@ from winnow.engines.process import lifecycle
 from winnow.engines.process.child import find
 from winnow.engines.process.engine import SecondProcess, second_process
 from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, Sampled
-from winnow.engines.process.shared_memory import SharedWeights, lay_out, nameless_file
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 
@@ -343,23 +342,3 @@ def test_a_channel_waits_no_longer_than_told_nor_for_nobody(channels: tuple[Chan
         channel.receive(1.0)
     with pytest.raises(ChannelClosed):
         channel.send(Done(version=1))
-
-
-def test_weights_lie_aligned_in_one_buffer_that_is_kept() -> None:
-    layout = lay_out(WEIGHTS)
-    assert [(place.name, place.start, place.end) for place in layout] == [
-        ("half", 0, 30),
-        ("matrix", 64, 64 + 308),
-        ("scalar", 384, 392),
-        ("none", 448, 448),
-        ("table", 448, 448 + 16384),
-    ]
-    file = nameless_file()
-    one, other = SharedWeights(file), SharedWeights(file)
-    first = other.read(one.write(WEIGHTS))
-    assert digest(first) == digest(WEIGHTS)
-    one.write({name: weight + 1 for name, weight in WEIGHTS.items()})
-    assert digest(first) == digest({name: weight + 1 for name, weight in WEIGHTS.items()})  # the same memory
-    assert os.fstat(file).st_size == layout[-1].end
-    assert other.read(one.write({})) == {}
-    os.close(file)

@@ -64,7 +64,9 @@ def by_row(p: Policy, rows: Sequence[TrainingSequence], tokens: int) -> tuple[Te
     p.model.zero_grad()
     found: dict[tuple[int, int], Tensor] = {}
     packed = p.layout == "packed"
-    for mb in micro_batches(rows, tokens=tokens, layout="packed" if packed else "padded", device=p.device, dtype=p.dtype):
+    for mb in micro_batches(
+        rows, tokens=tokens, layout="packed" if packed else "padded", device=p.device, dtype=p.dtype
+    ):
         logprobs = p.forward(mb).logprobs
         scalar(logprobs, mb).backward()
         pieces = logprobs.detach().split([len(r.rollout.tokens) for r in mb.sequences])
