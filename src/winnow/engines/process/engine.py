@@ -58,8 +58,9 @@ def second_process(
 
     `make` is "module:function" or "file.py:function" (relative to the working directory), `options` can be pickled, and
     `environment` is added to the trainer's before anything is imported. The process is killed after `timeout_seconds`
-    without a reply: not one more rollout is finished, or weights are not taken. Weights are read by `readers` processes:
-    that of the engine, or as many workers that it has started, by NCCL where each has a GPU that is not the trainer's.
+    without a reply: not one more rollout is finished, or weights are not taken. Weights are read by `readers`
+    processes, that of the engine or as many workers that it has started; by NCCL where each has a GPU that is not the
+    trainer's.
 
     Raises EngineError when the process ends or is not ready within `start_seconds`, ConfigError for options that cannot
     be pickled, and the error of `make` where that is a WinnowError.

@@ -99,7 +99,7 @@ def vllm(
     check(dtype, process=process, device=device, tensor_parallel=tensor_parallel)
     if adapted:
         check_merge(dtype, lora, sharded=context.sharded)
-    adapter = adapted and beside(lora, dtype, sharded=context.sharded)
+    adapter, on_cuda = adapted and beside(lora, dtype, sharded=context.sharded), context.model.device.type == "cuda"
     with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # read once, at the start
         served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
@@ -109,9 +109,9 @@ def vllm(
             {"served": served, "settings": settings},
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,
-            environment=visible(device, tensor_parallel) if context.model.device.type == "cuda" else {},
+            environment=visible(device, tensor_parallel) if on_cuda or device is not None else {},
             readers=tensor_parallel,
-            backend="nccl" if device is not None else "gloo",
+            backend="nccl" if on_cuda and device is not None else "gloo",
         )
         return FromPolicy(elsewhere, context.model, adapter=adapter)
 
@@ -136,10 +136,10 @@ def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int 
 
 def check_devices(device: str | None, tensor_parallel: int) -> None:
     """Refuse devices of its own that a trainer has, or that are not there. Raises ConfigError."""
-    trainers, first = ranks.launched_here(), _first(device)
+    trainers = ranks.launched_here()
     if device is None:
         return
-    if first < trainers:
+    if _first(device) < trainers:
         raise ConfigError(
             f"rollout.engine.device = {device!r}: a trainer is on it, and weights go from GPU to GPU; the first that "
             f"is free is 'cuda:{trainers}'; or leave the device out, and engine and trainer share one"
@@ -174,14 +174,21 @@ def visible(device: str | None, count: int, rank: int | None = None) -> dict[str
         return {}
     begin = rank if device is None else _first(device) + rank * count
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = listed.split(",") if listed else [str(i) for i in range(begin + count)]
+    names = listed.split(",") if listed else [str(i) for i in range(_cuda_devices() or begin + count)]
     shown = names[begin:][:count]
     if len(shown) < count:
         raise ConfigError(
             f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would begin "
-            f"at 'cuda:{begin}', and CUDA_VISIBLE_DEVICES shows {listed!r} only; name devices that are there"
+            f"at 'cuda:{begin}', and its trainer sees {len(names)} devices only; name devices that are there"
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
+
+
+def _cuda_devices() -> int:
+    """How many are there; 0 where there is no CUDA."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _first(device: str | None) -> int:

@@ -1,5 +1,5 @@
-"""What runs inside vLLM's own workers: the backend of vLLM's weight transfer by which the policy's weights come in: read
-from the policy itself where a worker is in the trainer's process, else received from it over a process group.
+"""What runs inside vLLM's own workers: the backend of vLLM's weight transfer by which the policy's weights come in. A
+worker in the trainer's process reads the policy's own; any other receives them over a process group.
 
 vLLM imports this module by name in each of its workers (`worker_extension_cls`), wherever they run, and importing it
 registers the backend there. Nothing else of winnow should import it: vLLM is not always installed.
