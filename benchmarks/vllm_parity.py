@@ -21,7 +21,7 @@ from typing import Any
 import frame
 
 import winnow
-from winnow.engines.vllm.weight_transfer import PassedTensors
+from winnow.engines.vllm.weight_transfer import OneByOne
 from winnow.records import StepReport
 
 VLLM = {"use": "vllm", "compiled": False, "key_value_gib": 0.25}
@@ -79,16 +79,16 @@ def train(*, output: str | None = None, engine: dict[str, Any] | None = None, **
 
 @contextmanager
 def nothing_copied() -> Iterator[None]:
-    honest = PassedTensors.receive_weights
+    honest = OneByOne.receive_weights
 
-    def forgetful(self: PassedTensors, info: Any) -> None:
+    def forgetful(self: OneByOne, info: Any) -> None:
         honest(self, info) if info.version == 0 else setattr(self, "_arriving", info.version)
 
-    PassedTensors.receive_weights = forgetful
+    OneByOne.receive_weights = forgetful
     try:
         yield
     finally:
-        PassedTensors.receive_weights = honest
+        OneByOne.receive_weights = honest
 
 
 def killed() -> dict[str, Any]:

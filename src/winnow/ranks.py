@@ -103,6 +103,11 @@ def local_count() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", count())) if _groups else 1
 
 
+def launched_here() -> int:
+    """How many of the processes that a launcher has started together are on this machine; known before they join."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", asked_for()))
+
+
 def is_writer() -> bool:
     """Whether this process writes what a run leaves behind, which is written once."""
     return rank() == 0

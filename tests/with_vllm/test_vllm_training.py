@@ -34,14 +34,14 @@ def test_with_an_adapter_it_samples_what_is_trained(train, lora):
 
 def test_weights_that_are_not_copied_are_noticed_within_a_step(train, monkeypatch):
     """A planted bug: the worker takes note of the version, and of nothing else."""
-    from winnow.engines.vllm.weight_transfer import PassedTensors
+    from winnow.engines.vllm.weight_transfer import OneByOne
 
-    honest = PassedTensors.receive_weights
+    honest = OneByOne.receive_weights
 
-    def forgetful(self: PassedTensors, info: Any) -> None:
+    def forgetful(self: OneByOne, info: Any) -> None:
         honest(self, info) if info.version == 0 else setattr(self, "_arriving", info.version)
 
-    monkeypatch.setattr(PassedTensors, "receive_weights", forgetful)
+    monkeypatch.setattr(OneByOne, "receive_weights", forgetful)
     reports = train(steps=3)
     gaps, alarms = metric(reports, "policy/logprob_gap_max"), metric(reports, "policy/parity_alarm")
     assert gaps[0] < TOLERANCE

@@ -117,11 +117,6 @@ def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
     return {**dequantizers(model), **{f"{name}.weight": partial(_merged, module) for name, module in adapted.items()}}
 
 
-def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The weights of `merges`, one after another."""
-    return ((name, merge()) for name, merge in merges(model).items())
-
-
 def dequantized_shapes(model: nn.Module) -> dict[str, Tensor]:
     """The shape of each matrix of 4 bits as the plain one that it means, on the meta device."""
     return {name: dequantized_shape(weight) for name, weight in _in_4_bits(model)}
@@ -159,13 +154,15 @@ def _rounded(weight: Tensor) -> Tensor:
     return dequantized(weight).to(dtype_of(weight))
 
 
+def adapter_names(model: nn.Module) -> dict[str, str]:
+    """The names of the trained adapter's parameters, by those that peft gives them in its files."""
+    return {_renamed(key, f".{TRAINED}", ""): key for key, _ in model.named_parameters() if _is_of(key, TRAINED)}
+
+
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
     """The adapter that is trained, by the names that peft gives its files."""
-    return {
-        _renamed(key, f".{TRAINED}", ""): parameter.detach()
-        for key, parameter in model.named_parameters()
-        if _is_of(key, TRAINED)
-    }
+    parameters = dict(model.named_parameters())
+    return {name: parameters[key].detach() for name, key in adapter_names(model).items()}
 
 
 def adapter_config(model: Any) -> dict[str, Any]:

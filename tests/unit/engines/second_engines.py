@@ -70,8 +70,18 @@ class Obedient:
         check_newer(version, than=self.version)
         if "fire" in weights:
             raise ValueError("the device is on fire")
-        self._weights = {name: weight.clone() for name, weight in weights.items()}
+        names = next((name.split()[1:] for name in weights if name.startswith("only")), list(weights))
+        self._weights = {name: take(name, weights[name]) for name in names}
         self.version = version
+
+
+def take(name: str, weight: torch.Tensor) -> torch.Tensor:
+    """Some names are deeds, too."""
+    if name == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "refuse":
+        raise EngineError("enough of them")
+    return weight
 
 
 def digest(weights: Mapping[str, torch.Tensor]) -> str:

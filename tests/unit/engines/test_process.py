@@ -25,7 +25,6 @@ from winnow.engines.process import lifecycle
 from winnow.engines.process.child import find
 from winnow.engines.process.engine import SecondProcess, second_process
 from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, Sampled
-from winnow.engines.process.shared_memory import SharedWeights, lay_out, nameless_file
 from winnow.errors import ConfigError, EngineError
 from winnow.records import Group, Prompt, Rollout, Sampling
 
@@ -133,6 +132,75 @@ def test_weights_arrive_bit_by_bit_and_only_when_loaded(shared: SecondProcess) -
     assert generate(shared, "x")[0].rollouts[0].version == shared.version
 
 
+class Counted(dict[str, torch.Tensor]):
+    """Weights that are gathered when they are read, and write down who was."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(weights)
+        self.read: list[str] = []
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        self.read.append(name)
+        return super().__getitem__(name)
+
+    def values(self) -> Any:
+        return (self[name] for name in self)
+
+
+def test_each_weight_is_read_once_and_in_order_and_none_where_the_load_is_refused(shared: SecondProcess) -> None:
+    weights = Counted(WEIGHTS)
+    with pytest.raises(EngineError, match="already has weights"):
+        shared.load(weights, version=shared.version)
+    assert weights.read == []
+    shared.load(weights, version=shared.version + 1)
+    assert weights.read == list(WEIGHTS)
+    assert who(shared)[2] == digest(WEIGHTS)
+
+
+def test_an_engine_that_reads_in_another_order_or_not_all_gets_what_it_reads(shared: SecondProcess) -> None:
+    for wanted in (["table", "half"], [], ["none", "scalar"]):
+        shared.load({**WEIGHTS, f"only {' '.join(wanted)}": torch.ones(1)}, version=shared.version + 1)
+        assert who(shared)[2] == digest({name: WEIGHTS[name] for name in wanted})
+
+
+def test_an_engine_that_refuses_half_way_through_goes_on(shared: SecondProcess) -> None:
+    for _ in range(2):
+        with pytest.raises(EngineError, match="enough of them"):
+            shared.load({"some": torch.ones(3), "refuse": torch.ones(1), **WEIGHTS}, version=shared.version + 1)
+    shared.load(WEIGHTS, version=shared.version + 1)
+    assert who(shared)[2] == digest(WEIGHTS)
+
+
+def test_weights_that_cannot_be_gathered_end_the_engine_and_raise_what_they_raised(engine: SecondProcess) -> None:
+    class Broken(Counted):
+        def __getitem__(self, name: str) -> torch.Tensor:
+            if name == "scalar":
+                raise KeyError("a rank is gone")
+            return super().__getitem__(name)
+
+    pid = int(who(engine)[0])
+    with pytest.raises(KeyError, match="a rank is gone"):
+        engine.load(Broken(WEIGHTS), version=1)
+    assert gone(pid)
+    with pytest.raises(EngineError, match="was killed"):
+        generate(engine, "a")
+
+
+def test_an_engine_that_dies_while_it_reads_is_noticed(engine: SecondProcess) -> None:
+    pid = int(who(engine)[0])
+    with pytest.raises(EngineError, match=r"was killed by SIGKILL.* into taking the weights of version 1") as error:
+        engine.load({"die": torch.ones(1), "big": torch.ones(2000, 2000)}, version=1)
+    check_it_stays_dead(engine, pid, str(error.value))
+
+
+def test_it_is_no_rank_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    kept = lifecycle._without_rank(os.environ)
+    assert not {"WORLD_SIZE", "LOCAL_RANK"} & kept.keys()
+    assert kept["PATH"] == os.environ["PATH"]
+
+
 def test_refusals_pass_through_and_the_engine_goes_on(shared: SecondProcess) -> None:
     version, pid = shared.version, who(shared)[0]
     with pytest.raises(EngineError, match=r"^no such prompt, please$"):
@@ -172,10 +240,13 @@ def test_what_the_engine_prints_never_blocks_it(shared: SecondProcess) -> None:
     assert len(generate(shared, "print", "print", "print")) == 3
 
 
-def test_nothing_is_left_in_shared_memory(shared: SecondProcess) -> None:
-    shared.load({"big": torch.ones(1000, 1000)}, version=shared.version + 1)
-    assert not [name for name in os.listdir("/dev/shm") if "winnow" in name] if os.path.isdir("/dev/shm") else True
-    who(shared)
+def test_nothing_is_left_behind() -> None:
+    engine = obedient()
+    folder = Path(engine._process.folder)
+    engine.load(WEIGHTS, version=1)
+    assert folder.exists()
+    engine.close()
+    assert not folder.exists()
 
 
 def check_it_stays_dead(engine: SecondProcess, pid: int, said: str) -> None:
@@ -283,7 +354,7 @@ time.sleep(60)
 
 def test_with_a_killed_trainer_end_the_engine_and_what_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    environment = {**os.environ, "WINNOW_TEST_PIDS": str(pids)}
+    environment = {**os.environ, "WINNOW_TEST_PIDS": str(pids), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", TRAINER], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
     ) as trainer:
@@ -294,6 +365,7 @@ def test_with_a_killed_trainer_end_the_engine_and_what_it_started(tmp_path: Path
         assert alive(other)
         trainer.kill()
     assert eventually(lambda: not alive(engine) and not alive(other))
+    assert eventually(lambda: not list(tmp_path.glob("winnow-engine-*")))
 
 
 @pytest.fixture
@@ -343,23 +415,3 @@ def test_a_channel_waits_no_longer_than_told_nor_for_nobody(channels: tuple[Chan
         channel.receive(1.0)
     with pytest.raises(ChannelClosed):
         channel.send(Done(version=1))
-
-
-def test_weights_lie_aligned_in_one_buffer_that_is_kept() -> None:
-    layout = lay_out(WEIGHTS)
-    assert [(place.name, place.start, place.end) for place in layout] == [
-        ("half", 0, 30),
-        ("matrix", 64, 64 + 308),
-        ("scalar", 384, 392),
-        ("none", 448, 448),
-        ("table", 448, 448 + 16384),
-    ]
-    file = nameless_file()
-    one, other = SharedWeights(file), SharedWeights(file)
-    first = other.read(one.write(WEIGHTS))
-    assert digest(first) == digest(WEIGHTS)
-    one.write({name: weight + 1 for name, weight in WEIGHTS.items()})
-    assert digest(first) == digest({name: weight + 1 for name, weight in WEIGHTS.items()})  # the same memory
-    assert os.fstat(file).st_size == layout[-1].end
-    assert other.read(one.write({})) == {}
-    os.close(file)

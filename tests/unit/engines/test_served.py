@@ -11,7 +11,7 @@ import torch
 
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext, Tolerance
-from winnow.engines.vllm.engine import fits, visible
+from winnow.engines.vllm.engine import check_devices, fits, visible
 from winnow.engines.vllm.served import FromPolicy, describe, served_weights
 from winnow.errors import ConfigError, EngineError
 from winnow.models.adapter import adapter_weights, add_lora
@@ -63,6 +63,25 @@ def test_given_weights_go_before_the_module_s_own():
     other = torch.zeros_like(model.model.norm.weight)
     found = served_weights(model, {"model.norm.weight": other})
     assert found["model.norm.weight"].data_ptr() == other.data_ptr()
+
+
+def test_weights_are_read_once_each_in_the_policy_s_order_and_names_read_none():
+    read = []
+
+    class Gathered(dict):
+        def __getitem__(self, name):
+            read.append(name)
+            return super().__getitem__(name)
+
+    for adapter in (False, True):
+        model = adapted(tiny("llama").model) if adapter else tiny("llama").model
+        engine, weights = FromPolicy(Server(), model, adapter=adapter), Gathered(trained(model))
+        found = served_weights(model, weights)
+        assert len(found) == len(list(found)) > 0
+        assert read == []
+        engine.load(weights, version=1)
+        assert read == list(weights)
+        read.clear()
 
 
 def test_an_adapter_is_merged_into_copies():
@@ -122,6 +141,41 @@ def test_devices_are_counted_among_those_that_the_trainer_sees(monkeypatch: pyte
     assert visible("cuda:1", 2) == {"CUDA_VISIBLE_DEVICES": "1,2"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     assert visible("cuda:1", 1) == {"CUDA_VISIBLE_DEVICES": "5"}
+
+
+@pytest.mark.parametrize(("rank", "shown"), [(0, "3,4"), (1, "5,6")])
+def test_the_engines_of_several_ranks_follow_each_other(monkeypatch: pytest.MonkeyPatch, rank: int, shown: str):
+    """Two trainers on GPUs 1 and 2, and two devices for each engine."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3,4,5,6")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert visible("cuda:2", 2, rank) == {"CUDA_VISIBLE_DEVICES": shown}
+    check_devices("cuda:2", 2)
+    assert visible(None, 1, rank) == {"CUDA_VISIBLE_DEVICES": str(1 + rank)}  # its trainer's
+
+
+def test_devices_that_engines_cannot_have_are_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    def config(**engine):
+        return validate(
+            {
+                "ranks": {"learner": "sharded"},
+                "model": {"dtype": "float32", "lora": {}},
+                "rollout": {"engine": {"use": "vllm", **engine}},
+            }
+        )
+
+    fits(config(process="own", device="cuda:2"))
+    with pytest.raises(ConfigError, match=r"device = 'cuda:1': a trainer is on it.* free is 'cuda:2'"):
+        fits(config(process="own", device="cuda:1"))
+    with pytest.raises(ConfigError, match=r"engine of rank 1 would begin at 'cuda:4', .* sees 4 devices only"):
+        fits(config(process="own", device="cuda:2", tensor_parallel=2))
+    with pytest.raises(ConfigError, match=r"tensor_parallel = 2: .*process = 'own'"):
+        fits(config(tensor_parallel=2))
+    with pytest.raises(ConfigError, match=r"lora = 'merged' with ranks\.learner = 'sharded'"):
+        fits(config(lora="merged"))
 
 
 def test_vllm_is_refused_where_bits_must_repeat():

@@ -19,7 +19,7 @@ from winnow.engines.vllm.engine import check_merge, fits
 from winnow.engines.vllm.served import FromPolicy, describe
 from winnow.engines.vllm.settings import beside
 from winnow.errors import ConfigError
-from winnow.models.adapter import adapter_weights, add_lora, merged_weights, plain_model, plain_names
+from winnow.models.adapter import adapter_weights, add_lora, merges, plain_model, plain_names
 from winnow.models.load import Loaded, load
 from winnow.testing import tiny
 
@@ -108,7 +108,7 @@ def test_an_adapter_beside_a_16_bit_base_keeps_its_change_and_one_merged_into_it
     assert all(weight.dtype == torch.float32 for weight in again.values())
     cast = changes({name: weight.bfloat16() for name, weight in again.items()})
     assert lost(cast, exact) <= 2**-8, "vLLM, beside"
-    merged = {name: weight.double() - base[name].double() for name, weight in merged_weights(model)}
+    merged = {name: make().double() - base[name].double() for name, make in merges(model).items()}
     assert lost(merged, exact) > 0.5, "merged"
 
 
@@ -152,4 +152,4 @@ def test_a_model_without_an_adapter_is_served_plain(lora: str, dtype: str, tmp_p
 
 def test_every_adapted_matrix_is_counted() -> None:
     model = policy()
-    assert changes(adapter_weights(model)).keys() == dict(merged_weights(model)).keys()
+    assert changes(adapter_weights(model)).keys() == {name: make() for name, make in merges(model).items()}.keys()

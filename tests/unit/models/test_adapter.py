@@ -19,7 +19,7 @@ from winnow.models.adapter import (
     frozen_adapter_on,
     has_adapter,
     load_adapter,
-    merged_weights,
+    merges,
     plain_model,
     plain_names,
     save_adapter,
@@ -84,7 +84,7 @@ def test_merged_weights_are_base_plus_delta() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     layer = "model.layers.1.self_attn.q_proj"
     a, b = (adapters(model)[f"base_model.model.{layer}.lora_{x}.default.weight"] for x in "AB")
-    merged = dict(merged_weights(model))
+    merged = {name: make() for name, make in merges(model).items()}
     assert list(merged) == [f"model.layers.{i}.self_attn.q_proj.weight" for i in (0, 1)]
     torch.testing.assert_close(merged[f"{layer}.weight"], base().state_dict()[f"{layer}.weight"] + 3.0 * b @ a)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -97,7 +97,7 @@ def test_the_merge_has_the_bits_that_both_of_its_readers_had(dtype: torch.dtype,
     is float32.
     """
     model = taught(add_lora(base(dtype), rank=2, alpha=5.0, targets=targets, seed=4))
-    merged = dict(merged_weights(model))
+    merged = {name: make() for name, make in merges(model).items()}
     for name, module in plain_model(model).named_modules():
         if hasattr(module, "get_delta_weight"):
             weight, delta = module.get_base_layer().weight.detach(), module.get_delta_weight("default").detach()

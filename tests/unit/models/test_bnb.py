@@ -26,7 +26,6 @@ from winnow.models.adapter import (
     adapter_weights,
     add_lora,
     frozen_adapter_on,
-    merged_weights,
     merges,
     plain_model,
     plain_names,
@@ -59,7 +58,7 @@ def as_plain(model: nn.Module, dtype: str) -> nn.Module:
     """A plain model with the weights that would be saved."""
     plain = load("bundled", dtype=dtype).model
     state = dict(plain_names(plain_model(model).state_dict().items()))
-    plain.load_state_dict({**state, **dict(merged_weights(model))})
+    plain.load_state_dict({**state, **{name: make() for name, make in merges(model).items()}})
     return plain
 
 
@@ -100,7 +99,7 @@ def test_4_bits_are_near_the_weights_and_the_same_each_time() -> None:
 @pytest.mark.parametrize("targets", ["all-linear", ("q_proj",)])
 def test_the_merged_model_is_summed_in_float32_and_rounded_once(dtype: str, targets: object) -> None:
     model = packed(dtype, targets=targets, taught=True)
-    merged = dict(merged_weights(model))
+    merged = {name: make() for name, make in merges(model).items()}
     assert merged.keys() == matrices(model).keys(), "and no matrix stays packed, adapted or not"
     changes = {}
     for name, p in model.named_parameters():

@@ -1,9 +1,9 @@
 """The engine's own process: makes the engine, then answers the trainer's requests until the trainer has ended.
 
-    python -m winnow.engines.process.child <channel> <trainer> <weights>
+    python -m winnow.engines.process.child <channel> <trainer> <folder>
 
-Its arguments are the numbers of three inherited descriptors: the socket to the trainer, a pipe whose other end only the
-trainer has open, and the memory that weights come in.
+Its first two arguments are the numbers of inherited descriptors: the socket to the trainer, and a pipe whose other end
+only the trainer has open. The third is a folder of the trainer's that must not outlive it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from winnow.engines.process.messages import (
     Refused,
     Sampled,
 )
-from winnow.engines.process.shared_memory import SharedWeights
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Prompt, Rollout
 from winnow.user_code import load_function
 
+_GUARD = """trap '' INT TERM HUP; read -r _; rm -rf "$1"; kill -KILL 0"""
 
-def serve(channel: Channel, weights: SharedWeights) -> None:
+
+def serve(channel: Channel) -> None:
     """Make the engine and answer requests. Raises ChannelClosed when the trainer has ended."""
     start = channel.receive()
     try:
@@ -46,7 +47,7 @@ def serve(channel: Channel, weights: SharedWeights) -> None:
     while True:
         request = channel.receive()
         try:
-            generate(engine, request, channel) if isinstance(request, Generate) else load(engine, request, weights)
+            generate(engine, request, channel) if isinstance(request, Generate) else load(engine, request)
         except WinnowError as error:
             channel.send(Refused(error))
         else:
@@ -69,9 +70,12 @@ def generate(engine: Engine, request: Generate, channel: Channel) -> None:
     engine.generate(prompts, request.counts, request.sampling, seed=request.seed, on_rollout=send)
 
 
-def load(engine: Engine, request: LoadWeights, weights: SharedWeights) -> None:
-    """Hand the engine the weights in the shared memory; it copies what it keeps, as they change with the next load."""
-    engine.load(weights.read(request.layout), version=request.version)
+def load(engine: Engine, request: LoadWeights) -> None:
+    """Hand the engine the weights, each of which is received when it is read."""
+    try:
+        engine.load(request.weights, version=request.version)
+    finally:
+        request.weights.finish()
 
 
 def find(make: str) -> Callable[..., Engine]:
@@ -86,29 +90,28 @@ def find(make: str) -> Callable[..., Engine]:
     return function
 
 
-def end_with_the_trainer(trainer: int) -> None:
+def end_with_the_trainer(trainer: int, folder: str) -> None:
     """Start a guard process that kills this one, everything it starts, and itself once the other end of the pipe
-    `trainer` is closed.
+    `trainer` is closed; it removes the folder first.
 
     The kernel closes it however the trainer ends, and the guard works even where the engine hangs or has left processes
     behind.
     """
-    subprocess.Popen(["/bin/sh", "-c", "trap '' INT TERM HUP; read -r _; kill -KILL 0"], stdin=trainer)
+    subprocess.Popen(["/bin/sh", "-c", _GUARD, "sh", folder], stdin=trainer)
     os.close(trainer)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the trainer has ended; send it the exception that ends this process earlier."""
-    end, trainer, memory = map(int, arguments)
+    end, trainer, folder = int(arguments[0]), int(arguments[1]), arguments[2]
     # Signals to a whole job are the trainer's to handle: it ends its last step, and then this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN not inherited by what the engine starts
-    end_with_the_trainer(trainer)
-    for inherited in (end, memory):
-        os.set_inheritable(inherited, False)
+    end_with_the_trainer(trainer, folder)
+    os.set_inheritable(end, False)
     channel = Channel(socket.socket(fileno=end))
     try:
-        serve(channel, SharedWeights(memory))
+        serve(channel)
     except ChannelClosed:
         return
     except Exception as error:

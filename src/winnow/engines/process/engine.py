@@ -4,8 +4,8 @@
         "winnow.engines.vllm.server:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
-Rollouts come back over a socket, each as soon as it is finished; weights go over in shared memory. Every request names
-the version of the weights, and an engine that has another one raises EngineError.
+Rollouts come back over a socket, each as soon as it is finished; weights go over one by one (weight_group.py). Every
+request names the version of the weights, and an engine that has another one raises EngineError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from winnow.engines.base import OnRollout
 from winnow.engines.process.lifecycle import EngineProcess
@@ -30,7 +30,7 @@ from winnow.engines.process.messages import (
     Request,
     Sampled,
 )
-from winnow.engines.process.shared_memory import SharedWeights, nameless_file
+from winnow.engines.process.weight_group import Backend, Broken, Meeting, WeightSender
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _POLL_SECONDS = 0.1  # a process that ended can leave its end of the channel open in one that it started
+_BROKEN_SECONDS = 30.0  # in which an engine says why it takes no more weights
+_READERS_SECONDS = 0.002  # between two looks whether all that weights are for have come for them
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -49,30 +51,40 @@ def second_process(
     timeout_seconds: float = 600.0,
     start_seconds: float = 600.0,
     environment: Mapping[str, str] = _NOTHING,
+    readers: int = 1,
+    backend: Backend = "gloo",
 ) -> SecondProcess:
     """Start a process, make the engine `make(**options)` in it, and wait until it is made.
 
     `make` is "module:function" or "file.py:function" (relative to the working directory), `options` can be pickled, and
     `environment` is added to the trainer's before anything is imported. The process is killed after `timeout_seconds`
-    without a reply: not one more rollout is finished, or weights are not taken.
+    without a reply: not one more rollout is finished, or weights are not taken. Weights are read by `readers`
+    processes, that of the engine or as many workers that it has started; by NCCL where each has a GPU that is not the
+    trainer's.
 
     Raises EngineError when the process ends or is not ready within `start_seconds`, ConfigError for options that cannot
     be pickled, and the error of `make` where that is a WinnowError.
     """
     request = MakeEngine(make, options)
     _check_pickles(request)
-    return SecondProcess(request, timeout_seconds, start_seconds, environment)
+    return SecondProcess(request, timeout_seconds, start_seconds, environment, readers, backend)
 
 
 class SecondProcess:
     """See `second_process`. Once its process has ended, every request raises EngineError with the reason."""
 
     def __init__(
-        self, make: MakeEngine, timeout_seconds: float, start_seconds: float, environment: Mapping[str, str]
+        self,
+        make: MakeEngine,
+        timeout_seconds: float,
+        start_seconds: float,
+        environment: Mapping[str, str],
+        readers: int = 1,
+        backend: Backend = "gloo",
     ) -> None:
-        file = nameless_file()
-        self._process = EngineProcess(weights=file, environment=environment)
-        self._weights = SharedWeights(file)
+        self._process = EngineProcess(environment=environment)
+        file = f"{self._process.folder}/weights"
+        self._weights = WeightSender(Meeting(file=file, members=1 + readers, seconds=timeout_seconds, backend=backend))
         self._timeout_seconds = timeout_seconds
         self._action = "nothing"  # what was requested last
         self._requested = 0.0  # when
@@ -117,19 +129,30 @@ class SecondProcess:
         return [_group(*each) for each in zip(prompts, counts, found, strict=True)]
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """See `Engine`; copied once on this side, into memory that is kept, and once by the engine."""
-        self._drain()  # the engine may still be reading the memory
-        layout = self._weights.write(weights)
-        action = f"taking the weights of version {version}"
-        done = self._request(LoadWeights(layout, version), action, self._timeout_seconds)
-        if done.version != version:
-            raise EngineError(f"stale weights: the engine was given version {version} and says it has {done.version}")
+        """See `Engine`; each weight is read once, in the order of the mapping, and sent before the next is read."""
+        self._drain()
+        offered, seconds = self._weights.offer(list(weights)), self._timeout_seconds
+        self._send(LoadWeights(offered, version), f"taking the weights of version {version}", seconds)
+        reply = self._next_reply(seconds, unless=self._weights.is_awaited)
+        if reply is None:
+            self._give(weights)
+            reply = self._next_reply(seconds)
+        if isinstance(reply, Refused):
+            raise reply.error
+        assert isinstance(reply, Done)
+        if reply.version != version:
+            raise EngineError(f"stale weights: the engine was given version {version} and says it has {reply.version}")
         self.version = version
 
     def close(self) -> None:
         """End the process, which otherwise ends when this object is garbage collected. Idempotent."""
         self._failure = self._failure or "the engine's process was closed"
         self._process.stop()
+
+    def kill(self) -> None:
+        """End the process at once: it waits for what will not come."""
+        self._failure = self._failure or "the engine's process was killed"
+        self._process.kill()
 
     def _request(
         self,
@@ -139,13 +162,7 @@ class SecondProcess:
         keep: Callable[[int, Rollout], None] = lambda prompt_index, rollout: None,
     ) -> Ready | Done:
         """Send a request and read its replies to the last; `seconds` is how long each may take."""
-        self._action, self._requested, self._replied = action, time.monotonic(), False
-        try:
-            self._process.channel.send(request, seconds)
-        except TimeoutError:
-            self._fail_by_timeout(seconds)
-        except ChannelClosed:
-            self._fail_by_end()
+        self._send(request, action, seconds)
         while True:
             match self._next_reply(seconds):
                 case Sampled(prompt_index, rollout):
@@ -154,6 +171,15 @@ class SecondProcess:
                     raise error
                 case Ready() | Done() as reply:
                     return reply
+
+    def _send(self, request: Request, action: str, seconds: float) -> None:
+        self._action, self._requested, self._replied = action, time.monotonic(), False
+        try:
+            self._process.channel.send(request, seconds)
+        except TimeoutError:
+            self._fail_by_timeout(seconds)
+        except ChannelClosed:
+            self._fail_by_end()
 
     def _drain(self) -> None:
         """Read the replies to a request that was left unfinished, as by an exception in `on_rollout`. Raises
@@ -164,13 +190,20 @@ class SecondProcess:
         while not self._replied:
             self._next_reply(self._timeout_seconds)
 
-    def _next_reply(self, seconds: float) -> Ready | Sampled | Done | Refused:
-        """Raises EngineError once there will be none, or there was none for too long."""
+    @overload
+    def _next_reply(self, seconds: float) -> Ready | Sampled | Done | Refused: ...
+    @overload
+    def _next_reply(self, seconds: float, unless: Callable[[], bool]) -> Ready | Sampled | Done | Refused | None: ...
+    def _next_reply(
+        self, seconds: float, unless: Callable[[], bool] | None = None
+    ) -> Ready | Sampled | Done | Refused | None:
+        """None once `unless` is true. Raises EngineError once there will be none, or there was none for too long."""
         until = time.monotonic() + seconds
+        poll = _POLL_SECONDS if unless is None else _READERS_SECONDS
         while (left := until - time.monotonic()) > 0:
             ended = self._process.ended  # read before the channel: what it sent before its end is still to be received
             try:
-                reply: Reply | None = self._process.channel.receive(min(left, _POLL_SECONDS))
+                reply: Reply | None = self._process.channel.receive(min(left, poll))
             except ChannelClosed:
                 self._fail_by_end()
             if isinstance(reply, Crashed):
@@ -180,7 +213,23 @@ class SecondProcess:
                 return reply
             if ended:
                 self._fail_by_end()
+            if unless is not None and unless():
+                return None
         self._fail_by_timeout(seconds)
+
+    def _give(self, weights: Mapping[str, Tensor]) -> None:
+        """Send them all; where that breaks off, the process is of no use any more."""
+        try:
+            self._weights.send(weights)
+        except Broken as error:
+            if time.monotonic() - self._requested > self._timeout_seconds and not self._process.ended:
+                self._fail_by_timeout(self._timeout_seconds)
+            reply = self._next_reply(_BROKEN_SECONDS)  # it ends, or its workers did, of which it will tell
+            self._process.kill()
+            self._fail(f"took no more weights: {reply.error if isinstance(reply, Refused) else error}")
+        except BaseException:
+            self.kill()
+            raise
 
     def _fail_by_timeout(self, seconds: float) -> NoReturn:
         self._process.kill()

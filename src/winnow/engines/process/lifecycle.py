@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import IO
 
@@ -19,6 +21,9 @@ from winnow.engines.process.messages import Channel
 STOP_SECONDS = 10.0  # for a process to exit by itself once its channel is closed; vLLM on two devices takes 6
 LAST_LINES = 20
 _LINE_BYTES = 1000
+_OF_A_RANK = frozenset(  # what torch's launchers set
+    f"{of}{what}" for of in ("", "LOCAL_", "GROUP_", "ROLE_") for what in ("RANK", "WORLD_SIZE")
+) | {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC_USE_AGENT_STORE"}
 _MODULE = ("-P", "-u", "-X", "faulthandler", "-m", "winnow.engines.process.child")
 
 
@@ -28,20 +33,19 @@ class EngineProcess:
     It ends by `stop` or `kill`, when this object is garbage collected, and with the trainer, however that ends.
     """
 
-    def __init__(self, *, weights: int, environment: Mapping[str, str]) -> None:
-        """`weights` is a descriptor that the process inherits, closed here at the end; `environment` is added to the
-        trainer's.
-        """
+    def __init__(self, *, environment: Mapping[str, str]) -> None:
+        """`environment` is added to the trainer's, of which it gets all but what makes it a rank of a run."""
         ours, theirs = socket.socketpair()
         watched, held = os.pipe()
-        inherited = (theirs.fileno(), watched, weights)
+        inherited = (theirs.fileno(), watched)
+        self.folder = tempfile.mkdtemp(prefix="winnow-engine-")  # gone when the process or the trainer ends
         self._process = subprocess.Popen(
-            [sys.executable, *_MODULE, *map(str, inherited)],
+            [sys.executable, *_MODULE, *map(str, inherited), self.folder],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": _import_path(), **environment},
+            env={**_without_rank(os.environ), "PYTHONPATH": _import_path(), **environment},
             start_new_session=True,  # Ctrl-C goes to the trainer alone
         )
         theirs.close()
@@ -53,7 +57,7 @@ class EngineProcess:
         self._reader = threading.Thread(target=_read_output, args=output, daemon=True)
         self._reader.start()
         self._did_not_exit = False  # by itself, when the channel was closed
-        self._stop = weakref.finalize(self, _stop, self._process, self.channel, (held, weights))
+        self._stop = weakref.finalize(self, _stop, self._process, self.channel, held, self.folder)
 
     @property
     def pid(self) -> int:
@@ -97,7 +101,7 @@ def _read_output(stream: IO[bytes], printed: deque[bytes]) -> None:
         printed.extend(iter(lambda: stream.readline(_LINE_BYTES), b""))
 
 
-def _stop(process: subprocess.Popen[bytes], channel: Channel, files: Iterable[int]) -> bool:
+def _stop(process: subprocess.Popen[bytes], channel: Channel, held: int, folder: str) -> bool:
     """Whether it had to be killed."""
     channel.close()
     try:
@@ -107,14 +111,19 @@ def _stop(process: subprocess.Popen[bytes], channel: Channel, files: Iterable[in
         killed = True
     _kill_group(process.pid)
     process.wait()
-    for file in files:
-        os.close(file)
+    os.close(held)
+    shutil.rmtree(folder, ignore_errors=True)
     return killed
 
 
 def _kill_group(leader: int) -> None:
     with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a zombie
         os.killpg(leader, signal.SIGKILL)
+
+
+def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
+    """An engine's process is no rank of the run, and joins no group of theirs."""
+    return {name: value for name, value in environment.items() if name not in _OF_A_RANK}
 
 
 def _import_path() -> str:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from winnow.engines.base import Tolerance
-from winnow.engines.process.shared_memory import WeightLayout
+from winnow.engines.process.weight_group import SentWeights
 from winnow.errors import WinnowError
 from winnow.records import Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
@@ -52,9 +52,9 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class LoadWeights:
-    """Take the weights that lie in the shared memory."""
+    """Take the weights, which are sent as they are read."""
 
-    layout: WeightLayout
+    weights: SentWeights
     version: int
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
 from winnow.engines.vllm.settings import DTYPES, NO_SLEEP, VllmSettings, beside, kernel_rank
@@ -31,13 +32,15 @@ Cuda = Annotated[str, Field(pattern=r"^cuda(:\d+)?$")]
 def fits(config: Config) -> None:
     """Refuse what vLLM cannot do before anything is loaded. Raises ConfigError."""
     options, lora = config.rollout.engine.options, config.model.lora
-    check(config.model.dtype, process=options.get("process", "inside"), device=options.get("device"))
+    process, device, count = options.get("process", "inside"), options.get("device"), options.get("tensor_parallel", 1)
+    check(config.model.dtype, process=process, device=device, tensor_parallel=count)
+    check_devices(device, count)
     if options.get("sleep") and config.device == "cpu":
         raise ConfigError(NO_SLEEP)
     if lora is not None:
-        how = options.get("lora", "auto")
-        check_merge(config.model.dtype, how)
-        if beside(how, config.model.dtype):
+        how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.asked_for() > 1
+        check_merge(config.model.dtype, how, sharded=sharded)
+        if beside(how, config.model.dtype, sharded=sharded):
             kernel_rank(lora.rank)
     if config.deterministic:
         raise ConfigError(
@@ -93,10 +96,10 @@ def vllm(
         sleep=sleep,
     )
     dtype, adapted = str(plain_model(context.model).dtype).removeprefix("torch."), has_adapter(context.model)
-    check(dtype, process=process, device=device)
+    check(dtype, process=process, device=device, tensor_parallel=tensor_parallel)
     if adapted:
-        check_merge(dtype, lora)
-    adapter = adapted and beside(lora, dtype)
+        check_merge(dtype, lora, sharded=context.sharded)
+    adapter, on_cuda = adapted and beside(lora, dtype, sharded=context.sharded), context.model.device.type == "cuda"
     with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # read once, at the start
         served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
@@ -106,17 +109,24 @@ def vllm(
             {"served": served, "settings": settings},
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,
-            environment=visible(device, tensor_parallel),
+            environment=visible(device, tensor_parallel) if on_cuda or device is not None else {},
+            readers=tensor_parallel,
+            backend="nccl" if on_cuda and device is not None else "gloo",
         )
         return FromPolicy(elsewhere, context.model, adapter=adapter)
 
 
-def check(dtype: str, *, process: str, device: str | None) -> None:
-    """Refuse a precision that vLLM lacks, and a device that it would not sample on. Raises ConfigError."""
+def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int = 1) -> None:
+    """Refuse a precision that vLLM lacks, and devices that it would not sample on. Raises ConfigError."""
     if device is not None and process == "inside":
         raise ConfigError(
             f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is; set "
             f"rollout.engine.process = 'own', or leave the device out"
+        )
+    if tensor_parallel > 1 and process == "inside":
+        raise ConfigError(
+            f"rollout.engine.tensor_parallel = {tensor_parallel}: inside the trainer's process vLLM has the policy's "
+            f"device alone; set rollout.engine.process = 'own' and rollout.engine.device"
         )
     if dtype not in DTYPES:
         raise ConfigError(
@@ -124,8 +134,27 @@ def check(dtype: str, *, process: str, device: str | None) -> None:
         )
 
 
-def check_merge(dtype: str, lora: str) -> None:
-    """Refuse to merge an adapter where that would round it away. Raises ConfigError."""
+def check_devices(device: str | None, tensor_parallel: int) -> None:
+    """Refuse devices of its own that a trainer has, or that are not there. Raises ConfigError."""
+    trainers = ranks.launched_here()
+    if device is None:
+        return
+    if _first(device) < trainers:
+        raise ConfigError(
+            f"rollout.engine.device = {device!r}: a trainer is on it, and weights go from GPU to GPU; the first that "
+            f"is free is 'cuda:{trainers}'; or leave the device out, and engine and trainer share one"
+        )
+    for rank in range(trainers):
+        visible(device, tensor_parallel, rank)
+
+
+def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
+    """Refuse to merge an adapter where that would round it away, or needs a whole base. Raises ConfigError."""
+    if lora == "merged" and sharded:
+        raise ConfigError(
+            "rollout.engine.lora = 'merged' with ranks.learner = 'sharded': no rank has the whole base that the "
+            "adapter would be added to; leave it out, and the adapter is applied beside the base"
+        )
     if lora == "merged" and dtype == "bfloat16":
         raise ConfigError(
             "rollout.engine.lora = 'merged' under model.dtype = 'bfloat16' would round the adapter away, most of it as "
@@ -134,20 +163,33 @@ def check_merge(dtype: str, lora: str) -> None:
         )
 
 
-def visible(device: str | None, count: int) -> dict[str, str]:
-    """The environment in which a process sees `count` CUDA devices from `device` ("cuda:1") on, and no others.
+def visible(device: str | None, count: int, rank: int | None = None) -> dict[str, str]:
+    """The environment in which the engine of a rank sees its `count` CUDA devices and no others: from `device`
+    ("cuda:1") on, those of one rank of this machine after those of another. Without a `device` it is the trainer's own.
 
     Raises ConfigError where the trainer itself does not see that many.
     """
-    if device is None:
+    rank = ranks.local_rank() if rank is None else rank
+    if device is None and ranks.launched_here() == 1:
         return {}
-    _, _, first = device.partition(":")
+    begin = rank if device is None else _first(device) + rank * count
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = listed.split(",") if listed else [str(i) for i in range(int(first or 0) + count)]
-    shown = names[int(first or 0) :][:count]
+    names = listed.split(",") if listed else [str(i) for i in range(_cuda_devices() or begin + count)]
+    shown = names[begin:][:count]
     if len(shown) < count:
         raise ConfigError(
-            f"rollout.engine.device = {device!r} with tensor_parallel = {count}: CUDA_VISIBLE_DEVICES shows {listed!r} "
-            f"only; name devices that are there"
+            f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would begin "
+            f"at 'cuda:{begin}', and its trainer sees {len(names)} devices only; name devices that are there"
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
+
+
+def _cuda_devices() -> int:
+    """How many are there; 0 where there is no CUDA."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _first(device: str | None) -> int:
+    return int((device or "").partition(":")[2] or 0)

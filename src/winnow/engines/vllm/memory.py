@@ -16,7 +16,7 @@ from winnow.models.meta import weight_bytes
 
 def parts(demand: Demand) -> Iterator[MemoryPart]:
     """vLLM takes a share of each of its devices, for weights, keys and values together, unless `key_value_gib` sets the
-    latter. Weights reach a process of its own through shared memory of their size.
+    latter. Weights reach it one by one.
     """
     options, packed = demand.options, demand.config.model.quantization is not None
     weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # it computes with plain ones
@@ -26,8 +26,6 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
         yield MemoryPart("merged weights", weights, "generate", demand.device)
     if packed:  # all at once, on their way to vLLM
         yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
-    if options["process"] == "own":
-        yield MemoryPart("hand-over", weights, "always", "cpu")
 
 
 def _on_device(demand: Demand, device: str, weights: int) -> Iterator[MemoryPart]:

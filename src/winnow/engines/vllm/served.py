@@ -8,8 +8,9 @@ another process.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,9 +18,10 @@ from winnow.engines.base import Engine, EngineContext, OnRollout
 from winnow.engines.weight_versions import check_names
 from winnow.models.adapter import (
     adapter_config,
+    adapter_names,
     adapter_weights,
     dequantizers,
-    merged_weights,
+    merges,
     plain_model,
     plain_names,
 )
@@ -57,7 +59,8 @@ class FromPolicy:
     """
 
     def __init__(self, server: Server, model: Any, *, adapter: bool) -> None:
-        self._server, self._model, self._adapter = server, model, adapter
+        self._server, self._model = server, model
+        self._adapter = adapter_names(model) if adapter else {}
         self.logprob_tolerance = server.logprob_tolerance
         try:
             server.load(self._beginning(), version=0)
@@ -81,7 +84,10 @@ class FromPolicy:
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Hand the policy over as it is now; every trained parameter must be among `weights`."""
         check_policy_weights(self._model, weights)
-        changed = adapter_weights(self._model) if self._adapter else served_weights(self._model, weights)
+        if self._adapter:
+            changed = MadeOnRead({name: partial(weights.__getitem__, key) for name, key in self._adapter.items()})
+        else:
+            changed = served_weights(self._model, weights)
         self._server.load(changed, version)
         self.version = version
 
@@ -89,12 +95,12 @@ class FromPolicy:
         """See `Engine`."""
         self._server.close()
 
-    def _beginning(self) -> dict[str, Tensor]:
+    def _beginning(self) -> MadeOnRead:
         if not self._adapter:
             return served_weights(self._model, {})
-        base = {name: parameter.detach() for name, parameter in _plain_parameters(self._model)}
-        unpacked = {name: unpack() for name, unpack in dequantizers(self._model).items()}
-        return {**base, **unpacked, **adapter_weights(self._model)}
+        base = {name: parameter.detach for name, parameter in _plain_parameters(self._model)}
+        adapter = {name: weight.detach for name, weight in adapter_weights(self._model).items()}
+        return MadeOnRead({**base, **dequantizers(self._model), **adapter})
 
 
 def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> Served:
@@ -127,15 +133,34 @@ def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     check_names(weights, own=model.state_dict(), trained=trained)
 
 
-def served_weights(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+class MadeOnRead(Mapping[str, "Tensor"]):
+    """Weights by name, each of which is made, or gathered from all ranks, when it is read; names cost nothing."""
+
+    def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._make = make
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._make[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make)
+
+    def __len__(self) -> int:
+        return len(self._make)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._make
+
+
+def served_weights(model: Any, weights: Mapping[str, Tensor]) -> MadeOnRead:
     """The plain model's weights by its own names: `weights` where they say anything, the module's own elsewhere.
 
     An adapter is added to copies. Its A and B are read from the module, so `weights` must be the module's own. Tied
     weights appear once.
     """
-    given = {id(p): weights[name] for name, p in model.named_parameters() if name in weights}
-    own = {name: given.get(id(p), p).detach() for name, p in _plain_parameters(model)}
-    return {**own, **dict(merged_weights(model))}
+    given = {id(p): partial(weights.__getitem__, name) for name, p in model.named_parameters() if name in weights}
+    own = {name: given.get(id(p), p.detach) for name, p in _plain_parameters(model)}
+    return MadeOnRead({**own, **merges(model)})
 
 
 def _plain_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:

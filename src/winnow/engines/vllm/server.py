@@ -22,7 +22,7 @@ from winnow.engines.stopping import StopRule, stop_rules
 from winnow.engines.vllm.lora_request import ServedAdapter
 from winnow.engines.vllm.served import Served
 from winnow.engines.vllm.settings import VllmSettings
-from winnow.engines.vllm.start import start
+from winnow.engines.vllm.start import ranks_kept, start
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError, WinnowError
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
@@ -48,7 +48,7 @@ class VllmEngine:
         self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
         with engine_errors("start"):
             self._llm = start(served, settings)
-        self._adapter = None if served.adapter is None else ServedAdapter(self._llm.llm_engine, served.adapter)
+        self._adapter = None if served.adapter is None else ServedAdapter(served.adapter)
 
     def generate(
         self,
@@ -72,22 +72,23 @@ class VllmEngine:
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy weights into vLLM's workers, and empty the prefix cache, which older weights have filled.
+        """Copy weights into vLLM's workers, and empty the prefix cache, which older weights have filled. Each is read
+        once, in the mapping's order.
 
         They are those of the whole model; where an adapter is served, first with it, and then of the adapter alone.
         """
         check_newer(version, than=self.version)
-        adapter = {name: weights[name] for name in self._served.adapter_names.intersection(weights)}
-        base = {name: weight for name, weight in weights.items() if name not in adapter}
+        adapter = [name for name in weights if name in self._served.adapter_names]
+        base = [name for name in weights if name not in self._served.adapter_names]
         _check_names(adapter, self._served.adapter_names)
         if self._adapter is None or self.version < 0:
             _check_names(base, self._served.names)
         self._wake("weights")
         with engine_errors("take new weights"):
             if base:
-                self._copy(base, version)
+                self._copy(weights, base, version)
             if self._adapter is not None:
-                self._adapter.load(adapter, version)
+                self._adapter.load(self._llm, weights, adapter, version)
             emptied = self._llm.reset_prefix_cache()
         if not emptied:
             raise EngineError("vLLM kept prefixes read by older weights; rollouts must not be in flight during a load")
@@ -95,11 +96,13 @@ class VllmEngine:
 
     def close(self) -> None:
         """See `Engine`; ends vLLM's workers."""
-        self._llm.llm_engine.engine_core.shutdown()
+        with ranks_kept():
+            self._llm.llm_engine.engine_core.shutdown()
 
-    def _copy(self, weights: Mapping[str, Tensor], version: int) -> None:
+    def _copy(self, weights: Mapping[str, Tensor], names: Sequence[str], version: int) -> None:
+        """The workers read them, one by one: from a mapping of this process, or as the trainer sends them."""
         self._llm.start_weight_update()
-        self._llm.update_weights({"update_info": {"weights": weights, "version": version}})
+        self._llm.update_weights({"update_info": {"weights": weights, "names": names, "version": version}})
         self._llm.finish_weight_update(weight_version=str(version))
 
     def _sample(self, request: SamplingRequest, rule: StopRule, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
@@ -158,7 +161,7 @@ class VllmEngine:
         wanted = self.version if self._adapter is None else 0
         with engine_errors("tell its version"):
             held = set(self._llm.collective_rpc("weights_version"))
-            fresh = held == {wanted} and (self._adapter is None or self._adapter.is_of(self.version))
+            fresh = held == {wanted} and (self._adapter is None or self._adapter.is_of(self._llm, self.version))
         if not fresh:
             raise EngineError(
                 f"stale weights: vLLM's workers have copied version {', '.join(sorted(map(str, held)))}, and rollouts "
@@ -206,7 +209,7 @@ def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, conte
         )
 
 
-def _check_names(weights: Mapping[str, Tensor], names: frozenset[str]) -> None:
+def _check_names(weights: Sequence[str], names: frozenset[str]) -> None:
     if wrong := sorted(names.symmetric_difference(weights)):
         what = "lack" if wrong[0] in names else "have a needless"
         raise EngineError(f"the weights {what} {wrong[0]!r} ({len(wrong)} such names); hand over the whole model")

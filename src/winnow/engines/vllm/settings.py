@@ -23,11 +23,12 @@ class VllmSettings:
     sleep: bool = False
 
 
-def beside(lora: str, dtype: str) -> bool:
+def beside(lora: str, dtype: str, *, sharded: bool = False) -> bool:
     """Whether an adapter is applied beside the base, instead of merged into it. By "auto" it is where merging would
-    round: in bfloat16, of 8 significant bits, most of what a small adapter changes is lost.
+    round: in bfloat16, of 8 significant bits, most of what a small adapter changes is lost; and where no rank has the
+    whole base.
     """
-    return lora == "adapter" or (lora == "auto" and dtype == "bfloat16")
+    return lora == "adapter" or (lora == "auto" and (dtype == "bfloat16" or sharded))
 
 
 def kernel_rank(rank: int) -> int:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed
 
+from winnow import ranks
 from winnow.engines.vllm.served import Served
 from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, NO_SLEEP, VllmSettings, kernel_rank
 from winnow.errors import ConfigError
@@ -22,7 +24,7 @@ CPU_TOKENS_AT_ONCE = 4096  # vLLM's own default
 
 def start(served: Served, settings: VllmSettings) -> Any:
     """A `vllm.LLM` with random weights, ready for its first weights. Raises ConfigError for what the CPU lacks."""
-    with _environment(), _own_threads(), warnings.catch_warnings():
+    with _environment(), _own_threads(), ranks_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # vLLM's imports and compilers warn of what its users cannot change
         from vllm import LLM
         from vllm.platforms import current_platform
@@ -49,6 +51,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             worker_extension_cls="winnow.engines.vllm.weight_transfer.WorkerExtension",
             disable_log_stats=True,
             **_lora(served),
+            **_among_ranks(),
             **limits,
         )
         llm.init_weight_transfer_engine({"init_info": {}})
@@ -70,6 +73,31 @@ def _lora(served: Served) -> dict[str, Any]:
     if served.adapter is None:
         return {}
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": kernel_rank(served.adapter["r"])}
+
+
+def _among_ranks() -> dict[str, Any]:
+    """In the process of one of several ranks vLLM finds a world of all of them, in which its one worker must know its
+    place, and its device; it computes alone all the same.
+    """
+    return {"distributed_executor_backend": "external_launcher"} if ranks.count() > 1 else {}
+
+
+@contextmanager
+def ranks_kept() -> Iterator[None]:
+    """With itself vLLM ends torch's default process group, which among several ranks is theirs, and not its own."""
+    distributed: Any = torch.distributed
+    destroy = distributed.destroy_process_group
+
+    def but_the_default(group: Any = None) -> None:
+        if group is not None:
+            destroy(group)
+
+    if ranks.count() > 1:
+        distributed.destroy_process_group = but_the_default
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group = destroy
 
 
 def _bytes(gib: float | None) -> int | None:

@@ -1,4 +1,5 @@
-"""What runs inside vLLM's own workers: the backend of vLLM's weight transfer by which the policy's weights come in.
+"""What runs inside vLLM's own workers: the backend of vLLM's weight transfer by which the policy's weights come in. A
+worker in the trainer's process reads the policy's own; any other receives them over a process group.
 
 vLLM imports this module by name in each of its workers (`worker_extension_cls`), wherever they run, and importing it
 registers the backend there. Nothing else of winnow should import it: vLLM is not always installed.
@@ -6,11 +7,13 @@ registers the backend there. Nothing else of winnow should import it: vLLM is no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -21,6 +24,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from winnow.engines.process.weight_group import SentWeights
 from winnow.engines.vllm.start import TRANSFER_BACKEND
 
 
@@ -34,11 +38,12 @@ class WeightUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """A whole model, by the names of its checkpoints."""
 
     weights: Mapping[str, Tensor]
+    names: Sequence[str]  # of those to copy, in the order in which they are to be read
     version: int
 
 
-class PassedTensors(WeightTransferEngine):  # type: ignore[misc]
-    """Weight transfer by passing tensors: by reference within a process, by value into another."""
+class OneByOne(WeightTransferEngine):  # type: ignore[misc]
+    """Weight transfer tensor by tensor: vLLM keeps those of a layer until they are all there."""
 
     init_info_cls = NoInitInfo
     update_info_cls = WeightUpdate
@@ -59,7 +64,9 @@ class PassedTensors(WeightTransferEngine):  # type: ignore[misc]
     def receive_weights(self, update_info: WeightUpdate) -> None:
         """See `update_weights`."""
         self._arriving = update_info.version
-        self.model.load_weights(update_info.weights.items())
+        weights = for_worker(update_info.weights, self.parallel_config.rank)
+        with finished(weights):
+            self.model.load_weights((name, weights[name]) for name in update_info.names)
 
     def finish_weight_update(self) -> None:
         """Bring the weights into the form that the kernels need; then the model has the version that has arrived."""
@@ -91,5 +98,30 @@ class WorkerExtension:
         version: int | None = self.weight_transfer_engine.version  # type: ignore[attr-defined]
         return version
 
+    def write_adapter(self, weights: Mapping[str, Tensor], names: Sequence[str], path: str) -> None:
+        """Read an adapter's weights, and have the first worker of this engine write them down."""
+        worker: int = self.parallel_config.rank  # type: ignore[attr-defined]
+        own = for_worker(weights, worker)
+        with finished(own):
+            found = {name: own[name].cpu().contiguous() for name in names}
+        if worker == 0 or not isinstance(weights, SentWeights):
+            save_file(found, path)
 
-WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, PassedTensors)
+
+def for_worker(weights: Mapping[str, Tensor], worker: int) -> Mapping[str, Tensor]:
+    """The weights as the engine's worker of that number reads them."""
+    return weights.by_worker(worker) if isinstance(weights, SentWeights) else weights
+
+
+@contextmanager
+def finished(weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Where reading fails, the trainer is not left waiting for a reader of the rest."""
+    try:
+        yield
+    except BaseException:
+        if isinstance(weights, SentWeights):
+            weights.finish()
+        raise
+
+
+WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, OneByOne)

@@ -1,0 +1,63 @@
+"""One rank of a run with vLLM, as a launcher starts it: trains by the configuration of a file, and writes down what its
+steps reported. With a second argument, a planted bug: the engine of that rank never takes weights after its first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from winnow.config_file import validate
+from winnow.engines.process import engine as process
+from winnow.engines.vllm.server import VllmEngine
+from winnow.records import StepReport
+from winnow.training.fit import fit
+from winnow.training.resolve import resolve_members
+
+
+def forget() -> None:
+    """Workers read every weight and take note of its version, and copy those of version 0 alone."""
+    from winnow.engines.vllm.weight_transfer import OneByOne, for_worker
+
+    honest = OneByOne.receive_weights
+
+    def forgetful(self: Any, info: Any) -> None:
+        if info.version == 0:
+            return honest(self, info)
+        weights = for_worker(info.weights, self.parallel_config.rank)
+        for name in info.names:
+            weights[name]
+        self._arriving = info.version
+
+    OneByOne.receive_weights = forgetful
+
+
+def forgetful_engine(**options: Any) -> VllmEngine:
+    """What runs in a process of its own."""
+    engine = VllmEngine(**options)
+    forget()
+    return engine
+
+
+def plant() -> None:
+    """In this process, and in that of its engine."""
+    start = process.second_process
+    process.second_process = lambda make, *given, **more: start(f"{__file__}:forgetful_engine", *given, **more)
+    forget()
+
+
+def main(config: Path, reports: Path, forgetful: str = "") -> None:
+    if forgetful == os.environ["RANK"]:
+        plant()
+    found: list[Any] = []
+    fit(resolve_members(validate(json.loads(config.read_text())), base=config.parent), watch=found.append)
+    steps = [event.metrics for event in found if isinstance(event, StepReport)]
+    if os.environ["RANK"] == "0":
+        reports.write_text(json.dumps(steps))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
