@@ -288,7 +288,7 @@ class CheckpointSection(Section):
 
 class VerifySection(Section):
     workers: NonNegative = 1
-    """Processes that run rewards; 0: the trainer itself, where a reward cannot be stopped."""
+    """Processes of a machine, whatever its ranks, that run rewards; 0: the trainer, where none can be stopped."""
     timeout_seconds: float = Field(5.0, gt=0)
     """Of one verdict."""
     memory_mb: Positive = 2048
@@ -323,7 +323,7 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where the policy is trained; "auto": CUDA where there is one."""
     threads: NonNegative = 0
-    """CPU threads for torch; 0: every core."""
+    """CPU threads of a rank for torch; 0: every core, shared by the ranks of a machine."""
     deterministic: bool = False
     """On a GPU, compute the same bits at every launch, which takes more time; a CPU always does."""
     model: ModelSection = ModelSection()

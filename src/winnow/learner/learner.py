@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,7 +21,7 @@ from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import FrozenAdapter, FrozenCopy, Reference
 from winnow.learner.shares_to_writer import SharesToWriter
-from winnow.models.device import beside
+from winnow.models.device import beside, on_host
 from winnow.models.load import Loaded, load, padding
 from winnow.models.save import write_model_folder
 from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput
@@ -51,7 +50,7 @@ class Learner:
         now, on the host, to write checkpoints from; before each the trained parameters are copied into it.
         """
         if ranks.is_writer():
-            self._to_save = copy.deepcopy(self._policy.model).to("cpu")
+            self._to_save = on_host(self._policy.model)
         self._policy.shard(masters)
         if self._reference is not None:
             self._reference.shard()

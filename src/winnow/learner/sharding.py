@@ -90,8 +90,9 @@ class GatheredWeights(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         share = self._shares[name]
         self._left.pop(name, None)
-        with ranks.spent.on("weights", own_share(share).nbytes):
-            return whole(share.detach().to(self._dtype or share.dtype))
+        rounded = share.detach().to(self._dtype or share.dtype)
+        with ranks.spent.on("weights", own_share(rounded).nbytes):
+            return whole(rounded)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shares)

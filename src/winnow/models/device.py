@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import functools
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
+from torch.nn import Module, Parameter
 
 from winnow.errors import ConfigError
 
@@ -50,6 +53,14 @@ def beside(device: torch.device) -> AbstractContextManager[object]:
 @functools.cache  # memory that a stream has used is kept for that stream: one for all saves
 def _second_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def on_host(module: Module) -> Module:
+    """A copy of a module in host memory, without one on its device first."""
+    known: dict[int, Any] = {id(buffer): buffer.to("cpu", copy=True) for buffer in module.buffers()}
+    for parameter in module.parameters():
+        known[id(parameter)] = Parameter(parameter.detach().to("cpu", copy=True), parameter.requires_grad)
+    return copy.deepcopy(module, known)
 
 
 def describe_gpu(device: torch.device) -> dict[str, str | int | None]:

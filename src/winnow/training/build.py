@@ -34,6 +34,7 @@ from winnow.training.advice import before_training
 from winnow.training.clock import TrainingClock
 from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import hand_over
+from winnow.training.machine_share import workers_of_rank
 from winnow.training.members import Members
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import HeldOut, run_prompts, training_sampling
@@ -125,7 +126,8 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
     loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config))
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
     with contextlib.ExitStack() as on_failure:
-        verifiers = Verifiers(members.reward, **config.verify.model_dump(), base=members.base)
+        verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
+        verifiers = Verifiers(members.reward, **verify, base=members.base)
         on_failure.callback(verifiers.close)
         context = engine_context(config, loaded, plan.adjusted)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)

@@ -27,6 +27,7 @@ from winnow.training.boundary import Boundary, begin_save, reached, rescued, sav
 from winnow.training.build import Run, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
+from winnow.training.machine_share import threads_of_rank
 from winnow.training.members import Members
 from winnow.training.notices import StepNotices, beginning, check_skipped
 from winnow.training.probe import plan
@@ -103,7 +104,7 @@ def fit(
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch, now: Now) -> Result:
     """`fit`, on every rank."""
     config = members.config
-    torch.set_num_threads(config.threads or torch.get_num_threads())
+    torch.set_num_threads(threads_of_rank(config.threads))
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)

@@ -112,7 +112,7 @@ class Parity:
         """Log-probs [T] of trained tokens, which the engines of these ranks [T] sampled."""
         difference = (policy - engine).detach().double().numpy(force=True)
         self.differences.append(difference)
-        self.sampled_by.append(np.zeros(len(difference), dtype=np.int64) if rank is None else rank)
+        self.sampled_by.append(np.zeros(len(difference), dtype=np.int16) if rank is None else rank.astype(np.int16))
 
     def merge(self, others: Iterable[Self]) -> None:
         """Go on with what these have compared."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from winnow import ranks
-from winnow.training.shares import threads_of_rank, workers_of_rank
+from winnow.training.machine_share import threads_of_rank, workers_of_rank
 
 
 @pytest.mark.parametrize(("local", "cores", "threads"), [(1, 8, 8), (2, 8, 4), (3, 8, 2), (4, 1, 1)])
