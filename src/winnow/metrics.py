@@ -87,7 +87,8 @@ METRICS: dict[str, str] = {
     "dynamic_sampling/rounds": "rounds in which they were drawn",
     "dynamic_sampling/tokens": "completion tokens of those groups, counted in budget/tokens_generated too",
     "budget/updates": "optimizer updates taken",
-    "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one",
+    "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one. Among "
+    "several, seconds/... are those of rank 0, and memory/... the most of any",
     "ranks/seconds_waiting": "at exchanges between ranks, waiting for the slowest included; mean over ranks. What "
     "FSDP2 exchanges within a pass is not in it",
     "ranks/waiting_share": "ranks/seconds_waiting over seconds/step, both means over ranks",

@@ -25,7 +25,7 @@ from winnow.errors import ConfigError, RankError, told
 T = TypeVar("T")
 
 _ANNOUNCED = "_announced"  # an attribute of an error that the other ranks have been told
-ALL_FAIL_WITHIN = 10.0  # seconds in which the others arrive that have raised the same error
+ALL_FAIL_WITHIN = timedelta(seconds=20)  # in which the others arrive that have raised, too
 
 
 @dataclass
@@ -37,10 +37,17 @@ class Spent:
 
     @contextmanager
     def on(self, what: str, size: int = 0) -> Iterator[None]:
-        """While this lasts, the ranks exchange `size` bytes of each."""
+        """While this lasts, the ranks exchange `size` bytes of each. Raises RankError where one of them is gone, or has
+        not come in time.
+        """
         begin = time.perf_counter()
         try:
             yield
+        except RuntimeError as error:  # of torch, whatever has happened to the connection
+            raise RankError(
+                f"rank {rank()} has lost another rank (exchanging {what}): it has ended, or did not come within "
+                f"ranks.timeout_seconds; its own message says why. torch said: {str(error).partition(chr(10))[0]}"
+            ) from error
         finally:
             self.seconds += time.perf_counter() - begin
             self.bytes[what] = self.bytes.get(what, 0) + size
@@ -130,7 +137,9 @@ def joined(*, timeout_seconds: float) -> Iterator[None]:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=limit)
-    _groups = _Groups(*(distributed.new_group(backend="gloo", timeout=limit) for _ in range(3)))
+    _groups = _Groups(
+        *(distributed.new_group(backend="gloo", timeout=most) for most in (limit, ALL_FAIL_WITHIN, limit))
+    )
     try:
         yield
     finally:
@@ -231,7 +240,7 @@ def all_failed() -> bool:
     if _groups is None:
         return True
     try:
-        _distributed().monitored_barrier(group=_groups.failing, timeout=timedelta(seconds=ALL_FAIL_WITHIN))
+        _distributed().barrier(group=_groups.failing)
     except RuntimeError:
         return False
     return True

@@ -18,11 +18,15 @@ def check(
         str | None,
         typer.Option(metavar="SIZE", help="Plan for this much memory on the policy's device, such as 80GiB."),
     ] = None,
+    ranks: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Plan for a run of so many processes on one machine."),
+    ] = 1,
 ) -> None:
     """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
     from winnow.commands.check import checked
 
-    for line in checked(config, sets or (), memory):
+    for line in checked(config, sets or (), memory, ranks):
         typer.echo(line)
 
 

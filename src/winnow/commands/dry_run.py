@@ -27,9 +27,10 @@ class DryRun:
     notes: tuple[str, ...]  # a sentence per thing that only the network could show
 
 
-def dry_run(members: Members, *, memory: int | None = None) -> DryRun:
-    """Load the problems, render the prompts of both splits, and plan the devices; a model of the hub is looked for in
-    its cache. `memory` are the bytes of the policy's device, where it is not the one of this machine.
+def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> DryRun:
+    """Load the problems, render the prompts of both splits, and plan the devices of `ranks` processes; a model of the
+    hub is looked for in its cache. `memory` are the bytes of the policy's device, where it is not the one of this
+    machine.
 
     Raises ConfigError or DataError as a run would, but not for a plan that does not fit: `plan.check` does.
     """
@@ -47,7 +48,7 @@ def dry_run(members: Members, *, memory: int | None = None) -> DryRun:
     elif data is None:
         _check_problems(members)
     if folder is not None:
-        plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory)
+        plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
     return DryRun(first, plan, free if memory is None else assumed(memory, device.type), notes)
 

@@ -11,6 +11,8 @@ from winnow.memory.plan import MemoryPart
 SAMPLED_BYTES = 24  # per logit: itself, by the temperature, less the largest, its probability, that in whole blocks
 SORTED_BYTES = 40  # where top_p cuts: also sorted, its place, and the sum of the probabilities before it, twice
 USE_NATIVE = ("use rollout.engine = 'native'",)  # the remedy for a copy of the weights
+# And where the policy is sharded, so that every engine has a copy.
+USE_VLLM = ("use rollout.engine = 'vllm', on devices of its own or with sleep = true",)
 
 
 def forward_parts(demand: Demand, *, read: int, rows: int) -> Iterator[MemoryPart]:

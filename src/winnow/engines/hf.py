@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 def memory(demand: Demand) -> Iterator[MemoryPart]:
     """A copy of the weights, and a key and value cache in which every rollout has its prompt to itself."""
-    from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
+    from winnow.engines.forward_memory import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
     from winnow.engines.native.cache_size import KVCacheSpec
     from winnow.memory.plan import MemoryPart
     from winnow.models.meta import weight_bytes
 
     model, device = demand.model, demand.device
-    yield MemoryPart("engine's copy", weight_bytes(model), "always", device, USE_NATIVE)
+    remedies = USE_VLLM if demand.sharded else USE_NATIVE
+    if demand.sharded:
+        yield MemoryPart("engine's copy", weight_bytes(model), "load", device, remedies)
+    yield MemoryPart("engine's copy", weight_bytes(model), "always", device, remedies)
     rows = max(at_once for _, at_once in demand.requests)
     tokens = rows * (demand.prompt_tokens + demand.config.rollout.max_new_tokens)
     cache = tokens * KVCacheSpec.of(model).bytes_per_token

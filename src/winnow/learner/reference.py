@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sharding import is_sharded, shard, share_of
+from winnow.learner.sharding import is_sharded, reshard, shard, share_of, whole
 from winnow.models.adapter import adapter_off, frozen_adapter, frozen_adapter_on, has_adapter, set_frozen_adapter
 
 FROZEN = "reference"  # the second adapter's name
@@ -51,6 +51,7 @@ class FrozenCopy:
     @contextmanager
     def active(self) -> Iterator[PolicyModule]:
         yield self._module
+        reshard(self._module)
 
     def shard(self) -> None:
         shard(self._module)
@@ -91,7 +92,8 @@ class FrozenAdapter:
         """It is part of the policy."""
 
     def reset(self) -> None:
-        set_frozen_adapter(self._policy.model, FROZEN)
+        trained = {name: whole(p) for name, p in self._policy.model.named_parameters() if p.requires_grad}
+        set_frozen_adapter(self._policy.model, FROZEN, trained)  # every rank has all of it: it is small
 
     def state(self) -> dict[str, Tensor]:
         return frozen_adapter(self._policy.model, FROZEN)

@@ -29,7 +29,7 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
     """Leave every rank its share of the module's parameters, in place; with `masters`, of those, from which what
     computes is rounded. Exchanges between all ranks: every later pass, too.
     """
-    computes_in = next(p.dtype for p in module.parameters() if p.requires_grad or not masters)
+    computes_in = next(module.parameters()).dtype
     for name, parameter in module.model.named_parameters():
         if masters:
             parameter.data = masters[name]
@@ -45,6 +45,12 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)
+
+
+def reshard(module: PolicyModule) -> None:
+    """Free what a pass has gathered and no backward follows that would: the parameters around the layers."""
+    if isinstance(module, FSDPModule):
+        module.reshard()
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -22,12 +22,20 @@ class Demand:
     prompt_tokens: int  # of the longest prompt
     device: str  # the policy's: "cpu", "cuda:0"
     device_bytes: int | None  # memory of a device of that kind; None: what the device that is here has
-    requests: tuple[tuple[int, int], ...]  # (prompts, rollouts at once) of every kind of request for rollouts
-    measured: int = 0  # rollouts whose gradient norms are taken one after the other, at most
+    requests: tuple[tuple[int, int], ...]  # (prompts, rollouts at once) of every kind of request that a rank makes
+    measured: int = 0  # rollouts whose gradient norms a rank takes one after the other, at most
+    ranks: int = 1  # that compute the run together
+    ranks_here: int = 1  # of them on this machine
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a rank holds a share of the policy: one alone has all of it."""
+        return self.ranks > 1 and self.config.ranks.learner == "sharded"
 
 
-def sampling_requests(config: Config, *, probes: bool) -> tuple[tuple[int, int], ...]:
-    """(prompts, rollouts at once) of a step, of an evaluation, and of a probe where the allocator makes one (`probes`).
+def sampling_requests(config: Config, *, probes: bool, ranks: int = 1) -> tuple[tuple[int, int], ...]:
+    """(prompts, rollouts at once) of a step, of an evaluation, and of a probe where the allocator makes one (`probes`),
+    on the one of so many `ranks` that is dealt most.
 
     Where an allocator divides the rollouts, those of a step are averages.
     """
@@ -38,19 +46,27 @@ def sampling_requests(config: Config, *, probes: bool) -> tuple[tuple[int, int],
         *([(evaluate.problems, 1)] if evaluate.greedy else []),
         *([(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)] if probes else []),
     ]
-    return tuple((prompts, min(rollout.max_rollouts_at_once, prompts * each)) for prompts, each in wanted)
+    dealt = [(-(-prompts // ranks), each) for prompts, each in wanted]
+    return tuple((prompts, min(rollout.max_rollouts_at_once, prompts * each)) for prompts, each in dealt)
 
 
-def step_rollouts(config: Config) -> int:
-    """Of a step, at most: those of every round of dynamic sampling too."""
+def step_rollouts(config: Config, ranks: int = 1) -> int:
+    """Of a step, at most: those of every round of dynamic sampling too. Of several ranks, which are dealt them in runs
+    of about equal length, each gets its share and perhaps the longest one more.
+    """
     rollout = config.rollout
-    return rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
+    in_all = rollout.prompts_per_step * rollout.rollouts_per_prompt * (1 + rollout.dynamic_sampling_rounds)
+    return _share(in_all, ranks)
 
 
-def measured_rollouts(config: Config, source: str) -> int:
+def measured_rollouts(config: Config, source: str, ranks: int = 1) -> int:
     """Whose gradient norms an allocator asks for, which knows its prompts from a `source`: of a probe, or of a step."""
     probe = config.probe
     if probe.gradient_norm == "none" or source == "none":
         return 0
     of_probe = probe.every * config.rollout.prompts_per_step * probe.rollouts_per_prompt
-    return of_probe if source == "probe" else step_rollouts(config)
+    return _share(of_probe, ranks) if source == "probe" else step_rollouts(config, ranks)
+
+
+def _share(rollouts: int, ranks: int) -> int:
+    return min(rollouts, -(-rollouts // ranks) + (ranks > 1))

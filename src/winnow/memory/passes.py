@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from winnow.config import Config, trained_tokens
-from winnow.memory import footprint
+from winnow.memory import footprint, shares
 from winnow.memory.demand import Demand, step_rollouts
-from winnow.memory.plan import MemoryPart
+from winnow.memory.plan import MemoryPart, Phase
 
 NORM_COPIES = 3  # of a chunk's logits: the gradients of one chunk, another's logits and theirs
 
@@ -25,12 +25,15 @@ def pass_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
 
 def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
     model, device, how = demand.model, demand.device, demand.config.model.gradient_checkpointing
-    tokens = micro_batch_tokens(demand, step_rollouts(demand.config))
+    rollouts = step_rollouts(demand.config, demand.ranks)
+    tokens = micro_batch_tokens(demand, rollouts)
     remedies = _fewer_activations(demand.config)
+    yield from _gathered(demand, "update")
     saved = footprint.activation_bytes(model, tokens, checkpointing=how)
     yield MemoryPart("activations", saved, "update", device, remedies)
-    logits = footprint.logits_bytes(model, _chunk(demand, tokens, step_rollouts(demand.config)), entropy=entropy)
+    logits = footprint.logits_bytes(model, _chunk(demand, tokens, rollouts), entropy=entropy)
     layer = footprint.layer_backward_bytes(model, tokens, checkpointing=how)
+    layer += shares.unscattered_bytes(model, demand.ranks) if demand.sharded else 0
     if logits >= layer:  # never both at once
         yield MemoryPart("output layer", logits, "update", device)
     else:
@@ -40,10 +43,12 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
 def _logprobs(demand: Demand) -> Iterator[MemoryPart]:
     """Rollouts of a prompt are read on top of its keys and values, which are then held for every one."""
     model, device = demand.model, demand.device
-    tokens = micro_batch_tokens(demand, step_rollouts(demand.config))
+    rollouts = step_rollouts(demand.config, demand.ranks)
+    tokens = micro_batch_tokens(demand, rollouts)
+    yield from _gathered(demand, "logprobs")
     read = footprint.forward_bytes(model, tokens) + footprint.key_value_bytes(model, tokens)
     yield MemoryPart("forward pass", read, "logprobs", device, _fewer_tokens(demand.config))
-    chunk = _chunk(demand, tokens, step_rollouts(demand.config))
+    chunk = _chunk(demand, tokens, rollouts)
     logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
     yield MemoryPart("logits", logits, "logprobs", device)
 
@@ -55,8 +60,9 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     config, model, device = demand.config, demand.model, demand.device
     how = config.model.gradient_checkpointing
     tokens = micro_batch_tokens(demand, demand.measured)
+    yield from _gathered(demand, "norms")
     if config.probe.gradient_norm == "embedding":
-        saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=True)
+        saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=not demand.sharded)
         saved += tokens * footprint.head(model).shape[1] * footprint.EXACT_BYTES
         saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how)
         yield MemoryPart("activations for norms", saved, "norms", device, _fewer_activations(config))
@@ -69,6 +75,12 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
     hidden = footprint.head(model).shape[1]
     if footprint.sums_head_gradient(trained_tokens(config), chunk=chunk, hidden=hidden):
         yield MemoryPart("output layer's gradient for norms", footprint.head_gradient_bytes(model), "norms", device)
+
+
+def _gathered(demand: Demand, phase: Phase) -> Iterator[MemoryPart]:
+    """Of a sharded policy, what a pass needs of the other ranks' shares."""
+    if demand.sharded:
+        yield MemoryPart("gathered weights", shares.gathered_bytes(demand.model, demand.ranks), phase, demand.device)
 
 
 def micro_batch_tokens(demand: Demand, rollouts: int) -> int:

@@ -12,10 +12,12 @@ from winnow.errors import ConfigError
 from winnow.memory.sizes import readable
 from winnow.memory.usage import free_bytes
 
-Phase = Literal["always", "update", "logprobs", "norms", "generate"]
+Phase = Literal["load", "always", "update", "sums", "logprobs", "norms", "generate"]
 PHASES: dict[Phase, str] = {
+    "load": "before it is divided",
     "always": "at all times",
     "update": "in an update",
+    "sums": "while gradients are summed",
     "logprobs": "for log-probs",
     "norms": "for gradient norms",
     "generate": "while sampling",
@@ -35,6 +37,7 @@ class MemoryPart:
     least: int | None = None  # of keys and values: what one rollout of full length takes
     wanted: int | None = None  # where there is room for less than they could use: so much
     takes_rest: bool = False  # makes do with `least`, and takes what the rest leaves
+    writer: bool = False  # of rank 0 alone, and beside its `need`
 
 
 def free(device: str) -> int | None:
@@ -54,6 +57,8 @@ class MemoryPlan:
     jobs: str  # which device does what, in words
     parts: tuple[MemoryPart, ...]
     checkpoint: int = 0  # bytes of one on the disk, its tokenizer left out
+    ranks: int = 1  # that compute the run together, all with these parts
+    ranks_here: int = 1  # of them on this machine, which share its CPU's memory
 
     @property
     def adjusted(self) -> int | None:
@@ -65,8 +70,18 @@ class MemoryPlan:
         return list(dict.fromkeys(part.device for part in self.parts))
 
     def need(self, device: str) -> int:
-        """Bytes at the worst moment: what is always there, and the largest of the phases, which never coincide."""
-        return self._sum(device, "always") + self._sum(device, self._worst(device))
+        """Bytes at a rank's worst moment: what is always there and the largest of the phases, which never coincide; or
+        what is there while the policy is loaded.
+        """
+        return sum(self._sum(device, phase) for phase in self._worst(device))
+
+    def need_here(self, device: str) -> int:
+        """Of all ranks that share the device: those of this machine its CPU."""
+        return self.writer_bytes(device) + self.need(device) * (self.ranks_here if device == "cpu" else 1)
+
+    def writer_bytes(self, device: str) -> int:
+        """What rank 0 has there beside its `need`."""
+        return sum(part.bytes for part in self.parts if part.writer and part.device == device)
 
     def lines(self, free_on: FreeBytes = free) -> Iterator[str]:
         """For a person: the jobs, then a block per device."""
@@ -74,27 +89,43 @@ class MemoryPlan:
         for device in self.devices:
             left = free_on(device)
             known = "how much is free there is not known" if left is None else f"{readable(left)} are free"
-            yield f"{'memory':<13}{device}: {readable(self.need(device))} at most; {known}"
+            yield f"{'memory':<13}{device}: {readable(self.need_here(device))} at most{self._each(device)}; {known}"
             yield from (f"{'':<13}{text}" for text in self._phases(device))
             yield from (f"{'':<13}{text}" for text in self._held(device))
 
     def check(self, free_on: FreeBytes = free) -> None:
         """Raise ConfigError where a device has less free than its parts need."""
         for device in self.devices:
-            left, need = free_on(device), self.need(device)
+            left, need = free_on(device), self.need_here(device)
             if left is not None and need > left:
                 parts = self._largest(device)
-                found = dict.fromkeys(remedy for part in parts for remedy in part.remedies)
+                several = device == "cpu" and self.ranks_here > 1
+                fewer = [f"start fewer ranks on this machine, now {self.ranks_here}"] if several else []
+                found = dict.fromkeys([*fewer, *(remedy for part in parts for remedy in part.remedies)])
                 raise ConfigError(
-                    f"the run does not fit: at its worst moment {device} needs {readable(need)}, and {readable(left)} "
-                    f"are free. Most of it: {_listed(parts)}. What helps: {'; '.join(found) or 'a smaller model'}"
+                    f"the run does not fit: at its worst moment {device} needs {readable(need)}{self._each(device)}, "
+                    f"and {readable(left)} are free. Most of it: {_listed(parts)}. What helps: "
+                    f"{'; '.join(found) or 'a smaller model'}"
                 )
+
+    def _each(self, device: str) -> str:
+        """Which ranks need it: " for 2 ranks (1.5 GiB each)"."""
+        if self.ranks == 1:
+            return ""
+        if device != "cpu":
+            return f" on each of {self.ranks} ranks"
+        if not self.need(device):
+            return " for rank 0"
+        return f" for {self.ranks_here} ranks ({readable(self.need(device))} each)" if self.ranks_here > 1 else ""
 
     def _phases(self, device: str) -> Iterator[str]:
         for phase, words in PHASES.items():
-            parts = [part for part in self.parts if (part.device, part.phase) == (device, phase)]
+            parts = self._of(device, phase)
             if parts:
                 yield f"{words} {readable(self._sum(device, phase))}: {_listed(parts)}"
+        alone = [part for part in self.parts if part.writer and part.device == device]
+        if alone:
+            yield f"on rank 0 also {readable(sum(part.bytes for part in alone))}: {_listed(alone)}"
 
     def _held(self, device: str) -> Iterator[str]:
         for part in self.parts:
@@ -107,17 +138,22 @@ class MemoryPlan:
 
     def _largest(self, device: str) -> list[MemoryPart]:
         """Of the worst moment: the parts that are a tenth of it or more, largest first."""
-        moment = ("always", self._worst(device))
-        parts = [part for part in self.parts if part.device == device and part.phase in moment]
+        alone = [part for part in self.parts if part.writer and part.device == device]
+        parts = [part for phase in self._worst(device) for part in self._of(device, phase)] + alone
         by_size = sorted(parts, key=lambda part: part.bytes, reverse=True)
         return [part for part in by_size if 10 * part.bytes >= self.need(device)]
 
-    def _worst(self, device: str) -> Phase:
-        phases = [phase for phase in PHASES if phase != "always"]
-        return max(phases, key=lambda phase: self._sum(device, phase))
+    def _worst(self, device: str) -> tuple[Phase, ...]:
+        phases = [phase for phase in PHASES if phase not in ("always", "load")]
+        worst = max(phases, key=lambda phase: self._sum(device, phase))
+        running = self._sum(device, "always") + self._sum(device, worst)
+        return ("load",) if self._sum(device, "load") > running else ("always", worst)
+
+    def _of(self, device: str, phase: Phase) -> list[MemoryPart]:
+        return [part for part in self.parts if (part.device, part.phase) == (device, phase) and not part.writer]
 
     def _sum(self, device: str, phase: Phase) -> int:
-        return sum(part.bytes for part in self.parts if (part.device, part.phase) == (device, phase))
+        return sum(part.bytes for part in self._of(device, phase))
 
 
 def _listed(parts: list[MemoryPart]) -> str:

@@ -2,23 +2,23 @@
 
 Weights, gradients and optimizer are exact; so is native's key and value cache on a CPU under equal counts, for the
 largest request that the configuration allows. What a forward pass holds is an estimate (memory/footprint.py). Counted
-is what is alive: an allocator keeps some of what was freed, and torch and CUDA take something for themselves.
+is what is alive: an allocator keeps some of what was freed, and torch and CUDA take something for themselves. Several
+ranks are planned alike, each as the one that is dealt most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
 
-from winnow.config import Config
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.passes import pass_parts
 from winnow.memory.plan import MemoryPart, MemoryPlan
+from winnow.memory.policy_parts import policy_parts
 from winnow.memory.usage import capacity
-from winnow.models.meta import weight_bytes
 from winnow.models.precision import in_words, keeps_masters
 
 SHARE = 0.8  # of a device, which a run may fill: the rest is for allocators, kernels and other programs
@@ -36,57 +36,38 @@ def plan_memory(
     `needs` are the extra log-probs that loss and terms read ("old_logprobs", "ref_logprobs") and "entropy". `job` gives
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.
     """
-    parts = (*_policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand))
+    parts = (*policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand))
     workers = demand.config.verify.workers
     precision = in_words(demand.config, demand.device)
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
-        jobs=f"policy on {demand.device} in {precision}; {job(demand)}; rewards by {judges}",
-        parts=tuple(_adjusted(part, parts, demand.device_bytes) for part in parts),
+        jobs=f"policy on {demand.device} in {precision}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",
+        parts=tuple(_adjusted(part, parts, demand) for part in parts),
         checkpoint=_checkpoint_bytes(demand, needs),
+        ranks=demand.ranks,
+        ranks_here=demand.ranks_here,
     )
 
 
-def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], memory: int | None) -> MemoryPart:
+def _among_ranks(demand: Demand) -> str:
+    if demand.ranks == 1:
+        return ""
+    return f", sharded over {demand.ranks} ranks" if demand.sharded else f", whole on each of {demand.ranks} ranks"
+
+
+def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -> MemoryPart:
     """A part that makes do with less takes at most what the others leave of a SHARE of its device, or half of what they
     leave where that is more. What is free at the moment has no say: a resumed run must come to the same bits.
     """
-    total = memory or capacity(torch.device(part.device))
+    total = demand.device_bytes or capacity(torch.device(part.device))
     if not part.takes_rest or part.least is None or total is None:
         return part
-    others = MemoryPlan("", tuple(other for other in parts if other is not part)).need(part.device)
+    total //= demand.ranks_here if part.device == "cpu" else 1
+    beside = tuple(other for other in parts if other is not part and other.phase != "load")  # it is made after that
+    others = MemoryPlan("", beside).need(part.device)
     left = max(int(SHARE * total) - others, (total - others) // 2)
     held = max(part.least, left)
     return part if held >= part.bytes else replace(part, bytes=held, wanted=part.bytes)
-
-
-def _policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
-    config, model, device = demand.config, demand.model, demand.device
-    weights, gradients = weight_bytes(model), footprint.gradient_bytes(model)
-    adapter = () if config.model.lora else ("train a model.lora",)
-    yield MemoryPart("weights", weights, "always", device, _smaller_weights(config))
-    if config.model.quantization is not None:
-        yield MemoryPart("one matrix unpacked", footprint.unpacked_bytes(model), "always", device)
-    if keeps_masters(config):
-        rounding = "set optimizer.master_weights = false and stochastic_rounding = true"
-        yield MemoryPart("master weights", footprint.master_bytes(model), "always", device, (*adapter, rounding))
-    eight_bit = config.optimizer.moments == "8bit"
-    fewer = () if eight_bit or config.model.dtype == "float64" else ("set optimizer.moments = '8bit'",)
-    moments = footprint.optimizer_bytes(model, eight_bit=eight_bit)
-    yield MemoryPart("optimizer", moments, "always", device, (*adapter, *fewer))
-    if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
-        yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
-    yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
-    if config.optimizer.stochastic_rounding:
-        yield MemoryPart("one parameter's rounding", footprint.rounding_bytes(model), "update", device)
-
-
-def _smaller_weights(config: Config) -> tuple[str, ...]:
-    if config.model.quantization is not None:
-        return ()
-    base = "a model.lora on model.dtype = 'bfloat16'"
-    whole = () if config.model.dtype == "bfloat16" else (f"train {base}",)
-    return (*whole, f"train {base} with model.quantization = 'nf4'")
 
 
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:

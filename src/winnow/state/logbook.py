@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from winnow import ranks
 from winnow.errors import DataError, RunFolderError
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
@@ -91,17 +92,19 @@ class Logbook:
         Raises KeyError for a metric without a meaning, ValueError for a group that is not filled, RunFolderError when
         writing fails.
         """
-        row = metrics_line(step, metrics)
-        weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
-        self._rollouts.write(step, groups, weights)
-        self._metrics.append(step, row)
+        with ranks.together("writing the log"):
+            row = metrics_line(step, metrics)
+            weights = {row.key: row.weight for batch in batches if batch.epoch == 0 for row in batch.sequences}
+            self._rollouts.write(step, groups, weights)
+            self._metrics.append(step, row)
         return StepReport(step=step, metrics=dict(metrics))
 
     def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log what was measured before `step`: an evaluation, a probe. Readers merge it with the step's row. Raises as
         `write`.
         """
-        self._metrics.append(step, metrics_line(step, metrics))
+        with ranks.together("writing the log"):
+            self._metrics.append(step, metrics_line(step, metrics))
 
     def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
         """Remove `step` and everything after it, what was half written included, before a resume.

@@ -39,9 +39,9 @@ def describe_run(
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in (*PACKAGES, *packages)}},
         "device": device,
         "threads": threads,
+        "ranks": ranks,
         "platform": platform.platform(),
         **({"gpu": dict(gpu)} if gpu else {}),
-        **({"ranks": ranks} if ranks > 1 else {}),
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from winnow import ranks
 from winnow.config import Config
 from winnow.memory.plan import MemoryPlan
 from winnow.records import Group, Outcome, Prompt, Rollout
@@ -23,17 +24,21 @@ LARGE = 64 * 2**20  # bytes of a policy's weights, from which on decoding waits 
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # as /proc/cpuinfo calls the instructions
 
 
-def advice(members: Members, b: Budget) -> Iterator[str]:
-    """One sentence per key that wastes compute, with the number that would fit."""
+def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]:
+    """One sentence per key that wastes compute, with the number that would fit; in a run of so many ranks."""
     yield from _about_selection(members, b)
     yield from _about_shares(members)
     yield from _about_updates(members, b)
     yield from _about_sizes(members.config, b)
     yield from _about_evaluation(members.config, b)
+    yield from _about_ranks(members.config, planned_ranks)
 
 
 def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
-    """Warnings before the first step: prompts that were dropped, problems that are missing or are trained on."""
+    """Warnings before the first step: prompts that were dropped, problems that are missing or are trained on, and what
+    does not suit the ranks of this run.
+    """
+    yield from _about_ranks(config, ranks.count())
     yield from _about_dropped(train, "training")
     trained = {prompt.text for prompt in train.prompts}
     for task, prompts in held_out:
@@ -208,4 +213,35 @@ def _about_evaluation(config: Config, b: Budget) -> Iterator[str]:
             f"an evaluation samples {b.evaluation} rollouts, more than the {b.rollouts * every} of the {every} "
             f"training steps before it; set evaluate.every to {math.ceil(b.evaluation / b.rollouts)}, or lower "
             f"evaluate.problems"
+        )
+
+
+def _about_ranks(config: Config, count: int) -> Iterator[str]:
+    if count == 1:
+        return
+    yield from _about_dealing(config, count)
+    if config.checkpoint.on_signal == "now":
+        yield (
+            f"checkpoint.on_signal = 'now' acts as 'step' on {count} ranks, which agree between two steps whether to "
+            f"end; a signal is followed at the end of the step under way"
+        )
+
+
+def _about_dealing(config: Config, count: int) -> Iterator[str]:
+    """Prompts are dealt whole, each with all its rollouts."""
+    prompts = config.rollout.prompts_per_step
+    most = -(-prompts // count)
+    if prompts < count:
+        idle = count - prompts
+        yield (
+            f"rollout.prompts_per_step = {prompts} is fewer than the {count} ranks, and a prompt is sampled by one: "
+            f"{idle} {'ranks wait' if idle > 1 else 'rank waits'} in every step while others sample; use at least "
+            f"{count}, or fewer ranks"
+        )
+    elif prompts % count and config.allocate.label == "uniform":
+        share = (most * count - prompts) / (most * count)
+        below, above = (most - 1) * count, most * count
+        yield (
+            f"rollout.prompts_per_step = {prompts} is dealt to {count} ranks as {most} and {most - 1}: up to "
+            f"{share:.0%} of their time to sample is spent waiting; use {below} or {above}"
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from winnow import ranks
+from winnow.config import Config
 from winnow.errors import ConfigError
 from winnow.families import Source
 from winnow.registry import PRESUMING, Entry
@@ -38,6 +40,38 @@ def check_combinations(members: Members) -> None:
         _check_reset,
     ):
         check(members)
+    check_ranks(members.config, ranks.asked_for())
+
+
+def check_ranks(config: Config, count: int) -> None:
+    """Raise ConfigError for what `count` ranks cannot share; of one, nothing is shared."""
+    if count == 1 or config.ranks.learner != "sharded":
+        return
+    for key, asked, why, remedy in (
+        (
+            "model.quantization = 'nf4'",
+            config.model.quantization is not None,
+            "blocks of 4 bits cannot be divided by rows",
+            "leave it out",
+        ),
+        (
+            "optimizer.moments = '8bit'",
+            config.optimizer.moments == "8bit",
+            "blocks of 8-bit moments would reach over the ends of shares",
+            "leave it out: a rank keeps a share of the moments",
+        ),
+        (
+            "optimizer.stochastic_rounding",
+            config.optimizer.stochastic_rounding,
+            "the shares are float32, so that nothing is rounded",
+            "leave it and optimizer.master_weights out",
+        ),
+    ):
+        if asked:
+            raise ConfigError(
+                f"{key} does not go with ranks.learner = 'sharded' on {count} ranks: {why}; {remedy}, or set "
+                f"ranks.learner = 'replicated'"
+            )
 
 
 def _check_precision(members: Members) -> None:

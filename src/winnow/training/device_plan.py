@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from winnow import ranks
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
 
 
 def plan_devices(
-    members: Members, device: torch.device, *, longest_prompt: int | None = None, memory: int | None = None
+    members: Members,
+    device: torch.device,
+    *,
+    longest_prompt: int | None = None,
+    memory: int | None = None,
+    planned_ranks: int | None = None,
 ) -> MemoryPlan:
     """The plan of a run with its policy on `device`, whose prompts have at most `longest_prompt` tokens, or as many as
-    the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here.
+    the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here, and
+    `planned_ranks` how many ranks it will have on one machine, where this process is none of them.
 
     An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings, and no
     weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
@@ -37,15 +44,18 @@ def plan_devices(
     if lora is not None:
         model = cast("MetaModel", add_lora(model, **lora.model_dump(), seed=0))
     engine = members.engine
+    count, here = (planned_ranks, planned_ranks) if planned_ranks else (ranks.count(), ranks.local_count())
     demand = Demand(
         config=config,
         options=engine.options,
         model=model,
         prompt_tokens=config.prompt.max_prompt_tokens if longest_prompt is None else longest_prompt,
-        device="cuda:0" if device == torch.device("cuda") else str(device),
+        device=f"cuda:{_own_device()}" if device == torch.device("cuda") else str(device),
         device_bytes=memory,
-        requests=sampling_requests(config, probes=members.source == "probe"),
-        measured=measured_rollouts(config, members.source),
+        requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
+        measured=measured_rollouts(config, members.source, count),
+        ranks=count,
+        ranks_here=here,
     )
     job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
     parts = engine.traits.memory or (lambda demand: ())  # it may be a generator, which raises only when it is read
@@ -57,3 +67,8 @@ def plan_devices(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
         ),
     )
+
+
+def _own_device() -> int:
+    """Number of the CUDA device that torch computes on in this process: with several ranks, one for each."""
+    return torch.cuda.current_device() if torch.cuda.is_available() and ranks.count() > 1 else 0

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from winnow import ranks
 from winnow.algos.chunks import credit_in_chunks, select_in_chunks
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain
@@ -98,7 +99,7 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
     installed = is_installed("vllm") if vllm is None else vllm
-    two = devices >= 2 and installed and config.device in ("auto", "cuda")
+    two = devices >= 2 and installed and config.device in ("auto", "cuda") and ranks.asked_for() == 1
     on_second = _sampled_by(config, SECOND_DEVICE)
     return on_second if two and _fits(on_second) else _sampled_by(config, {"use": "native"})
 

@@ -48,16 +48,19 @@ class Clock:
 
     def metrics(self) -> Metrics:
         phases = {f"seconds/{phase}": seconds for phase, seconds in self.seconds.items()}
-        return {**phases, **self.gauge.metrics(), "seconds/step": time.perf_counter() - self.started, **self._ranks()}
+        return {**phases, "seconds/step": time.perf_counter() - self.started, **self.gauge.metrics(), **self._ranks()}
 
     def _ranks(self) -> Metrics:
-        """What the ranks spent on each other: seconds and bytes are means over them."""
+        """What the ranks spent on each other, seconds and bytes as means over them; and the memory of the rank that has
+        most, in place of this one's.
+        """
         if ranks.count() == 1:
             return {}
-        mine = ranks.spent.since(self.spent)
-        all_spent, step = zip(*ranks.each((mine, time.perf_counter() - self.started)), strict=True)
+        mine, own = ranks.spent.since(self.spent), self.gauge.metrics()
+        all_spent, step, held = zip(*ranks.each((mine, time.perf_counter() - self.started, own)), strict=True)
         waited = [spent.seconds for spent in all_spent]
         return {
+            **{name: max(of_rank.get(name, 0.0) for of_rank in held) for name in set().union(*held)},
             "ranks/count": float(len(waited)),
             "ranks/seconds_waiting": float(np.mean(waited)),
             "ranks/waiting_share": float(np.mean(waited) / np.mean(step)),

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from winnow import ranks
 from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
+from winnow.ranks import Spent
 from winnow.training.step_metrics import Clock, Parity, Tally, percentile_999
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
@@ -177,3 +179,70 @@ def test_a_clock_says_seconds_and_memory_of_every_phase():
     assert (
         len(held) / 2**20 < metrics["memory/generate/cpu/peak_resident"] <= metrics["memory/update/cpu/peak_resident"]
     )
+
+
+def of_engines(gaps, sampled_by, **limits):
+    found = Parity(Tolerance(mean=0.1, tail=0.1), 0.5)
+    found.add(torch.tensor(gaps, dtype=torch.float64), torch.zeros(len(gaps)), np.array(sampled_by))
+    return found.metrics()
+
+
+def test_one_stale_engine_among_many_trips_the_alarm():
+    """Over the tokens of all eight engines its gap would pass: 0.5 / 8 < 0.1 on average, and few lie outside."""
+    gaps, by = np.zeros(800), np.repeat(np.arange(8), 100)
+    assert of_engines(gaps, by)["policy/parity_alarm"] == 0
+    assert "ranks/out_of_parity" not in of_engines(gaps, by)
+    gaps[by == 5] = 0.5
+    alone = Parity(Tolerance(mean=0.1, tail=1.0), 0.5)
+    alone.add(torch.tensor(gaps), torch.zeros(800))
+    assert alone.metrics()["policy/parity_alarm"] == 0
+    several = Parity(Tolerance(mean=0.1, tail=1.0), 0.5)
+    several.add(torch.tensor(gaps), torch.zeros(800), by)
+    found = several.metrics()
+    assert (found["policy/parity_alarm"], found["ranks/out_of_parity"]) == (1, 5)
+    check(found)
+
+
+def tally_of(loss, gaps, *, rank, diagnostics):
+    tally = Tally(Parity(tolerance=NARROW, max_outside=0.1))
+    mask = torch.tensor([True] * len(gaps))
+    sequences = (SimpleNamespace(rollout=SimpleNamespace(rank=rank)),)
+    index = torch.zeros(len(gaps), dtype=torch.int64)
+    mb = SimpleNamespace(
+        behaviour_logprobs=torch.zeros(len(gaps)), mask=mask, sequences=sequences, sequence_index=index
+    )
+    out = SimpleNamespace(logprobs=torch.tensor(gaps, dtype=torch.float64))
+    tally.add(Value(torch.tensor(loss), {"clip_fraction": torch.tensor(diagnostics)}), out, mb)
+    tally.close(TAKEN)
+    return tally
+
+
+def test_the_tallies_of_ranks_add_up_to_that_of_one_process(monkeypatch):
+    mine = tally_of(1.0, [0.1, 0.2], rank=0, diagnostics=[0.0, 1.0])
+    theirs = tally_of(2.0, [0.3], rank=1, diagnostics=[1.0])
+    theirs.idle = 2
+    monkeypatch.setattr("winnow.ranks.count", lambda: 2)
+    monkeypatch.setattr("winnow.ranks.each", lambda item, what: [item, theirs])
+    found = mine.metrics()
+    assert found["policy/loss"] == pytest.approx(3.0)
+    assert found["policy/clip_fraction"] == pytest.approx(2 / 3)
+    assert found["policy/logprob_gap_mean"] == pytest.approx(0.2)
+    assert found["policy/logprob_gap_max"] == pytest.approx(0.3)
+    assert found["ranks/idle_micro_batches"] == 2
+    check(found)
+
+
+def test_a_clock_says_what_ranks_spent_on_each_other(monkeypatch):
+    monkeypatch.setattr("winnow.ranks.count", lambda: 2)
+    monkeypatch.setattr(
+        "winnow.ranks.each", lambda item: [(Spent(0.3, {"rollouts": 10}), 2.0, item[2]), (Spent(0.1), 2.0, {})]
+    )
+    clock = Clock()
+    with ranks.spent.on("rollouts", 10):
+        pass
+    found = clock.metrics()
+    assert found["ranks/seconds_waiting"] == pytest.approx(0.2)
+    assert found["ranks/waiting_share"] == pytest.approx(0.1)
+    assert found["ranks/slowest"] == 1
+    assert found["ranks/bytes_rollouts"] == 5
+    check(found)

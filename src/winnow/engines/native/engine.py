@@ -28,7 +28,8 @@ def fits(config: Config) -> None:
 
 
 def job(demand: Demand) -> str:
-    weights = "the policy's own weights" if demand.options["dtype"] == "policy" else "a copy of the weights"
+    own = demand.options["dtype"] == "policy" and not demand.sharded
+    weights = "the policy's own weights" if own else "a copy of the weights"
     return f"native samples on {demand.device} with {weights}"
 
 

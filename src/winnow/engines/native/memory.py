@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from winnow.engines.forward_memory import USE_NATIVE, fewer_at_once, forward_parts
+from winnow.engines.forward_memory import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
 from winnow.engines.native.cache_size import PIECE, KVCacheSpec, block_width, in_blocks
 from winnow.engines.native.packed_weights import packed_bytes, packs
 from winnow.errors import ConfigError
@@ -22,9 +22,13 @@ UNPACKED = ("set rollout.engine.packed = false",)
 def parts(demand: Demand) -> Iterator[MemoryPart]:
     """Its cache holds every prompt once, is kept between requests, and takes what the rest of the run leaves."""
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
-    dtype = model.dtype if options["dtype"] == "policy" else getattr(torch, options["dtype"])
-    if options["dtype"] != "policy":
-        yield MemoryPart("engine's copy", weight_bytes(model, dtype), "always", device, USE_NATIVE)
+    other = None if options["dtype"] == "policy" else getattr(torch, options["dtype"])
+    dtype = other or model.dtype
+    if demand.sharded:  # whole, made before the policy is divided, and gathered anew after each update
+        yield MemoryPart("decoding copy", weight_bytes(model, other), "load", device, USE_VLLM)
+        yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
+    elif other is not None:
+        yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)
     if options["packed"] and packs(device, dtype):
         yield MemoryPart("packed weights", packed_bytes(model, dtype), "generate", device, UNPACKED)
     rows, prompts = max(at_once for _, at_once in demand.requests), _prompts(demand)

@@ -1,0 +1,41 @@
+"""Several processes of a benchmark that are the ranks of one process group on this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+
+def launch(ranks: int, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run `script` so often, with the variables that torch's launchers set and one thread each, until all have ended.
+
+    Where one fails, all are ended, and this process is; where this one is told to end, they are.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else it would leave them behind
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        **os.environ,
+        **(environment or {}),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    command, children = [sys.executable, script, *arguments], list[subprocess.Popen[bytes]]()
+    try:
+        for rank in range(ranks):
+            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            children.append(subprocess.Popen(command, env=own))
+        codes = [child.wait() for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    if any(codes):
+        sys.exit(f"a rank of {script} failed: exit codes {codes}")

@@ -1,0 +1,71 @@
+"""The policy's memory parts apart from its passes: what it is, what it is trained by, and what ranks exchange of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from winnow.config import Config
+from winnow.memory import footprint, shares
+from winnow.memory.demand import Demand
+from winnow.memory.plan import MemoryPart
+from winnow.memory.sharded_parts import sharded_parts
+from winnow.models.meta import weight_bytes
+from winnow.models.precision import keeps_masters
+
+
+def policy_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
+    """`needs` are the extra log-probs that loss and terms read: "ref_logprobs" asks for a reference."""
+    if demand.sharded:
+        yield from sharded_parts(demand, needs)
+        return
+    yield from _whole(demand, needs)
+    if demand.ranks > 1:
+        bucket = shares.bucket_bytes(demand.model)
+        gradients = footprint.gradient_bytes(demand.model)
+        yield MemoryPart("gradients", gradients, "sums", demand.device)
+        yield MemoryPart("a bucket of gradients", bucket, "sums", demand.device)
+
+
+def _whole(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
+    """Of a rank that has all of the policy."""
+    config, model, device = demand.config, demand.model, demand.device
+    weights, gradients = weight_bytes(model), footprint.gradient_bytes(model)
+    adapter = () if config.model.lora else ("train a model.lora",)
+    divided = _in_shares(demand)
+    smaller = (*_smaller_weights(config), *divided)
+    yield MemoryPart("weights", weights, "always", device, smaller)
+    if config.model.quantization is not None:
+        yield MemoryPart("one matrix unpacked", footprint.unpacked_bytes(model), "always", device)
+    if keeps_masters(config):
+        rounding = "set optimizer.master_weights = false and stochastic_rounding = true"
+        remedies = (*adapter, rounding, *divided)
+        yield MemoryPart("master weights", footprint.master_bytes(model), "always", device, remedies)
+    eight_bit = config.optimizer.moments == "8bit"
+    fewer = () if eight_bit or config.model.dtype == "float64" else ("set optimizer.moments = '8bit'",)
+    moments = footprint.optimizer_bytes(model, eight_bit=eight_bit)
+    yield MemoryPart("optimizer", moments, "always", device, (*adapter, *fewer, *divided))
+    if "ref_logprobs" in needs:  # of an adapter: a second one, once it is reset
+        yield MemoryPart("reference", gradients if config.model.lora else weights, "always", device, adapter)
+    yield MemoryPart("gradients", gradients + footprint.unsummed_bytes(model), "update", device, adapter)
+    if config.optimizer.stochastic_rounding:
+        yield MemoryPart("one parameter's rounding", footprint.rounding_bytes(model), "update", device)
+
+
+def _in_shares(demand: Demand) -> tuple[str, ...]:
+    """What several devices would do about a policy that each rank has all of."""
+    config = demand.config
+    bits = config.model.quantization is not None or config.optimizer.moments == "8bit"
+    if bits or config.optimizer.stochastic_rounding:  # which shares cannot have (training/combinations.py)
+        return ()
+    if demand.ranks > 1:
+        return ("set ranks.learner = 'sharded', for a share on each rank",)
+    own = demand.device.startswith("cuda")  # the ranks of a CPU would share its memory
+    return ("divide it among ranks with ranks.learner = 'sharded'",) if own else ()
+
+
+def _smaller_weights(config: Config) -> tuple[str, ...]:
+    if config.model.quantization is not None:
+        return ()
+    base = "a model.lora on model.dtype = 'bfloat16'"
+    whole = () if config.model.dtype == "bfloat16" else (f"train {base}",)
+    return (*whole, f"train {base} with model.quantization = 'nf4'")

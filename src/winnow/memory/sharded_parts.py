@@ -1,0 +1,67 @@
+"""The policy's memory parts on a rank that has a share of it (FSDP2): while it is loaded whole, at all times, and while
+gradients are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from winnow.memory import footprint, shares
+from winnow.memory.demand import Demand
+from winnow.memory.plan import MemoryPart
+from winnow.models.meta import weight_bytes
+from winnow.models.precision import keeps_masters
+
+
+def sharded_parts(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
+    """`needs` are the extra log-probs that loss and terms read: "ref_logprobs" asks for a reference."""
+    copied = "ref_logprobs" in needs and demand.config.model.lora is None  # of an adapter it is one more adapter
+    yield from _loading(demand, copied)
+    yield from _held(demand, needs, copied)
+    yield from _summing(demand)
+    weights = weight_bytes(demand.model)
+    yield MemoryPart("copy that checkpoints are written from", weights, "always", "cpu", writer=True)
+
+
+def _loading(demand: Demand, copied: bool) -> Iterator[MemoryPart]:
+    """All of it is read, and copied for reference and engine, before it is divided."""
+    config, model, device = demand.config, demand.model, demand.device
+    weights = weight_bytes(model)
+    smaller = () if config.model.lora else ("train a model.lora",)
+    yield MemoryPart("weights", weights, "load", device)
+    if keeps_masters(config):
+        yield MemoryPart("master weights", footprint.master_bytes(model), "load", device, smaller)
+    if copied:
+        yield MemoryPart("reference", weights, "load", device)
+    yield MemoryPart("share of the weights", shares.share_bytes(model, demand.ranks), "load", device)
+
+
+def _held(demand: Demand, needs: frozenset[str], copied: bool) -> Iterator[MemoryPart]:
+    """The float32 shares are AdamW's parameters: there is no copy of 16 bits."""
+    model, device, ranks, smaller = demand.model, demand.device, demand.ranks, _smaller(demand)
+    yield MemoryPart("share of the weights", shares.share_bytes(model, ranks), "always", device, smaller)
+    yield MemoryPart("share of the optimizer", shares.moment_share_bytes(model, ranks), "always", device, smaller)
+    if copied:
+        yield MemoryPart("share of the reference", shares.frozen_share_bytes(model, ranks), "always", device, smaller)
+        gathered = shares.gathered_root_bytes(model, ranks)  # which no backward frees again
+        yield MemoryPart("gathered weights of the reference", gathered, "always", device)
+    elif "ref_logprobs" in needs:
+        adapter = shares.gradient_share_bytes(model, ranks)
+        yield MemoryPart("share of the reference", adapter, "always", device, smaller)
+
+
+def _summing(demand: Demand) -> Iterator[MemoryPart]:
+    """Gradients of a rank's share, and at the end of backward what is summed last."""
+    model, device, ranks, smaller = demand.model, demand.device, demand.ranks, _smaller(demand)
+    gradients = shares.gradient_share_bytes(model, ranks)
+    yield MemoryPart("share of the gradients", gradients, "update", device, smaller)
+    yield MemoryPart("share of the gradients", gradients, "sums", device, smaller)
+    yield MemoryPart("gathered weights", shares.gathered_root_bytes(model, ranks), "sums", device)
+    yield MemoryPart("gradients to be summed", shares.unscattered_root_bytes(model, ranks), "sums", device)
+
+
+def _smaller(demand: Demand) -> tuple[str, ...]:
+    """On a CPU only the ranks of other machines bring memory of their own."""
+    where = "" if demand.device.startswith("cuda") else " on more machines"
+    adapter = () if demand.config.model.lora else ("train a model.lora",)
+    return (f"use more ranks{where}, now {demand.ranks}", *adapter)

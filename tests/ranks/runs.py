@@ -1,0 +1,154 @@
+"""Small runs to compare: their configurations, and what of a run folder does not depend on the clock."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distances import relative
+from safetensors.torch import load_file
+
+from winnow.state.logbook import read_metrics, read_rollouts
+
+PARITY = '''
+import numpy as np
+
+def parity(prompt, rollout):
+    """1 for about half of a random policy's rollouts."""
+    return float(sum(map(ord, rollout.text)) % 2)
+
+def rarely(prompt, rollout):
+    """1 for so few of them that a step asks for more prompts."""
+    return float(sum(map(ord, rollout.text)) % 7 == 0)
+
+def uneven(stats, budget):
+    """GVM's counts of six prompts: 48 in all."""
+    assert budget == 48
+    return np.array([23, 12, 6, 5, 2, 0])
+'''
+OF_THE_CLOCK = ("seconds/", "eval/seconds", "time/", "memory/", "ranks/")
+
+
+def small(folder: Path, policy: Path, /, **changes: Any) -> dict[str, Any]:
+    """A run in float64 of six prompts a step; a change of a section replaces single keys of it."""
+    (folder / "laws.py").write_text(PARITY)
+    base: dict[str, Any] = {
+        "steps": 4,
+        "output": str(folder / "run"),
+        "threads": 1,
+        "device": "cpu",
+        "model": {"path": str(policy), "dtype": "float64"},
+        "task": {"use": "arithmetic", "levels": [1, 2], "size": 24},
+        "reward": {"use": f"{folder}/laws.py:parity"},
+        "rollout": {"prompts_per_step": 6, "rollouts_per_prompt": 8, "max_new_tokens": 6},
+        "select": {"use": "max_variance", "keep_per_prompt": 3},
+        "evaluate": {"problems": 3, "rollouts_per_prompt": 2},
+        "update": {"tokens_per_micro_batch": 256},
+        "optimizer": {"learning_rate": 1e-3, "eps": 1e-3},  # rounding of a gradient near 0 stays small
+        "checkpoint": {"every": 0},
+        "verify": {"workers": 0},
+    }
+    for key, value in changes.items():
+        base[key] = {**base[key], **value} if isinstance(value, Mapping) and isinstance(base.get(key), dict) else value
+    return base
+
+
+def laws_of(path: Path) -> dict[str, Any]:
+    """What of a published configuration makes a gradient (loss, terms, advantage, weighting, selection, allocation,
+    updates, adapter), as changes of `small`. Its numbers are shrunk; its clock, its engine and its 4 and 8 bits are not
+    of a CPU.
+    """
+    asked = tomllib.loads(path.read_text(encoding="utf-8"))
+    named = {name: asked[name] for name in ("advantage", "weighting", "loss", "terms", "allocate") if name in asked}
+    model, update = asked["model"], asked.get("update", {})
+    lora = {"lora": {**model["lora"], "rank": 4}} if "lora" in model else {}
+    probed = {"every": 2, "rollouts_per_prompt": 4} if asked.get("allocate", {}).get("use") == "gvm" else {}
+    keeps = {"keep_per_prompt": 2} if "keep_per_prompt" in asked["select"] else {}
+    optimizer = {k: v for k, v in asked["optimizer"].items() if k in ("betas", "weight_decay", "max_grad_norm")}
+    return {
+        **{name: _chunked(law) for name, law in named.items()},
+        "steps": 1,
+        "model": {"gradient_checkpointing": model.get("gradient_checkpointing", "none"), **lora},
+        "select": [_chunked(asked["select"] | keeps)],
+        "probe": {**asked.get("probe", {}), **probed},
+        "rollout": {"prompts_per_step": min(4, asked["rollout"]["prompts_per_step"])},
+        "update": {"updates_per_step": min(2, update.get("updates_per_step", 1)), "epochs": update.get("epochs", 1)},
+        "optimizer": optimizer,
+        "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
+    }
+
+
+def _chunked(law: Any) -> Any:
+    return {**law, "chunk": 4} if isinstance(law, Mapping) and "chunk" in law else law
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is left behind by a run, wherever it was computed."""
+
+    metrics: list[dict[str, float]]
+    tokens: list[tuple[Any, ...]]  # step, prompt, index and tokens of every rollout
+    logprobs: list[np.ndarray]
+    weights: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, folder: Path, model: Path) -> Found:
+        metrics = [
+            {name: number for name, number in row.items() if not name.startswith(OF_THE_CLOCK)}
+            for row in read_metrics(folder)
+        ]
+        rollouts = [
+            (logged.step, logged.group.prompt.id, rollout)
+            for logged in read_rollouts(folder)
+            for rollout in logged.group.rollouts
+        ]
+        return cls(
+            metrics=metrics,
+            tokens=[(step, prompt, r.index, tuple(r.tokens.tolist())) for step, prompt, r in rollouts],
+            logprobs=[r.logprobs for *_, r in rollouts],
+            weights=weights_in(model),
+        )
+
+
+def weights_in(model: Path) -> dict[str, np.ndarray]:
+    """In float64, which has each of them as it is."""
+    return {
+        name: tensor.to(torch.float64).numpy()
+        for path in sorted(model.glob("model*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+
+
+def distances(found: Found, expected: Found) -> dict[str, float]:
+    """Tokens must be equal; the largest distance of log-probs, of metrics (relative) and of the weights."""
+    assert found.tokens == expected.tokens
+    gaps = [np.abs(a - b).max(initial=0.0) for a, b in zip(found.logprobs, expected.logprobs, strict=True)]
+    assert len(found.metrics) == len(expected.metrics)
+    metrics = [
+        (_apart(row[name], number), name)
+        for row, other in zip(found.metrics, expected.metrics, strict=True)
+        for name, number in other.items()
+        if row.keys() == other.keys() or _differ(row, other)
+    ]
+    return {
+        "logprobs": float(max(gaps, default=0.0)),
+        "metrics": max(metrics)[0],
+        "weights": relative(found.weights, expected.weights),
+    }
+
+
+def _differ(row: Mapping[str, float], other: Mapping[str, float]) -> bool:
+    raise AssertionError(f"other metrics: {sorted(row.keys() ^ other.keys())}")
+
+
+def _apart(a: float, b: float) -> float:
+    """Relative; of numbers below 1e-3, which rounding alone may be, in thousands of their distance."""
+    if math.isnan(a) and math.isnan(b):
+        return 0.0
+    return abs(a - b) / max(abs(b), 1e-3)

@@ -1,0 +1,170 @@
+"""Shows 3 of many ranks: what some ranks have saved, any number of them goes on from, to where none had stopped."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ranked
+import runs
+import torch
+from distances import relative
+from measured import say
+from ranked import Group
+from runs import Found
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+CASE = "run_cases:ran"
+LIMIT = 1e-10  # in float64
+LAST = Path("checkpoints") / "step-000004"
+SLOW = pytest.mark.slow  # covered by those that are not: by other pairs of ranks, or by the other learner
+
+PROBE = {"every": 1, "rollouts_per_prompt": 2, "outer_reset": "reference"}  # the reference moves before the save
+FULL: dict[str, Any] = {
+    "terms": [{"use": "kl", "coefficient": 0.05}],
+    "allocate": {"use": "gvm"},
+    "probe": PROBE,
+    "rollout": {"rollouts_per_prompt": 4},
+    "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "full": FULL,
+    "lora": {**FULL, "model": {"lora": {"rank": 4}}},
+    "bfloat16": {"model": {"dtype": "bfloat16"}},
+}
+By = tuple[int, str]  # how many ranks, and how they hold the policy
+ONE, REPLICATED, SHARDED = (1, "replicated"), (2, "replicated"), (2, "sharded")
+FOUR_REPLICATED, FOUR_SHARDED = (4, "replicated"), (4, "sharded")
+
+
+class Runs:
+    """Four steps of each kind by some ranks, saved after the second and at the end: made once, copied to go on."""
+
+    def __init__(self, folder: Path, policy: Path, group_of: Callable[[int], Group]) -> None:
+        self._folder, self._policy, self._group_of = folder, policy, group_of
+
+    def whole(self, kind: str, by: By) -> Path:
+        """The folder of the run that nothing stopped."""
+        folder = self._folder / f"{kind}-{by[0]}-{by[1]}"
+        if not folder.exists():
+            self._run(kind, by, folder)
+        return folder
+
+    def resumed(self, kind: str, saved_by: By, resumed_by: By, folder: Path) -> Path:
+        """The folder of a run that went on from the second step."""
+        shutil.copytree(self.whole(kind, saved_by), folder)
+        shutil.rmtree(folder / LAST)
+        self._run(kind, resumed_by, folder, resume=True)
+        return folder
+
+    def _run(self, kind: str, by: By, folder: Path, *, resume: bool = False) -> None:
+        count, learner = by
+        config = runs.small(self._folder, self._policy, **KINDS[kind])
+        config |= {"output": str(folder), "ranks": {"learner": learner}, "checkpoint": {"every": 2, "keep_last": 9}}
+        if count == 1:
+            answers = [ranked.alone(CASE, config, resume=resume)]
+        else:
+            answers = self._group_of(count).run(CASE, config, resume=resume)
+        assert {answer.steps for answer in answers} == {4}
+        assert len(answers[0].gradients) == (2 if resume else 4)
+
+
+@pytest.fixture(scope="session")
+def made(model_folder, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Runs:
+    names = {2: "two_ranks", 4: "four_ranks"}
+    folder = tmp_path_factory.mktemp("saved")
+    return Runs(folder, model_folder("qwen2"), lambda count: request.getfixturevalue(names[count]))
+
+
+def state(folder: Path) -> dict[str, np.ndarray]:
+    """Weights, moments, masters and reference of a run's last checkpoint."""
+    return {
+        f"{path.relative_to(folder)}: {name}": tensor.to(torch.float64).numpy()
+        for path in sorted((folder / LAST).rglob("*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved_by", "resumed_by"),
+    [
+        pytest.param("full", SHARDED, ONE),
+        pytest.param("full", ONE, SHARDED),
+        pytest.param("lora", SHARDED, ONE),
+        pytest.param("lora", ONE, REPLICATED),
+        *(
+            pytest.param(kind, saved_by, resumed_by, marks=SLOW)
+            for kind, saved_by, resumed_by in [
+                ("full", REPLICATED, ONE),
+                ("full", ONE, REPLICATED),
+                ("full", SHARDED, REPLICATED),
+                ("full", REPLICATED, SHARDED),
+                ("full", SHARDED, FOUR_SHARDED),
+                ("full", SHARDED, FOUR_REPLICATED),
+                ("full", FOUR_SHARDED, SHARDED),
+                ("full", FOUR_REPLICATED, ONE),
+                ("lora", REPLICATED, ONE),
+                ("lora", ONE, SHARDED),
+                ("lora", SHARDED, FOUR_SHARDED),
+                ("lora", FOUR_SHARDED, REPLICATED),
+            ]
+        ),
+    ],
+)
+def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, made: Runs, tmp_path: Path) -> None:
+    expected, found = made.whole(kind, ONE), made.resumed(kind, saved_by, resumed_by, tmp_path / "resumed")
+    apart = runs.distances(Found.of(found, found / LAST), Found.of(expected, expected / LAST))
+    apart["state"] = relative(state(found), state(expected))
+    say(max(saved_by[0], resumed_by[0]), f"{saved_by} to {resumed_by}", kind, apart)
+    assert any(": reference/" in name for name in state(expected))
+    assert all(distance <= LIMIT for distance in (apart["logprobs"], apart["weights"], apart["state"])), apart
+    assert apart["metrics"] <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        ("full", SHARDED),
+        ("bfloat16", REPLICATED),
+        ("bfloat16", SHARDED),
+        pytest.param("full", REPLICATED, marks=SLOW),
+        pytest.param("lora", REPLICATED, marks=SLOW),
+        pytest.param("lora", SHARDED, marks=SLOW),
+        pytest.param("full", FOUR_SHARDED, marks=SLOW),
+        pytest.param("bfloat16", FOUR_SHARDED, marks=SLOW),
+    ],
+)
+def test_as_many_ranks_go_on_to_the_same_bits(kind: str, by: By, made: Runs, tmp_path: Path) -> None:
+    expected, found = made.whole(kind, by), made.resumed(kind, by, by, tmp_path / "resumed")
+    names = sorted(path.relative_to(expected) for path in (expected / LAST).rglob("*.safetensors"))
+    assert len(names) == (3 if kind == "lora" else 2)
+    for name in names:
+        assert (found / name).read_bytes() == (expected / name).read_bytes(), name
+    ours, theirs = (Found.of(folder, folder / LAST) for folder in (found, expected))
+    assert ours.tokens == theirs.tokens
+    np.testing.assert_equal(ours.metrics, theirs.metrics)
+    if kind == "bfloat16":
+        kept = load_file(expected / LAST / "trainer.safetensors")
+        masters = {tensor.dtype for name, tensor in kept.items() if name.endswith("/master")}
+        assert masters == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", ["full", pytest.param("lora", marks=SLOW)])
+def test_what_shares_were_saved_into_is_a_model_for_transformers(kind: str, made: Runs) -> None:
+    """Weights that are tied are one matrix; and it computes what the model of one process computes."""
+    ours, theirs = (
+        AutoModelForCausalLM.from_pretrained(made.whole(kind, by) / LAST, dtype=torch.float64) for by in (SHARDED, ONE)
+    )
+    assert ours.get_output_embeddings().weight is ours.get_input_embeddings().weight
+    tokens = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        logits = [model(input_ids=tokens).logits.numpy() for model in (ours, theirs)]
+    assert np.abs(logits[0] - logits[1]).max() <= LIMIT
+    start = AutoModelForCausalLM.from_pretrained(made._policy, dtype=torch.float64)
+    with torch.no_grad():
+        assert np.abs(start(input_ids=tokens).logits.numpy() - logits[0]).max() > 1e-4

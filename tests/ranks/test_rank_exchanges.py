@@ -1,0 +1,151 @@
+"""ranks.py between two real processes; and the harness that all tests of this folder stand on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import ranked
+from ranked import CaseError, Group
+
+
+def case(name: str) -> str:
+    return f"exchange_cases:{name}"
+
+
+def test_who_they_are(two_ranks: Group) -> None:
+    assert two_ranks.run(case("who")) == [(0, 2, 0, 2, True, 2), (1, 2, 1, 2, False, 2)]
+    assert ranked.alone(case("who")) == (0, 1, 0, 1, True, 1)
+    assert two_ranks.run(case("joined_again")) == [[2, 2, 2]] * 2
+
+
+def test_all_get_what_each_gives_in_the_order_of_the_ranks(two_ranks: Group) -> None:
+    assert two_ranks.run(case("gathered"), [["a"], ["b", None, "c"]]) == [["a", "b", None, "c"]] * 2
+    assert two_ranks.run(case("gathered"), [[], []]) == [[]] * 2
+    given = [{"rank": 0, "times": 0}, {"rank": 1, "times": 5}]
+    assert two_ranks.run(case("each_one"), 5) == [given] * 2
+    assert two_ranks.run(case("arrays")) == [True] * 2
+
+
+@pytest.mark.parametrize("up", [[False, False], [False, True], [True, False], [True, True]])
+def test_a_flag_that_is_up_on_one_is_up_on_all(two_ranks: Group, up: list[bool]) -> None:
+    assert two_ranks.run(case("any_of"), up) == [any(up)] * 2
+
+
+def test_a_sum_is_the_same_bits_on_all(two_ranks: Group) -> None:
+    assert two_ranks.run(case("totals"), [0.1, 0.2]) == [0.1 + 0.2] * 2
+    assert all(math.isnan(total) for total in two_ranks.run(case("totals"), [0.1, math.nan]))
+
+
+@pytest.mark.slow  # four processes; what two give away is in order above
+def test_a_sum_is_taken_in_the_order_of_the_ranks(four_ranks: Group) -> None:
+    """In another order it is 0 or 2."""
+    assert four_ranks.run(case("totals"), [1e16, 1.0, -1e16, 1.0]) == [1.0] * 4
+
+
+def test_the_writer_makes_it_once_for_all(two_ranks: Group) -> None:
+    assert two_ranks.run(case("by_writer")) == [("made", [0]), ("made", [])]
+
+
+NOBODY = ("", "", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answers"),
+    [
+        pytest.param(
+            "writer_raises",
+            (),
+            [("ValueError", "no room"), ("RankError", "rank 0 failed (making a folder): ValueError: no room")],
+            id="the writer, from_writer",
+        ),
+        pytest.param(
+            "one_raises",
+            (0,),
+            [("OSError", "no such file"), ("RankError", "rank 0 failed (loading): OSError: no such file")],
+            id="the writer, together",
+        ),
+        pytest.param(
+            "one_raises",
+            (1,),
+            [("RankError", "rank 1 failed (loading): OSError: no such file"), ("OSError", "no such file")],
+            id="another, together",
+        ),
+        pytest.param("one_raises", (2,), [("", ""), ("", "")], id="none"),
+        pytest.param("all_raise", (), [("OSError", "no file 0"), ("OSError", "no file 1")], id="both"),
+        pytest.param(
+            "nested",
+            (),
+            [("RankError", "rank 1 failed (inside): OSError: no such file"), ("OSError", "no such file")],
+            id="one block in another",
+        ),
+        pytest.param(
+            "announced_to_another_exchange",
+            (),
+            [("RankError", "rank 1 failed (sampling): MemoryError: out of it"), ("MemoryError", "out of it")],
+            id="announced",
+        ),
+    ],
+)
+def test_a_failure_of_one_is_one_of_all_and_they_go_on(
+    two_ranks: Group, name: str, arguments: tuple[Any, ...], answers: list[tuple[str, str]]
+) -> None:
+    assert two_ranks.run(case(name), *arguments) == [(*answer, 2) for answer in answers]
+
+
+def test_all_must_know_the_same(two_ranks: Group) -> None:
+    assert two_ranks.run(case("same"), ["a", "a"]) == [NOBODY] * 2
+    for kind, said, total in two_ranks.run(case("same"), ["a", "b"]):
+        assert (kind, total) == ("ConfigError", 2)
+        assert said.startswith("rank 1 has another configuration than rank 0")
+
+
+def test_what_is_given_away_is_counted_by_kind(two_ranks: Group) -> None:
+    """Headers of some hundred bytes come on top."""
+    for given in two_ranks.run(case("spent_on"), 10_000):
+        assert given.keys() == {"rollouts", "decisions"}
+        assert 10_000 < given["rollouts"] < 10_500
+        assert 0 < given["decisions"] < 100
+    spent = ranked.alone(case("alone_it_costs_nothing"))
+    assert (spent.seconds, spent.bytes) == (0.0, {})
+
+
+def test_all_have_failed(two_ranks: Group) -> None:
+    assert two_ranks.run(case("failed_alike")) == [[True, True]] * 2
+
+
+# The harness, with ranks of its own -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # waits for as long as ranks.py does, about 20 seconds; what two that fail alike do is above
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rank_that_fails_alone_learns_that_the_others_have_not(which: int) -> None:
+    with ranked.group(2) as made:
+        assert made.run(case("failed_alone"), which)[which] is False
+
+
+def test_one_group_serves_all_and_a_case_that_fails_is_named() -> None:
+    with ranked.group(2) as made:
+        first = made.run(case("process"))
+        assert made.run(case("process")) == first
+        assert len(set(first)) == 2
+        with pytest.raises(CaseError, match=r"(?s)raise_on failed.*rank 1 of 2.*KeyError: 'a case that fails'"):
+            made.run(case("raise_on"), 1)
+        assert set(made.run(case("process"))).isdisjoint(first)
+        assert made.starts == 2
+
+
+@pytest.mark.slow  # of the harness alone: three more starts
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("die_on", r"(?s)die_on failed.*rank 1 of 2\nits process ended with 7"),
+        ("hang_on", r"(?s)hang_on failed.*rank 1 of 2\nno answer within its time.*line \d+ in hang_on"),
+    ],
+)
+def test_a_rank_that_dies_or_hangs_ends_its_case_and_no_other(name: str, said: str) -> None:
+    with ranked.group(2) as made:
+        with pytest.raises(CaseError, match=said):
+            made.run(case(name), 1, seconds=15.0)
+        assert made.run(case("totals"), [1.0, 2.0]) == [3.0] * 2

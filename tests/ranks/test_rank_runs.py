@@ -1,0 +1,131 @@
+"""Shows 1 and 2 of many ranks: runs in float64 whose rollouts, metrics and weights are those of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranked
+import runs
+from distances import relative
+from measured import say
+from ranked import Group
+from run_cases import Ran
+from runs import Found
+
+from winnow.state.logbook import read_metrics
+
+CASE = "run_cases:ran"
+LIMITS = {"gradients": 1e-12, "logprobs": 1e-10, "metrics": 1e-9, "weights": 1e-10}
+CONFIGS = Path(__file__).parents[2] / "configs"
+LEARNERS = ("replicated", "sharded")
+SLOW = pytest.mark.slow  # covered by the other learner, and by tests of the learner alone
+PUBLISHED = [*sorted(CONFIGS.glob("*.toml")), *sorted((CONFIGS / "published").glob("*.toml"))]
+
+
+def compare(group: Group, learner: str, config: dict[str, Any], tmp_path: Path) -> dict[str, float]:
+    """The largest distances of the ranks' run from that of one process."""
+    one: Ran = ranked.alone(CASE, {**config, "output": str(tmp_path / "one")})
+    many = {**config, "output": str(tmp_path / "many"), "ranks": {"learner": learner}}
+    each: list[Ran] = group.run(CASE, many)
+    assert one.model is not None
+    assert one.gradients, "nothing was learned"
+    assert {(ran.model, ran.steps) for ran in each} == {(each[0].model, one.steps)}
+    gradients = [relative(a, b) for ran in each for a, b in zip(ran.gradients, one.gradients, strict=True)]
+    assert each[0].model is not None
+    found = runs.distances(Found.of(tmp_path / "many", each[0].model), Found.of(tmp_path / "one", one.model))
+    # Of the first update: later ones are of weights that are apart already
+    return {"gradients": max(relative(ran.gradients[0], one.gradients[0]) for ran in each),
+            "later gradients": max(gradients), **found}  # fmt: skip
+
+
+def check(found: dict[str, float]) -> None:
+    assert all(found[what] <= limit for what, limit in LIMITS.items()), found
+
+
+def once() -> list[Any]:
+    """Every configuration with each learner. What is slow is the other learner, or laws that stood before."""
+    seen, made = list[str](), []
+    for path in PUBLISHED:
+        laws = repr(runs.laws_of(path))
+        mine = "" if laws in seen else LEARNERS[len(seen) % 2]
+        seen += [laws] if mine else []
+        for learner in LEARNERS:
+            made.append(pytest.param(path, learner, id=f"{path.stem}-{learner}", marks=[] if learner == mine else SLOW))
+    return made
+
+
+@pytest.mark.parametrize(("path", "learner"), once())
+def test_every_published_configuration(path, learner, several: Group, model_folder, tmp_path: Path) -> None:
+    policy = model_folder("llama" if path.stem == "pods_c" else "qwen2")
+    config = runs.small(tmp_path, policy, **runs.laws_of(path))
+    found = compare(several, learner, config, tmp_path)
+    say(several.count, learner, path.stem, found)
+    check(found)
+
+
+KL = [{"use": "kl", "coefficient": 0.05}]
+
+
+def uneven(folder: Path) -> dict[str, Any]:
+    """GVM's counts, of which one is 0, and a prompt with more than all others have at 4 ranks; four updates a step."""
+    return {
+        "allocate": {"use": f"{folder}/laws.py:uneven"},
+        "terms": KL,
+        "update": {"epochs": 2, "updates_per_step": 2},
+        "weighting": {"use": "token"},
+        "evaluate": {"every": 2},
+    }
+
+
+def refill(folder: Path) -> dict[str, Any]:
+    """Rewards that are rare: a step asks for more prompts, and some ranks keep nothing of theirs."""
+    return {
+        "reward": {"use": f"{folder}/laws.py:rarely"},
+        "rollout": {"dynamic_sampling_rounds": 2, "rollouts_per_prompt": 4},
+        "model": {"lora": {"rank": 4}},
+        "task": {"size": 60},
+    }
+
+
+def windows(folder: Path) -> dict[str, Any]:
+    """Two probes, each of which resets moments and reference."""
+    probe = {"every": 2, "rollouts_per_prompt": 4, "outer_reset": "both", "gradient_norm": "output_head"}
+    return {"allocate": {"use": "gvm"}, "probe": probe, "terms": KL}
+
+
+def adapted_windows(folder: Path) -> dict[str, Any]:
+    """An adapter, of which the reference becomes a second one."""
+    return {**windows(folder), "model": {"lora": {"rank": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "learner"),
+    [
+        pytest.param(uneven, "replicated", id="uneven-replicated"),
+        pytest.param(uneven, "sharded", id="uneven-sharded"),
+        pytest.param(refill, "replicated", id="refill-replicated"),
+        pytest.param(refill, "sharded", id="refill-sharded", marks=SLOW),
+        pytest.param(windows, "replicated", id="windows-replicated", marks=SLOW),
+        pytest.param(windows, "sharded", id="windows-sharded"),
+        pytest.param(adapted_windows, "replicated", id="adapted windows-replicated", marks=SLOW),
+        pytest.param(adapted_windows, "sharded", id="adapted windows-sharded"),
+    ],
+)
+def test_four_steps(asked, learner, several: Group, model_folder, tmp_path: Path) -> None:
+    config = runs.small(tmp_path, model_folder("qwen2"), **asked(tmp_path))
+    found = compare(several, learner, config, tmp_path)
+    say(several.count, learner, asked.__name__, found)
+    check(found)
+    rows = [row for row in read_metrics(tmp_path / "many") if "budget/rollouts" in row]
+    assert len(rows) == 4
+    assert all(row["budget/updates"] > 0 for row in rows)
+    assert {row["ranks/count"] for row in rows} == {several.count}
+    if asked is refill:
+        assert sum(row["dynamic_sampling/groups"] for row in rows) > 0
+        assert any(row["group/flat"] > 0 for row in rows)
+    if asked is uneven:
+        assert {row["budget/prompts_skipped"] for row in rows} == {1}
+    if asked in (windows, adapted_windows):
+        assert sum("budget/probe_rollouts" in row for row in rows) == 2

@@ -1,0 +1,56 @@
+"""Weights reach the engine of every rank or of none; between real processes: tests/ranks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from winnow.errors import EngineError
+from winnow.learner.sharding import GatheredWeights
+from winnow.training.hand_over import hand_over
+
+
+class Shares(GatheredWeights):
+    """Weights of one process, which says what is read of them."""
+
+    def __init__(self) -> None:
+        super().__init__({name: torch.ones(1) for name in "abc"}, None)
+        self.read: list[str] = []
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        self.read.append(name)
+        return super().__getitem__(name)
+
+
+def test_an_engine_gets_weights_and_version() -> None:
+    loaded = []
+    engine = SimpleNamespace(load=lambda weights, version: loaded.append((dict(weights), version)))
+    learner = SimpleNamespace(weights=lambda: {"a": 1})
+    hand_over(learner, engine, version=3)
+    assert loaded == [({"a": 1}, 3)]
+
+
+def test_names_are_known_without_reading_a_weight() -> None:
+    shares = Shares()
+    assert list(shares) == ["a", "b", "c"]
+    assert "b" in shares
+    assert "d" not in shares
+    assert len(shares) == 3
+    assert shares.read == []
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_what_an_engine_did_not_read_is_read_all_the_same(before: int) -> None:
+    """The other ranks gather it, too, and would wait."""
+    shares = Shares()
+
+    def load(weights: GatheredWeights, version: int) -> None:
+        for name in list(weights)[:before]:
+            weights[name]
+        raise EngineError("no room")
+
+    with pytest.raises(EngineError, match="no room"):
+        hand_over(SimpleNamespace(weights=lambda: shares), SimpleNamespace(load=load), version=1)
+    assert shares.read == ["a", "b", "c"]
