@@ -1,4 +1,7 @@
-"""One group of processes per number of ranks, for all tests of the session."""
+"""One group of processes per number of ranks, for all tests of the session.
+
+Four ranks, and what two compute with the other learner, are slow: pytest -m slow tests/ranks
+"""
 
 from __future__ import annotations
 
