@@ -115,7 +115,7 @@ def adapted_windows(folder: Path) -> dict[str, Any]:
         pytest.param(windows, "replicated", id="windows-replicated", marks=SLOW),
         pytest.param(windows, "sharded", id="windows-sharded"),
         pytest.param(adapted_windows, "replicated", id="adapted windows-replicated", marks=SLOW),
-        pytest.param(adapted_windows, "sharded", id="adapted windows-sharded"),
+        pytest.param(adapted_windows, "sharded", id="adapted windows-sharded", marks=SLOW),
     ],
 )
 def test_four_steps(asked, learner, several: Group, model_folder, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ def case(name: str) -> str:
     return f"exchange_cases:{name}"
 
 
+@pytest.mark.slow  # of the harness alone: one more start
 def test_one_group_serves_all_and_a_case_that_fails_is_named(two_ranks: Group) -> None:
     first = two_ranks.run(case("process"))
     assert two_ranks.run(case("process")) == first
