@@ -90,7 +90,7 @@ METRICS: dict[str, str] = {
     "ranks/count": "processes that compute the run together; all ranks/... are absent where there is one. Among "
     "several, seconds/... are those of rank 0, and memory/... the most of any",
     "ranks/seconds_waiting": "at exchanges between ranks, waiting for the slowest included; mean over ranks. What "
-    "FSDP2 exchanges within a pass is not in it",
+    "FSDP2 exchanges within passes is not in it, nor what NCCL does after it was asked",
     "ranks/waiting_share": "ranks/seconds_waiting over seconds/step, both means over ranks",
     "ranks/slowest": "the rank that waited least",
     "ranks/bytes_{what}": "bytes that a rank gave the others in a step, mean over ranks: rollouts, logprobs, norms, "

@@ -6,13 +6,16 @@ made itself, between processes of one run. Tensors of the model are exchanged in
 
 A rank that fails alone would leave the others waiting. So what one rank may fail at alone stands in `announced`,
 `together` or `from_writer`: the failure is announced, and the others raise RankError at their next exchange. What all
-do alike needs none of these (`all_failed`). A process that dies or hangs ends the others by the process group: a broken
-connection, or `timeout_seconds`. This module imports torch only where there is more than one rank.
+do alike needs none of these (`all_failed`). No tensor is exchanged inside them, for the others would wait for it and
+not for the announcement; but where every rank finishes the exchange whatever happens (`hand_over`). A process that dies
+or hangs ends the others by the process group: a broken connection, or `timeout_seconds`. This module imports torch only
+where there is more than one rank.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +28,7 @@ from winnow.errors import ConfigError, RankError, told
 T = TypeVar("T")
 
 _ANNOUNCED = "_announced"  # an attribute of an error that the other ranks have been told
+A_SAVE = timedelta(days=1)  # however slow the disk; a writer that ends is noticed at once
 ALL_FAIL_WITHIN = timedelta(seconds=20)  # in which the others arrive that have raised, too
 
 
@@ -37,17 +41,11 @@ class Spent:
 
     @contextmanager
     def on(self, what: str, size: int = 0) -> Iterator[None]:
-        """While this lasts, the ranks exchange `size` bytes of each. Raises RankError where one of them is gone, or has
-        not come in time.
-        """
+        """While this lasts, the ranks exchange `size` bytes of each; see `exchanging`."""
         begin = time.perf_counter()
         try:
-            yield
-        except RuntimeError as error:  # of torch, whatever has happened to the connection
-            raise RankError(
-                f"rank {rank()} has lost another rank (exchanging {what}): it has ended, or did not come within "
-                f"ranks.timeout_seconds; its own message says why. torch said: {str(error).partition(chr(10))[0]}"
-            ) from error
+            with exchanging(what):
+                yield
         finally:
             self.seconds += time.perf_counter() - begin
             self.bytes[what] = self.bytes.get(what, 0) + size
@@ -77,6 +75,20 @@ class _Groups:
     control: Any  # gloo, of what this module exchanges
     failing: Any  # gloo, where ranks meet that have raised
     saving: Any  # gloo, of the thread that saves
+
+
+@contextmanager
+def exchanging(what: str) -> Iterator[None]:
+    """Raises RankError where a rank is gone, or has not come in time."""
+    try:
+        yield
+    except RuntimeError as error:  # of torch, whatever has happened to the connection
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is a RuntimeError, too
+            raise
+        raise RankError(
+            f"rank {rank()} has lost another rank (exchanging {what}): it has ended, or did not come within "
+            f"ranks.timeout_seconds; its own message says why. torch said: {str(error).partition(chr(10))[0]}"
+        ) from error
 
 
 _groups: _Groups | None = None
@@ -135,10 +147,10 @@ def joined(*, timeout_seconds: float) -> Iterator[None]:
     ours = not distributed.is_initialized()
     if ours:
         if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=limit)
     _groups = _Groups(
-        *(distributed.new_group(backend="gloo", timeout=most) for most in (limit, ALL_FAIL_WITHIN, limit))
+        *(distributed.new_group(backend="gloo", timeout=most) for most in (limit, ALL_FAIL_WITHIN, A_SAVE))
     )
     try:
         yield
@@ -167,20 +179,20 @@ def each(item: T, *, what: str = "decisions") -> list[T]:
     """What every rank gives, by rank. Raises RankError where one of them has announced a failure."""
     if _groups is None:
         return [item]
-    given = _exchanged(item, what)
+    with announced(f"sending {what}"):
+        data = pickle.dumps(item, protocol=5)
+    given = _exchanged(data, what)
     for number, found in enumerate(given):
         if isinstance(found, _Failure):
             raise RankError(f"rank {number} failed ({found.doing}): {found.text}")
     return given
 
 
-def _exchanged(item: Any, what: str) -> list[Any]:
+def _exchanged(pickled: bytes, what: str) -> list[Any]:
     assert _groups is not None
-    import pickle
-
     import torch
 
-    data = torch.frombuffer(bytearray(pickle.dumps(item, protocol=5)), dtype=torch.uint8)
+    data = torch.frombuffer(bytearray(pickled), dtype=torch.uint8)
     with spent.on(what, len(data)):
         distributed = _distributed()
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(count())]
@@ -200,7 +212,10 @@ def announced(doing: str) -> Iterator[None]:
     except Exception as error:
         if not (_groups is None or isinstance(error, RankError) or hasattr(error, _ANNOUNCED)):
             setattr(error, _ANNOUNCED, True)
-            _exchanged(_Failure(doing, f"{type(error).__name__}: {told(error)}"), "decisions")
+            try:
+                _exchanged(pickle.dumps(_Failure(doing, f"{type(error).__name__}: {told(error)}")), "decisions")
+            except RankError as lost:  # this error is the cause, and goes on
+                error.add_note(f"The other ranks could not be told: {lost}")
         raise
 
 
@@ -221,16 +236,22 @@ def from_writer(make: Callable[[], T], *, doing: str) -> T:
     return each(made)[0]  # type: ignore[return-value]
 
 
-def check_same(what: str, digest: Callable[[], str]) -> None:
+SAME_FILES = "every rank must read the same files, with the same versions of winnow and what it needs"
+SAME_ANSWERS = (
+    "a function of yours answers otherwise on each rank: draw random numbers from the `rng` that it is given, and let "
+    "nothing depend on the process, as the order of a set does"
+)
+
+
+def check_same(what: str, digest: Callable[[], str], remedy: str = SAME_FILES) -> None:
     """Raise ConfigError on every rank unless all know the same of something."""
     if count() == 1:
         return
-    found = each(digest())
+    with announced(f"comparing the {what}"):
+        known = digest()
+    found = each(known)
     if other := [number for number, said in enumerate(found) if said != found[0]]:
-        raise ConfigError(
-            f"rank {other[0]} has another {what} than rank 0: every rank must read the same files, with the same "
-            f"versions of winnow and its dependencies; compare the two machines"
-        )
+        raise ConfigError(f"rank {other[0]} has another {what} than rank 0: {remedy}")
 
 
 def all_failed() -> bool:

@@ -30,7 +30,7 @@ from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.rank_shares import dealt, shortest
-from winnow.learner.sharding import is_sharded
+from winnow.learner.sharding import is_sharded, reshard
 from winnow.records import FloatArray
 
 Matrix = Literal["embedding", "output_head"]
@@ -64,6 +64,7 @@ def gradient_norms(
     if even:
         for _ in range(len(every[ranks.rank()]), max(map(len, every))):
             compute([shortest(sequences)])
+    reshard(module)
     norms = np.zeros(len(sequences), dtype=np.float64)
     for found in ranks.each(own, what="norms"):
         norms[list(found)] = list(found.values())

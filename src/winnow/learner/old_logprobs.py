@@ -12,6 +12,7 @@ from winnow import ranks
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import Reference
+from winnow.learner.sharding import reshard
 from winnow.records import Batch, FloatArray, TrainingSequence
 
 Found = Mapping[tuple[int, int], FloatArray]  # [L] per sequence, by its key
@@ -24,6 +25,7 @@ def compute_logprobs(
 
     Each distinct rollout is passed once, by one rank; the batches of later epochs share the answer.
     """
+    ranks.check_same("choice of rollouts", lambda: _chosen(batches), ranks.SAME_ANSWERS)
     sequences = list({sequence.key: sequence for batch in batches for sequence in batch.sequences}.values())
     filled = list(batches)
     if "old_logprobs" in needs:
@@ -34,6 +36,11 @@ def compute_logprobs(
     return filled
 
 
+def _chosen(batches: Sequence[Batch]) -> str:
+    """Which rollouts are trained in which batch and with which weight; machines may round the last digits otherwise."""
+    return str([[(sequence.key, f"{sequence.weight:.6e}") for sequence in batch.sequences] for batch in batches])
+
+
 @torch.no_grad()
 def _logprobs(policy: Policy, sequences: Sequence[TrainingSequence], module: PolicyModule) -> Found:
     found = {}
@@ -42,6 +49,7 @@ def _logprobs(policy: Policy, sequences: Sequence[TrainingSequence], module: Pol
         pieces = torch.split(policy.forward(mb, module=module).logprobs.cpu(), lengths)
         if mb.mask.any():  # it is not there only to make as many passes as other ranks
             found.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
+    reshard(module)
     every = ranks.each(found, what="logprobs")
     return {key: logprobs.astype(np.float64) for of_rank in every for key, logprobs in of_rank.items()}
 

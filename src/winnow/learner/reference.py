@@ -50,8 +50,10 @@ class FrozenCopy:
 
     @contextmanager
     def active(self) -> Iterator[PolicyModule]:
-        yield self._module
-        reshard(self._module)
+        try:
+            yield self._module
+        finally:
+            reshard(self._module)
 
     def shard(self) -> None:
         shard(self._module)

@@ -30,10 +30,13 @@ class SharesToWriter:
         self._shared = [name for name, tensor in tensors.items() if is_sharded(tensor)]
 
     def written(self, write: Callable[[], T]) -> T | None:
-        """On the writer what `write` returns, which may call `read`; on the others None, once that has ended.
+        """On the writer what `write` returns, which may call `read`; on the others None, once that has ended, or, where
+        nothing is shared, at once.
 
         Raises on the writer what `write` raises, and on the others RunFolderError where it raised.
         """
+        if not self._shared:
+            return write() if ranks.is_writer() else None
         if not ranks.is_writer():
             self._serve()
             return None
@@ -66,16 +69,18 @@ class SharesToWriter:
         padded = mine.new_zeros((rows, *tensor.shape[1:]))
         padded[: len(mine)] = mine
         parts = [torch.empty_like(padded) for _ in range(ranks.count())] if ranks.is_writer() else None
-        torch.distributed.gather(padded, parts, dst=0, group=ranks.saving_group())
+        with ranks.exchanging("what is saved"):
+            torch.distributed.gather(padded, parts, dst=0, group=ranks.saving_group())
         return torch.cat(parts)[: tensor.shape[0]] if parts else mine
 
 
 def _say(number: int) -> None:
-    if ranks.count() > 1:
+    with ranks.exchanging("what is saved"):
         torch.distributed.broadcast(torch.tensor([number]), src=0, group=ranks.saving_group())
 
 
 def _said() -> int:
     number = torch.zeros(1, dtype=torch.int64)
-    torch.distributed.broadcast(number, src=0, group=ranks.saving_group())
+    with ranks.exchanging("what is saved"):
+        torch.distributed.broadcast(number, src=0, group=ranks.saving_group())
     return int(number)

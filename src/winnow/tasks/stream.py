@@ -12,6 +12,15 @@ from winnow.records import Prompt
 from winnow.seeds import SeedName, generator
 
 
+def digest_of(prompts: Sequence[Prompt]) -> str:
+    """The SHA-256 of every prompt's id and tokens, in their order."""
+    whole = hashlib.sha256()
+    for prompt in prompts:
+        whole.update(f"{prompt.id}\0{len(prompt.tokens)}\0".encode(errors="surrogatepass"))
+        whole.update(prompt.tokens.tobytes())
+    return whole.hexdigest()
+
+
 class PromptStream:
     """The prompts of each step, for any number of steps: each epoch is a new permutation, cut to whole steps.
 
@@ -33,12 +42,8 @@ class PromptStream:
         return len(self.prompts) // self._per_step
 
     def digest(self) -> str:
-        """The SHA-256 of every prompt's id and tokens, in their order."""
-        whole = hashlib.sha256()
-        for prompt in self.prompts:
-            whole.update(f"{prompt.id}\0{len(prompt.tokens)}\0".encode(errors="surrogatepass"))
-            whole.update(prompt.tokens.tobytes())
-        return whole.hexdigest()
+        """Of all prompts, in the order of the task."""
+        return digest_of(self.prompts)
 
     def take(self, step: int, extra: int = 0) -> list[Prompt]:
         """[G] the prompts of a step, all different; with `extra` = n those of its n-th round of dynamic sampling,

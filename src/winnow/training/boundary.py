@@ -67,7 +67,9 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
 
     Raises as `checkpoint.save`.
     """
-    run.saved = _prepared(run, at, keep)()
+    write = _prepared(run, at, keep)
+    with ranks.together("saving"):
+        run.saved = write()
     return run.saved
 
 
@@ -141,8 +143,7 @@ def _rescue(run: Run, before: Boundary) -> str:
     if at.step == 0:
         return "No step was finished, so there was nothing to save: start the run again."
     try:
-        if ranks.is_writer():
-            run.logbook.truncate_from(at.step, but_evaluation=True)
+        ranks.from_writer(lambda: run.logbook.truncate_from(at.step, but_evaluation=True), doing="cutting the logs")
         path = save(run, at, keep=1).path
     except Exception as failure:  # whatever it is, it must not take the place of the error that ends the run
         return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run)}"

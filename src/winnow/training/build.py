@@ -27,9 +27,10 @@ from winnow.models.save import ADAPTER
 from winnow.records import FloatArray, Group, Sampling
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
+from winnow.state.input_digests import digests
 from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
-from winnow.tasks.stream import PromptStream
+from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
 from winnow.training.clock import TrainingClock
 from winnow.training.device_plan import plan_devices
@@ -122,8 +123,10 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         checkpoint.check(folder, plan.checkpoint if saved is None else 0)
     ranks.check_same("configuration", lambda: json.dumps(dump(config), sort_keys=True, default=str))
     ranks.check_same("set of prompts", prompts.digest)
+    ranks.check_same("set of held-out prompts", lambda: str([digest_of(task.prompts.prompts) for task in held_out]))
     devices = tuple(plan.lines())  # before anything takes what is free
     loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config))
+    ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
     with contextlib.ExitStack() as on_failure:
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
@@ -133,6 +136,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
         if context.sharded:
+            ranks.each(None)  # all have come so far: what follows is exchanged as tensors
             shard_learner(learner, config, loaded)
         run = Run(
             members=members,
@@ -164,6 +168,7 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
     run.clock.load_state_dict(state.get("clock", {}))
+    ranks.each(None)  # all have come so far: what follows is exchanged as tensors
     hand_over(run.learner, run.engine, version=saved.step)
 
 

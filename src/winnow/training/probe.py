@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from winnow import ranks
 from winnow.errors import ConfigError
 from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
 from winnow.training.build import Run
@@ -69,6 +70,7 @@ def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: 
     rollout = run.config.rollout
     budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
     counts = check_counts(run.members.allocate(stats, budget), len(prompts), budget)
+    ranks.check_same("plan of counts", lambda: str(counts.tolist()), ranks.SAME_ANSWERS)
     run.history.record_plan(prompts, counts, stats.pass_rate)
     return counts
 

@@ -60,7 +60,7 @@ class Clock:
         all_spent, step, held = zip(*ranks.each((mine, time.perf_counter() - self.started, own)), strict=True)
         waited = [spent.seconds for spent in all_spent]
         return {
-            **{name: max(of_rank.get(name, 0.0) for of_rank in held) for name in set().union(*held)},
+            **{name: max(of_rank.get(name, 0.0) for of_rank in held) for name in sorted(set().union(*held))},
             "ranks/count": float(len(waited)),
             "ranks/seconds_waiting": float(np.mean(waited)),
             "ranks/waiting_share": float(np.mean(waited) / np.mean(step)),
