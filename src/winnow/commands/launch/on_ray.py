@@ -61,7 +61,7 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
     request = ClusterRequest(**here, data=data, cwd=os.getcwd())
     beside = Path(f"{output}.ray")
     settings = request.members().config
-    ray = _connected(address)
+    ray = _connected(address, ranks)
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
@@ -74,7 +74,7 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
     return code
 
 
-def _connected(address: str) -> Any:
+def _connected(address: str, ranks: int) -> Any:
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else Ray Train prints again what a rank prints
     try:
         import ray
@@ -86,7 +86,9 @@ def _connected(address: str) -> Any:
         if host and port.isdigit():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
         quiet = ray.LoggingConfig(log_level="ERROR")  # else Ray Train writes a line a second where it has no dashboard
-        ray.init(address=address, include_dashboard=False if address == "local" else None, logging_config=quiet)
+        # A cluster made here has room for every rank; Ray Train would wait for it without end.
+        here = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
+        ray.init(address=address, logging_config=quiet, **here)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"ray = {address!r}: the cluster cannot be reached: {error}") from error
     return ray
@@ -164,4 +166,5 @@ def _code(beside: Path, error: BaseException | None, ranks: int, config: Config)
 
 
 def _last_line(error: BaseException | None) -> str:
-    return (str(error).strip() or repr(error)).splitlines()[-1]
+    said = (str(error).strip() or repr(error)).splitlines()[-1]
+    return said.partition(". Some common causes")[0]  # what follows is Ray's general advice
