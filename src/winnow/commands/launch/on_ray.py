@@ -61,7 +61,7 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
     request = ClusterRequest(**here, data=data, cwd=os.getcwd())
     beside = Path(f"{output}.ray")
     settings = request.members().config
-    ray = _connected(address)
+    ray = _connected(address, ranks)
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
@@ -74,7 +74,8 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
     return code
 
 
-def _connected(address: str) -> Any:
+def _connected(address: str, ranks: int) -> Any:
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # else Ray Train prints again what a rank prints
     try:
         import ray
         import ray.train.torch
@@ -84,7 +85,10 @@ def _connected(address: str) -> Any:
     try:
         if host and port.isdigit():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
-        ray.init(address=address, include_dashboard=False if address == "local" else None)
+        quiet = ray.LoggingConfig(log_level="ERROR")  # else Ray Train writes a line a second where it has no dashboard
+        # A cluster made here has room for every rank; Ray Train would wait for it without end.
+        here = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
+        ray.init(address=address, logging_config=quiet, **here)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"ray = {address!r}: the cluster cannot be reached: {error}") from error
     return ray
@@ -127,10 +131,12 @@ def train_on_worker(work: dict[str, Any]) -> None:
         raise RankError(f"there is no folder {missing} on {socket.gethostname()}; start the run on shared storage")
     os.chdir(request.cwd)
     rank = int(os.environ.get("RANK", "0"))
-    os.environ[NOTE] = str(beside / f"rank-{rank}.json")
+    note = beside / f"rank-{rank}.json"
+    note.unlink(missing_ok=True)  # of the attempt before this one
+    os.environ[NOTE] = str(note)
     resume = request.resume or begun(Path(request.data["output"]))  # begun: Ray starts the ranks again
     code = train_here(replace(request, resume=resume), launched=True)
-    end = RankEnd.read(Path(os.environ[NOTE])) if code == FAILED else None
+    end = RankEnd.read(note) if code == FAILED else None
     if end is not None and (end.begun or end.trace):
         raise RankError(end.text)  # so that Ray starts the ranks again
     if rank == 0:
@@ -147,13 +153,18 @@ def _code(beside: Path, error: BaseException | None, ranks: int, config: Config)
     died = {rank: failure for rank, failure in failures.items() if not any(n.rank == rank for n in notes)}
     if died:
         rank, failure = sorted(died.items())[0]
-        text = f"rank {rank} of {ranks} ended: {str(failure).strip().splitlines()[-1]}; resume the run to go on"
+        text = f"rank {rank} of {ranks} ended: {_last_line(failure)}; resume the run to go on"
         print(safe(text), file=sys.stderr, flush=True)
         return FAILED
     if not notes:
-        print(safe(f"the run on Ray failed: {str(error).strip().splitlines()[-1]}"), file=sys.stderr, flush=True)
+        print(safe(f"the run on Ray failed: {_last_line(error)}"), file=sys.stderr, flush=True)
         return FAILED
     seen = (notes[0].rank, notes[0].code)
     cause = first_cause(seen, notes, ranks=ranks, timeout_seconds=config.ranks.timeout_seconds)
     print(safe(f"{cause.trace}{cause.text}"), file=sys.stderr, flush=True)
     return cause.code
+
+
+def _last_line(error: BaseException | None) -> str:
+    said = (str(error).strip() or repr(error)).splitlines()[-1]
+    return said.partition(". Some common causes")[0]  # what follows is Ray's general advice
