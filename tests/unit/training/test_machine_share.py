@@ -13,6 +13,7 @@ from winnow.training.machine_share import threads_of_rank, workers_of_rank
 def test_a_rank_takes_its_share_of_the_cores_and_at_least_one(monkeypatch, local, cores, threads):
     monkeypatch.setattr(ranks, "local_count", lambda: local)
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     assert threads_of_rank(0) == threads
     assert threads_of_rank(3) == 3
@@ -23,3 +24,12 @@ def test_verify_workers_are_of_a_machine_and_none_stays_none(monkeypatch, local,
     monkeypatch.setattr(ranks, "local_count", lambda: local)
 
     assert workers_of_rank(wanted) == workers
+
+
+def test_what_omp_num_threads_says_is_of_one_process(monkeypatch):
+    """torchrun sets it for each of its ranks."""
+    monkeypatch.setattr(ranks, "local_count", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert threads_of_rank(0) == 8
+    assert threads_of_rank(3) == 3
