@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from winnow import ranks
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SENT_TWICE_WITHIN_SECONDS = 3.0
 
 
 class Leave(BaseException):
@@ -41,7 +46,8 @@ class Stop:
 @contextmanager
 def stop_signals(*, now: bool) -> Iterator[Stop]:
     """The first SIGTERM, SIGINT or SIGHUP asks to stop; a second one acts as usual, but a second SIGHUP, which a shell
-    and the system send together when a terminal closes, does nothing. What is ignored (nohup) stays ignored.
+    and the system send together when a terminal closes, does nothing. What is ignored (nohup) stays ignored. Nor does a
+    repetition within 3 seconds where a launcher passes on what the ranks are sent as well.
 
     Off the main thread there is nothing to catch.
     """
@@ -51,11 +57,16 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
         return
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    twice, came = _sent_twice(), dict[int, float]()
 
     def handle(number: int, frame: object) -> None:
-        asked_before = stop.asked
-        if number != signal.SIGHUP:
+        asked_before, now = stop.asked, time.monotonic()
+        first = came.setdefault(number, now)
+        if number != signal.SIGHUP and not twice:
             signal.signal(number, before[signal.Signals(number)])
+        elif number != signal.SIGHUP and now - first >= SENT_TWICE_WITHIN_SECONDS:
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
         if not asked_before:
             stop.ask()
 
@@ -66,6 +77,13 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _sent_twice() -> bool:
+    """Whether a signal to all processes of a run reaches a rank twice, from its launcher too. The ranks that winnow
+    starts have sessions of their own, and get each signal once.
+    """
+    return ranks.asked_for() > 1 and os.getsid(0) != os.getpid()
 
 
 def _never() -> bool:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from winnow.training import signals
 from winnow.training.signals import SIGNALS, Leave, stop_signals
 
 
@@ -41,6 +42,29 @@ def test_a_second_one_acts_as_usual_unless_the_terminal_closed(number, then, hea
         send(number)
     assert stop.asked
     assert heard == [number] * then
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_among_ranks_that_a_launcher_signals_too_a_repetition_is_ignored_for_three_seconds(number, heard, monkeypatch):
+    seconds = [10.0, 12.9, 13.0]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(os, "getsid", lambda process: os.getpid() + 1)
+    monkeypatch.setattr(signals.time, "monotonic", lambda: seconds.pop(0))
+    with stop_signals(now=False) as stop:
+        send(number)
+        send(number)
+        assert (stop.asked, heard) == (True, [])
+        send(number)
+    assert heard == [number]
+
+
+def test_a_rank_with_a_session_of_its_own_is_signalled_once_and_a_second_one_acts(heard, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(os, "getsid", lambda process: os.getpid())
+    with stop_signals(now=False):
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
 
 
 def test_now_leaves_what_may_be_left_and_nothing_else():
