@@ -17,7 +17,7 @@ class Cause:
 
     text: str
     code: int  # the exit code of the run
-    trace: str = ""  # of an error that is a bug
+    trace: str = ""  # told before it: of an error that is a bug, or what was saved
 
 
 def first_cause(
@@ -44,8 +44,9 @@ def first_cause(
     if own:
         first = own[0]
         known = first.rank == 0 and not first.trace  # as a run of one process says it
-        said = first.text if known else f"rank {first.rank} of {ranks} on {first.host}: {first.text}"
-        return Cause(said, first.code, first.trace)
+        cause, _, notes_of_it = first.text.partition("\n")  # what was saved; told first, as the cause is the last line
+        said = cause if known else f"rank {first.rank} of {ranks} on {first.host}: {cause}"
+        return Cause(said, first.code, first.trace or notes_of_it)
     silent = sorted(set(range(ranks)) - {note.rank for note in notes})
     if notes and silent:
         who = f"rank {', '.join(map(str, silent))} of {ranks} on {socket.gethostname()}"

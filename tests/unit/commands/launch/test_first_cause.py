@@ -36,7 +36,8 @@ def test_a_rank_that_was_killed_is_the_cause_of_what_the_others_say():
 def test_an_error_of_one_rank_is_told_with_its_rank_though_another_was_seen_first():
     found = cause((0, 1), (0, RankError("rank 2 failed (sampling): EngineError: no")), (2, EngineError("no\nlast")))
 
-    assert (found.text, found.code, found.trace) == (f"rank 2 of 3 on {HOST}: no\nlast", 1, "")
+    # What was saved, which follows an error, is told before it: the cause is the last line.
+    assert (found.text, found.code, found.trace) == (f"rank 2 of 3 on {HOST}: no", 1, "last")
 
 
 def test_what_the_writer_or_all_raise_is_said_as_one_process_says_it():
