@@ -25,7 +25,9 @@ LOADS = {
 # (file below src/winnow, what it does); a new entry needs its reason here. The shim runs the program to be judged:
 # inside the sandbox, in a process of its own, and nothing imports it. A trainer and its engine's process pickle what
 # they say over a socket pair without a name, which nobody else can write to; what a model wrote is in it as text. The
-# file of user code runs a "file.py:function" from its text, as an import would take compiled code beside it.
+# ranks of a run do so among each other, over connections that they made in torch's process group, whose network must be
+# trusted as for any training with torch. The file of user code runs a "file.py:function" from its text, as an import
+# would take compiled code beside it.
 ALLOWED: set[tuple[str, str]] = {
     ("user_code.py", "compile"),
     ("user_code.py", "exec"),
@@ -33,6 +35,7 @@ ALLOWED: set[tuple[str, str]] = {
     ("verify/sandbox/shim.py", "exec"),
     ("engines/process/engine.py", "pickle"),
     ("engines/process/messages.py", "pickle"),
+    ("ranks.py", "pickle"),
 }
 
 
