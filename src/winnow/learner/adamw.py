@@ -69,8 +69,14 @@ class AdamW:
         self._adamw.state.clear()
 
     def state(self) -> State:
-        """What a resume needs besides the parameters. The tensors are the live ones."""
-        return {name: to_tensors(self._adamw.state.get(weight, {})) for name, weight in self._weights.items()}
+        """What a resume needs besides the parameters; masters too, where it `saves_masters`. The tensors are the live
+        ones.
+        """
+        state = {name: to_tensors(self._adamw.state.get(weight, {})) for name, weight in self._weights.items()}
+        if self.saves_masters:
+            for name, weight in self._weights.items():
+                state[name][MASTER] = weight.detach()
+        return state
 
     def load_state(self, state: State) -> None:
         """Continue where `state` was taken."""
@@ -89,7 +95,7 @@ class MasterAdamW(AdamW):
     What computes are the parameters, and they are the masters rounded to nearest, at the start and after each update.
     """
 
-    saves_masters = True
+    saves_masters = True  # from them the parameters can be rounded, but not the other way round
 
     def __init__(
         self,
@@ -107,11 +113,6 @@ class MasterAdamW(AdamW):
         """See `AdamW`."""
         super().step(learning_rate, update)
         self._round()
-
-    def state(self) -> State:
-        """See `AdamW`; with the masters, from which the parameters can be rounded, but not the other way round."""
-        moments = super().state()
-        return {name: {**moments[name], MASTER: weight.detach()} for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:
@@ -144,13 +145,6 @@ class ShardedAdamW(AdamW):
     def clip(self, norm: Tensor, most: float) -> None:
         """See `AdamW`. The factor is a number, as torch multiplies no share by a plain tensor."""
         torch._foreach_mul_(self.gradients(), min(1.0, most / (norm.item() + 1e-6)))
-
-    def state(self) -> State:
-        """See `AdamW`; the tensors are this rank's shares."""
-        moments = super().state()
-        if not self.saves_masters:
-            return moments
-        return {name: {**moments[name], MASTER: weight.detach()} for name, weight in self._weights.items()}
 
     @torch.no_grad()
     def load_state(self, state: State) -> None:

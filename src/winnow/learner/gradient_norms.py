@@ -29,7 +29,7 @@ from winnow.learner.head_gradient import Chunk, HeadGradient, head_gradient, log
 from winnow.learner.micro_batches import cut
 from winnow.learner.model_input import AnySequence, ModelInput, predictors, side_by_side, targets, trained
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.rank_shares import dealt, shortest
+from winnow.learner.rank_shares import dealt, passes_short, shortest
 from winnow.learner.sharding import is_sharded, reshard
 from winnow.records import FloatArray
 
@@ -60,21 +60,17 @@ def gradient_norms(
         return NORMS[of](module, rollouts).clamp(min=0).sqrt().tolist()
 
     every = dealt(sequences, partial(cut, tokens=tokens_per_micro_batch))
-    own = {place: norm for part in every[ranks.rank()] for place, norm in _by_place(sequences, part, compute)}
+    own = dict[int, float]()
+    for part in every[ranks.rank()]:
+        own.update(zip(part, compute([sequences[i] for i in part]), strict=True))
     if even:
-        for _ in range(len(every[ranks.rank()]), max(map(len, every))):
+        for _ in range(passes_short(every)):
             compute([shortest(sequences)])
     reshard(module)
     norms = np.zeros(len(sequences), dtype=np.float64)
     for found in ranks.each(own, what="norms"):
         norms[list(found)] = list(found.values())
     return norms
-
-
-def _by_place(
-    sequences: Sequence[AnySequence], part: Sequence[int], compute: Callable[[Sequence[AnySequence]], list[float]]
-) -> Iterator[tuple[int, float]]:
-    return zip(part, compute([sequences[i] for i in part]), strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

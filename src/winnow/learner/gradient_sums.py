@@ -10,8 +10,7 @@ import torch.distributed
 from torch import Tensor
 
 from winnow import ranks
-
-BUCKET = 2**25  # numbers that are summed at once, in a copy unless they are of one parameter
+from winnow.memory.shares import BUCKET
 
 
 class HasGradient(Protocol):

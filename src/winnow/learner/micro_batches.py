@@ -17,7 +17,7 @@ from torch import Tensor
 from winnow import ranks
 from winnow.algos.estimators import truncated_importance
 from winnow.learner.model_input import AnySequence, Layout, length, shares, trained
-from winnow.learner.rank_shares import dealt, idle, shortest
+from winnow.learner.rank_shares import dealt, idle, passes_short, shortest
 from winnow.records import FloatArray, IntArray, MicroBatch, TrainingSequence
 
 
@@ -39,7 +39,7 @@ def micro_batches(
     every = dealt(sequences, partial(fill if layout == "packed" else cut, tokens=tokens))
     parts = [[sequences[i] for i in part] for part in every[ranks.rank()]]
     if even:
-        parts += [[idle(shortest(sequences))] for _ in range(len(parts), max(map(len, every)))]
+        parts += [[idle(shortest(sequences))] for _ in range(passes_short(every))]
     for number, part in enumerate(parts):
         read = agreed(layout, sequences, every, number) if even else None
         yield _flatten(part, read, device, dtype, max_importance)

@@ -27,6 +27,11 @@ def dealt(sequences: Sequence[S], cut: Cut[S]) -> list[list[list[int]]]:
     return [[[share[i] for i in part] for part in cut([sequences[place] for place in share])] for share in shares]
 
 
+def passes_short(every: Sequence[Sequence[object]]) -> int:
+    """How many micro-batches this rank has fewer than the one that has most."""
+    return max(map(len, every)) - len(every[ranks.rank()])
+
+
 def idle(sequence: TrainingSequence) -> TrainingSequence:
     """The sequence as one of which nothing is learned: its weight is 0, and no token of it is trained."""
     nothing = np.zeros(len(sequence.rollout.tokens), dtype=np.bool_)

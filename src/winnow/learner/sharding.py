@@ -11,7 +11,7 @@ gathered. What is torch's DTensor is known to this file, and to nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 import torch.distributed
@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from winnow import ranks
 from winnow.learner.policy_module import PolicyModule
 from winnow.models.adapter import plain_model
+from winnow.models.weights_on_read import WeightsOnRead
 
 
 def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> None:
@@ -76,7 +77,7 @@ def share_of(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
 
 
-class GatheredWeights(Mapping[str, Tensor]):
+class GatheredWeights(WeightsOnRead):
     """Weights of which each is gathered from all ranks when it is read, in the precision that it is computed with.
 
     Every rank reads the same names in the same order, each once; `finish` reads those that are left, so that a rank
@@ -94,14 +95,9 @@ class GatheredWeights(Mapping[str, Tensor]):
         with ranks.spent.on("weights", own_share(rounded).nbytes):
             return whole(rounded)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shares)
-
-    def __len__(self) -> int:
-        return len(self._shares)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._shares
+    @property
+    def names(self) -> Collection[str]:
+        return self._shares.keys()
 
     def finish(self) -> None:
         """Read what has not been read."""

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.exit_codes import FAILED
+from winnow.commands.exit_codes import FAILED, SAVED
 from winnow.commands.launch.first_cause import first_cause
 from winnow.commands.launch.rank_end import NOTE, RankEnd
-from winnow.commands.launch.training import TrainingRequest, train_here
+from winnow.commands.launch.training import TrainingRequest, this_rank, train_here
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
 from winnow.errors import ConfigError, RankError, RunFolderError
@@ -130,7 +130,7 @@ def train_on_worker(work: dict[str, Any]) -> None:
         missing = request.cwd if beside.is_dir() else str(beside)
         raise RankError(f"there is no folder {missing} on {socket.gethostname()}; start the run on shared storage")
     os.chdir(request.cwd)
-    rank = int(os.environ.get("RANK", "0"))
+    rank = this_rank()
     note = beside / f"rank-{rank}.json"
     note.unlink(missing_ok=True)  # of the attempt before this one
     os.environ[NOTE] = str(note)
@@ -146,7 +146,7 @@ def train_on_worker(work: dict[str, Any]) -> None:
 def _code(beside: Path, error: BaseException | None, ranks: int, config: Config) -> int:
     """The exit code of a run that has ended; the first cause of a failure is told."""
     ended = beside / "code.json"
-    if error is None and ended.exists() and (code := int(json.loads(ended.read_text()))) in (0, 75):
+    if error is None and ended.exists() and (code := int(json.loads(ended.read_text()))) in (0, SAVED):
         return code
     failures: Mapping[int, BaseException] = getattr(error, "worker_failures", {}) if error else {}
     notes = [note for path in sorted(beside.glob("rank-*.json")) if (note := RankEnd.read(path))]

@@ -8,7 +8,7 @@ to keep. Between CPUs, and to an engine on the trainer's own device, tensors go 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -18,6 +18,7 @@ import torch.distributed
 from torch import Tensor
 
 from winnow.errors import EngineError
+from winnow.models.weights_on_read import WeightsOnRead
 
 Backend = Literal["gloo", "nccl"]
 
@@ -40,7 +41,7 @@ class Meeting:
     backend: Backend = "gloo"
 
 
-class SentWeights(Mapping[str, Tensor]):
+class SentWeights(WeightsOnRead):
     """Weights by name, received by the process that reads them, where its torch has its device; it pickles on its way
     to that process. Each is read once, best in the order of the names: one that is passed over is kept until then.
     """
@@ -58,14 +59,9 @@ class SentWeights(Mapping[str, Tensor]):
             raise KeyError(name)
         return _reader(self._meeting, self._member).read(self._number, self._names, name)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
+    @property
+    def names(self) -> Collection[str]:
+        return self._names
 
     def finish(self) -> None:
         """Receive the rest, where this process has begun to: the trainer must not wait for a reader that has failed."""

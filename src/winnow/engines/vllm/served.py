@@ -8,7 +8,7 @@ another process.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from winnow.models.adapter import (
     plain_model,
     plain_names,
 )
+from winnow.models.weights_on_read import WeightsOnRead
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
 
@@ -133,7 +134,7 @@ def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     check_names(weights, own=model.state_dict(), trained=trained)
 
 
-class MadeOnRead(Mapping[str, "Tensor"]):
+class MadeOnRead(WeightsOnRead):
     """Weights by name, each of which is made, or gathered from all ranks, when it is read; names cost nothing."""
 
     def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
@@ -142,14 +143,9 @@ class MadeOnRead(Mapping[str, "Tensor"]):
     def __getitem__(self, name: str) -> Tensor:
         return self._make[name]()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._make)
-
-    def __len__(self) -> int:
-        return len(self._make)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._make
+    @property
+    def names(self) -> Collection[str]:
+        return self._make.keys()
 
 
 def served_weights(model: Any, weights: Mapping[str, Tensor]) -> MadeOnRead:

@@ -1,0 +1,28 @@
+"""Weights by name that come to be when they are read: gathered from ranks, received from a process, or merged."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WeightsOnRead(Mapping[str, "Tensor"]):
+    """Its names cost nothing: neither to go through, nor to ask for one, which a Mapping answers by reading it."""
+
+    @property
+    @abstractmethod
+    def names(self) -> Collection[str]:
+        """In the order in which the weights are best read."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
