@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import winnow
 from winnow.records import StepReport
-from winnow.state.logbook import read_metrics, read_rollouts, read_rows
+from winnow.state.logbook import METRICS, read_metrics, read_rollouts, read_rows
 
 
 class BrokeOff(BaseException):
@@ -103,5 +105,8 @@ def test_a_run_that_broke_off_resumes_to_the_same_files(smallest, tmp_path):
 
 
 def _logged(folder):
-    """(step, prompt, index, reward) of every row, in the order of the log."""
-    return [(row["step"], row["prompt_id"], row["index"], row["reward"]) for row in read_rows(folder)]
+    """The steps of the rows of metrics as they stand in the file, which a reader would merge; (step, prompt, index,
+    reward) of every rollout. In the order of the log.
+    """
+    metrics = [json.loads(line)["step"] for line in (folder / METRICS).read_text().splitlines()]
+    return metrics, [(row["step"], row["prompt_id"], row["index"], row["reward"]) for row in read_rows(folder)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sharding import is_sharded, reshard, shard, share_of, whole
+from winnow.learner.sharding import is_sharded, shard, share_of, whole
 from winnow.models.adapter import adapter_off, frozen_adapter, frozen_adapter_on, has_adapter, set_frozen_adapter
 
 FROZEN = "reference"  # the second adapter's name
@@ -50,10 +50,7 @@ class FrozenCopy:
 
     @contextmanager
     def active(self) -> Iterator[PolicyModule]:
-        try:
-            yield self._module
-        finally:
-            reshard(self._module)
+        yield self._module
 
     def shard(self) -> None:
         shard(self._module)
