@@ -178,6 +178,8 @@ class SelectSection(Member):
 class AdvantageSection(Member):
     chunk: Positive | None = None
     """Compare so many rollouts of a prompt with each other, in the order of their index; absent: all of them."""
+    kl_reward: float = Field(0.0, ge=0)
+    """Times log(p / p_reference), taken off the reward of every token; for an advantage that reads token rewards."""
 
 
 class TermSection(Member):
@@ -246,6 +248,35 @@ class OptimizerSection(Section):
     """Instead of master weights: round each update of bfloat16 weights up or down at random, right on average."""
     moments: Literal["float32", "8bit"] = "float32"
     """What AdamW's moments are kept in; "8bit" needs bitsandbytes."""
+
+
+class CriticSection(Section):
+    form: Literal["shared", "adapter", "model"] = "model"
+    """A value head on the policy's backbone, or with its own adapter on the policy's base, or on a model of its own."""
+    path: str | None = None
+    """Of form "model": a folder or a hub id, with the policy's vocabulary; absent: that of model.path."""
+    lora: LoraSection | None = None
+    """Of form "adapter": its adapter. Of form "model": train an adapter instead of the weights."""
+    start: str | None = None
+    """A checkpoint whose value model this one starts as; absent: the weights of its model, and a head of zeros."""
+    train_on: Literal["kept", "all"] = "kept"
+    """The rollouts that it reads and learns from: those that were kept, or all that were verified."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """The discount per token of the returns that it is taught; that of the advantage, too."""
+    lam: float = Field(1.0, ge=0, le=1)
+    """Lambda of the returns that it is taught; 1: Monte-Carlo returns."""
+    clip_range: float = Field(0.2, ge=0)
+    """An update may not gain from moving a value farther than this; 0: it may."""
+    coefficient: float = Field(0.5, gt=0)
+    """Of form "shared": multiplies the value loss, which is added to the policy's."""
+    epochs: Positive = 1
+    """Of its own form: passes over its rollouts of a step."""
+    updates_per_step: Positive = 1
+    """Of its own form: optimizer updates per epoch."""
+    pretraining_steps: NonNegative = 0
+    """Of its own form: first steps in which it alone learns, from Monte-Carlo returns, while the policy is held."""
+    optimizer: OptimizerSection = OptimizerSection()
+    """Of its own form."""
 
 
 class EvaluateSection(Section):
@@ -345,6 +376,8 @@ class Config(Section):
     """The policy loss."""
     terms: tuple[TermSection, ...] = ()
     """Added to the loss: KL to a reference, entropy."""
+    critic: CriticSection | None = None
+    """A value model that is trained beside the policy; absent: none is."""
     probe: ProbeSection = ProbeSection()
     update: UpdateSection = UpdateSection()
     optimizer: OptimizerSection = OptimizerSection()

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 Baseline = Literal["group", "batch", "values", "none"]  # what a reward is compared with
 Source = Literal["none", "history", "probe"]
 Read = Literal["logprobs"]
-Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "pass_rates"]
+Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewards", "pass_rates"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ ADVANTAGE = Family(
     "advantage",
     ("groups",),
     "advantage",
-    ("winnow.algos.advantage",),
+    ("winnow.algos.advantage", "winnow.algos.gae"),
     AdvantageTraits,
     "winnow.testing:check_advantage",
 )

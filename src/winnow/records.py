@@ -126,7 +126,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """One prompt and its N rollouts. Filled once each, in this order: outcomes, keep, values, advantages.
+    """One prompt and its N rollouts. Filled once each, in this order: outcomes, keep, token_rewards, values, returns,
+    advantages. Of a rollout that no value model has read, values and returns are NaN.
 
     >>> group = Group(prompt=prompt, rollouts=(right, wrong)).fill(outcomes=(paid, unpaid))
     >>> group = group.fill(keep=np.array([True, True])).fill(advantages=np.array([0.5, -0.5]))
@@ -142,7 +143,9 @@ class Group:
     rollouts: tuple[Rollout, ...]
     outcomes: tuple[Outcome, ...] | None = None  # [N]
     keep: BoolArray | None = None  # [N]
-    values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only
+    token_rewards: tuple[FloatArray, ...] | None = None  # N x [L]; None: the reward is on the last token
+    values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: expected before each token is sampled
+    returns: tuple[FloatArray, ...] | None = None  # N x [L], with a value model only: what its values are taught
     advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] or N x [L]
 
     def fill(self, **fields: Any) -> Self:
@@ -161,7 +164,9 @@ class Group:
             rollouts=_pick(self.rollouts, index),
             outcomes=_pick(self.outcomes, index),
             keep=None if self.keep is None else self.keep[index],
+            token_rewards=_pick(self.token_rewards, index),
             values=_pick(self.values, index),
+            returns=_pick(self.returns, index),
             advantages=self.advantages[index]
             if isinstance(self.advantages, np.ndarray)
             else _pick(self.advantages, index),
@@ -264,6 +269,8 @@ class TrainingSequence:
     weight: float  # multiplies every token's loss; the loss itself never divides
     old_logprobs: FloatArray | None = None  # [L] under the weights that started the step
     ref_logprobs: FloatArray | None = None  # [L] under the reference policy
+    values: FloatArray | None = None  # [L] of the value model that started the step
+    returns: FloatArray | None = None  # [L] what its values are taught
 
     def fill(self, **fields: Any) -> Self:
         """A copy with more fields set; refuses to overwrite one or to take a wrong length."""
@@ -317,6 +324,8 @@ class MicroBatch:
     behaviour_logprobs: Tensor  # [T] as the engine reported them
     old_logprobs: Tensor | None = None  # [T]
     ref_logprobs: Tensor | None = None  # [T]
+    values: Tensor | None = None  # [T] before the update
+    returns: Tensor | None = None  # [T]
     layout: Literal["padded", "shared", "packed"] | None = None  # how all ranks read it; None: as the policy does
 
 
@@ -326,6 +335,7 @@ class PolicyOutput:
 
     logprobs: Tensor  # [T] at the sampling temperature
     entropy: Tensor | None = None  # [T] over the whole vocabulary, on request
+    values: Tensor | None = None  # [T] of a value head on the policy's backbone, on request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
