@@ -30,6 +30,7 @@ from winnow.models.save import write_model_folder
 from winnow.records import Batch, FloatArray, MicroBatch, PolicyOutput, TrainingSequence
 
 PARAMETER = "parameter/"  # what the names of parameters begin with, among those of `Learner.shares`
+HEAD_OF: dict[str, Literal["trained", "lent"] | None] = {"shared": "trained", "adapter": "lent", "model": None}
 REFERENCE = "reference/"  # what the names of the reference's tensors begin with, among those of `Learner.state`
 
 
@@ -145,20 +146,15 @@ def make_learner(
 
     It has a reference where one is in `needs`, or asked for.
     """
-    form = None if config.critic is None else config.critic.form
-    module = PolicyModule(
-        loaded.model,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-        packed=config.update.layout == "packed",
-        value_head=form in ("shared", "adapter"),
-    )
     policy = Policy(
-        module,
+        loaded.model,
         temperature=config.rollout.temperature,
         pad_token=padding(loaded.tokenizer, config.model.pad_token),
         tokens_per_micro_batch=config.update.tokens_per_micro_batch,
+        gradient_checkpointing=config.model.gradient_checkpointing,
         max_importance=config.update.max_importance,
-        shares_head=form == "shared",
+        packed=config.update.layout == "packed",
+        value_head=None if config.critic is None else HEAD_OF[config.critic.form],
     )
     measured_from = _reference(config, policy.module, resumed) if reference or "ref_logprobs" in needs else None
     return Learner(policy, _optimizer(config, policy, loaded.masters), measured_from)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,27 +24,37 @@ class Policy(SequenceModel):
     request, with a value head on its backbone, into values too.
 
     Logits are divided by `temperature`, which is part of the distribution. They exist for `chunk_tokens` tokens at a
-    time, by default as many as `footprint.chunk_tokens` says. With `shares_head` the value head is trained beside the
-    policy, as one of its parameters; without, it is another's.
+    time, by default as many as `footprint.chunk_tokens` says. A value head is "trained" beside the policy, as one of
+    its parameters, or "lent" to a value model that has its own adapter (value_model.py).
     """
 
     def __init__(
         self,
-        module: PolicyModule,
+        model: nn.Module,
         *,
         temperature: float,
         pad_token: int,
         tokens_per_micro_batch: int,
         chunk_tokens: int | None = None,
+        gradient_checkpointing: footprint.Checkpointing = "none",
         max_importance: float = 0.0,
-        shares_head: bool = False,
+        packed: bool = False,
+        value_head: Literal["trained", "lent"] | None = None,
     ) -> None:
         super().__init__(
-            module, pad_token=pad_token, tokens_per_micro_batch=tokens_per_micro_batch, max_importance=max_importance
+            PolicyModule(
+                model,
+                gradient_checkpointing=gradient_checkpointing,
+                packed=packed,
+                value_head=value_head is not None,
+            ),
+            pad_token=pad_token,
+            tokens_per_micro_batch=tokens_per_micro_batch,
+            max_importance=max_importance,
         )
         self._temperature = temperature
         self._chunk_tokens = footprint.chunk_tokens(self.model) if chunk_tokens is None else chunk_tokens
-        self._shares_head = shares_head
+        self._trains_head = value_head == "trained"
         self._computes_in: torch.dtype | None = None  # where a rank's shares are kept in more
 
     @property
@@ -54,7 +65,7 @@ class Policy(SequenceModel):
     @property
     def value_head(self) -> dict[str, nn.Parameter]:
         """The parameters of a value head that is trained beside the policy; none where there is no such head."""
-        return value_head(self.module) if self._shares_head else {}
+        return value_head(self.module) if self._trains_head else {}
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
         """See `SequenceModel`."""

@@ -21,7 +21,7 @@ from winnow.training.collect import collect
 from winnow.training.critic_tally import CriticTally
 from winnow.training.hand_over import hand_over
 from winnow.training.step_metrics import Clock, Tally, describe
-from winnow.training.value_model import (
+from winnow.training.step_values import (
     fill_returns,
     fill_token_rewards,
     fill_values,
