@@ -68,6 +68,13 @@ class Members:
         return self.critic is not None or self.config.critic is not None or self.config.advantage.kl_reward > 0
 
     @property
+    def gamma(self) -> float:
+        """The discount per token of what values are of."""
+        return float(
+            self.advantage.options.get("gamma", 1.0) if self.config.critic is None else self.config.critic.gamma
+        )
+
+    @property
     def reference(self) -> bool:
         """Whether anything is measured from a reference policy: a term, or the reward."""
         return "ref_logprobs" in self.needs or self.config.advantage.kl_reward > 0

@@ -28,6 +28,7 @@ from winnow.training.step_values import (
     held,
     is_pretraining,
     train_critic,
+    values_metrics,
 )
 
 
@@ -92,7 +93,7 @@ def train_step(run: Run, step: int) -> StepReport:
             hand_over(run.learner, run.engine, version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
-        metrics |= learned.metrics()
+        metrics |= {**values_metrics(run, groups), **learned.metrics()}
         metrics |= run.clock.metrics("time/training_hours")
         report = run.logbook.write(step, metrics, groups, updates)
         run.written = step

@@ -16,7 +16,8 @@ from winnow.learner.per_token import Found
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
 from winnow.training.build import Run
-from winnow.training.critic_tally import CriticTally
+from winnow.training.critic_metrics import describe_kl, describe_values
+from winnow.training.critic_tally import CriticTally, Metrics
 
 
 def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
@@ -77,6 +78,12 @@ def train_critic(run: Run, groups: Sequence[Group], step: int) -> CriticTally:
             tally.add(value)
         tally.close(run.critic.step() if batch.sequences else run.critic.skip())
     return tally
+
+
+def values_metrics(run: Run, groups: Sequence[Group]) -> Metrics:
+    """What the groups say of values and token rewards."""
+    kl = describe_kl(groups, coefficient=run.config.advantage.kl_reward)
+    return {**describe_values(groups, gamma=run.members.gamma), **kl}
 
 
 def _batches(run: Run, groups: Sequence[Group], step: int) -> list[Batch]:
