@@ -76,8 +76,9 @@ def pipeline_gradient(members, advantage, weighting, *, keep=None, pass_rate=np.
     (credit,) = advantage([group.fill(keep=kept)])
     weights = np.zeros(len(members))
     weights[kept] = weights_of(weighting, kept, members, pass_rate)
-    per_token = np.array([np.broadcast_to(numbers, 3) for numbers in credit])
-    return np.einsum("n,nt,ntp->p", weights, per_token, TOKEN_SCORES[list(members)])
+    if isinstance(credit, tuple):  # per token
+        return np.einsum("n,nt,ntp->p", weights, np.array(credit), TOKEN_SCORES[list(members)])
+    return (weights * credit) @ SCORES[list(members)]
 
 
 def expectation(n, advantage, weighting, **options):

@@ -59,11 +59,11 @@ def test_without_a_clip_it_is_half_the_squared_error():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_within_the_bounds_is_not_rounded_and_not_counted(dtype):
-    """V_old + (V - V_old) is V but for the last bit, of a quarter of all tokens: they were no clipped ones."""
+    """V_old + (V - V_old) is not V to the last bit, and where its error is the larger one it would count as clipped."""
     draw = torch.Generator().manual_seed(1)
-    before = torch.randn(4096, generator=draw, dtype=dtype)
-    values = before + 0.19 * (2 * torch.rand(4096, generator=draw, dtype=dtype) - 1)
-    mb = dataclasses.replace(micro_batch([0.0]), values=before, returns=torch.randn(4096, generator=draw, dtype=dtype))
+    before, values, returns = (0.19 * torch.rand(4096, generator=draw, dtype=dtype) for _ in range(3))
+    assert not torch.equal(before + (values - before), values)
+    mb = dataclasses.replace(micro_batch([0.0]), values=before, returns=returns)
     found, seen = value_loss(values, mb, clip_range=0.2)
     free, _ = value_loss(values, mb, clip_range=0.0)
     assert not seen["value_clip_fraction"].any()
