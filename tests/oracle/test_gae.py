@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from winnow.algos.advantage import raw
 from winnow.algos.gae import explained_variance, gae, monte_carlo_returns, token_rewards, value_targets, with_kl
+from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.options import bind
 from winnow.records import Group
@@ -260,3 +264,11 @@ def test_options_outside_their_range_are_refused(option, value):
     with pytest.raises(ConfigError, match=rf"advantage\.{option}"):
         bind(resolve("advantage", "gae"), {option: value}, key="advantage")
     bind(resolve("advantage", "gae"), {"lam": "length", "gamma": 1.0, "alpha": 0.05}, key="advantage")
+
+
+def test_the_page_s_configuration_is_one():
+    page = (Path(__file__).parents[2] / "docs" / "ppo.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    config = validate(tomllib.loads(block))
+    assert config.critic is not None
+    bind(resolve("advantage", config.advantage.use), config.advantage.options, key="advantage")

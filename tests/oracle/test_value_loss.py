@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 import torch
 
 from winnow.algos.objective import Objective, Term
-from winnow.algos.value_loss import value_loss, value_term
+from winnow.algos.value_loss import value_loss
 from winnow.records import PolicyOutput
 from winnow.testing import micro_batch
 
@@ -95,7 +94,7 @@ def test_a_fixed_batch_against_plain_numbers():
     mask = np.arange(40) % 4 != 2
     values[~mask] = np.nan  # what is not trained touches nothing
     mb = dataclasses.replace(batch(before, returns), mask=torch.from_numpy(mask), weights=torch.from_numpy(weights))
-    term = Term("value", 0.5, functools.partial(value_term, clip_range=0.3))
+    term = Term("value", 0.5, lambda out, mb: value_loss(out.values, mb, clip_range=0.3)[0])
     now = values_of(values)
     out = PolicyOutput(logprobs=torch.zeros(40, dtype=torch.float64), values=now)
     total = Objective(lambda out, mb: (torch.zeros_like(out.logprobs), {}), (term,))(out, mb).total

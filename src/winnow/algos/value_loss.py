@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from winnow.records import MicroBatch, PolicyOutput
+from winnow.records import MicroBatch
 
 
 def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -25,9 +25,3 @@ def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Te
     # Bounds around V, not V_old + clamp(V - V_old): that rounds what is within them, and would count it as clipped.
     near = (values.clamp(before - clip_range, before + clip_range) - returns).square()
     return 0.5 * torch.maximum(error, near), {"value_clip_fraction": (near > error).detach()}
-
-
-def value_term(out: PolicyOutput, mb: MicroBatch, *, clip_range: float) -> Tensor:
-    """`value_loss` of a value head on the policy's backbone, as a term beside the policy's loss."""
-    assert out.values is not None, "forward computes them: the critic declares the need"
-    return value_loss(out.values, mb, clip_range=clip_range)[0]
