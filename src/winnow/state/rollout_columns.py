@@ -20,8 +20,9 @@ rounded to float16 elsewhere: their last bits are then zeros, which take no room
 that are not kept have no text, tokens, logprobs, trainable, values and returns (null), and all else.
 
 What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Fractions per token are split by
-byte, so that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a dictionary
-(benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts imports it.
+byte, so that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a
+dictionary (benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts
+imports it.
 """
 
 from __future__ import annotations
