@@ -8,8 +8,8 @@
                                     the answer as read from the text
     keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
                                     (the last: kept, but without a token to train)
-    values, returns                 float32 per token: what a value model expected before it, and what it was taught
-                                    there; null where none has read the rollout, or none is taught
+    values, returns                 float32 per token: what a value model expected before it, and what it was taught;
+                                    null where none has read the rollout, or none is taught
     advantage, advantages           a number; or null, and a list with one number per token
     weight                          in the step's first epoch; null when it reached no batch
     surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot hold; mostly null

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from winnow.algos.gae import explained_variance, monte_carlo_returns, trainable, values_of
+from winnow.algos.gae import explained_variance, monte_carlo_returns, token_rewards, trainable, values_of
 from winnow.records import BoolArray, FloatArray, Group
 
 
@@ -31,6 +32,21 @@ def describe_values(groups: Sequence[Group], *, gamma: float) -> dict[str, float
         metrics["critic/return_mean"] = float(returns.mean())
         metrics["critic/return_std"] = float(returns.std())
     return metrics
+
+
+def describe_kl(groups: Sequence[Group], *, coefficient: float) -> dict[str, float]:
+    """The mean distance from the reference that `coefficient` times was taken off token rewards; nothing without."""
+    taken = [rewards for group in groups if group.token_rewards is not None for rewards in _taken_off(group)]
+    numbers = np.concatenate(taken or [np.zeros(0)])
+    return {"reward/kl": float(numbers.mean()) / coefficient} if len(numbers) else {}
+
+
+def _taken_off(group: Group) -> Iterator[FloatArray]:
+    """Of each rollout that was read, at each of the policy's tokens."""
+    whole = token_rewards(dataclasses.replace(group, token_rewards=None))
+    for rollout, given, left in zip(group.rollouts, whole, token_rewards(group), strict=True):
+        if not np.isnan(left).any():
+            yield (given - left)[trainable(rollout)]
 
 
 def _read(group: Group) -> BoolArray:
