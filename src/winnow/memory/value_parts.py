@@ -52,6 +52,8 @@ def _whole(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iterat
     optimizer, divided = _optimizer(config, critic), in_shares(demand)
     smaller = (*_smaller(config, critic), *divided)
     yield MemoryPart("value model weights", weight_bytes(held), "always", device, smaller)
+    if critic.form == "model" and critic.lora is not None and config.model.quantization is not None:
+        yield MemoryPart("one matrix of it unpacked", footprint.unpacked_bytes(shapes.reads), "always", device)
     if masters := _master_bytes(config, shapes):
         rounding = "set critic.optimizer.master_weights = false and stochastic_rounding = true"
         yield MemoryPart("value model master weights", masters, "always", device, (*smaller, rounding))

@@ -55,15 +55,14 @@ def _adapter(config: Config, critic: CriticSection) -> ValueShapes:
 
 def _model(config: Config, critic: CriticSection) -> MetaModel:
     """Its output layer is not kept, unless the embedding is the same matrix."""
+    adapted = critic.lora is not None
+    bits = config.model.quantization if adapted else None
     path = critic.path or config.model.path
-    model = meta_model(path, dtype=config.model.dtype, adaptable=critic.lora is not None)
-    causal = plain_model(model)
-    output = causal.get_output_embeddings()
-    (name,) = (name for name, child in causal.named_children() if child is output)
-    setattr(causal, name, nn.Identity())
-    if critic.lora is None:
-        return model
-    return cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))
+    model = meta_model(path, dtype=config.model.dtype, adaptable=adapted, quantization=bits)
+    if critic.lora is not None:
+        model = cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))
+    plain_model(model).set_output_embeddings(nn.Identity())
+    return model
 
 
 def _value_head(model: MetaModel) -> nn.ParameterList:
