@@ -10,6 +10,7 @@ from winnow import ranks
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
+from winnow.memory.value_shapes import value_shapes
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 from winnow.training.members import Members
@@ -54,6 +55,7 @@ def plan_devices(
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
         measured=measured_rollouts(config, members.source, count),
+        value_model=value_shapes(config, model),
         ranks=count,
         ranks_here=here,
     )
