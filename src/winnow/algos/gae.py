@@ -154,7 +154,7 @@ def _lambda(lam: float | Literal["length"], alpha: float, rollout: Rollout) -> f
 
 
 def _estimates(group: Group, gamma: float, lams: Sequence[float]) -> list[FloatArray]:
-    """N x [trained tokens] advantages. What is not the policy's is left out: behind each token comes the next that is."""
+    """N x [trained tokens] advantages: with nothing of another hand left between them, each is followed by the next."""
     found = []
     for rollout, reward, values, lam in zip(group.rollouts, token_rewards(group), values_of(group), lams, strict=True):
         mine = trainable(rollout)
