@@ -12,11 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from winnow.algos.advantage import raw
-from winnow.algos.gae import explained_variance, gae, monte_carlo_returns, token_rewards, value_targets, with_kl
+from winnow.algos.gae import (
+    check_values,
+    explained_variance,
+    gae,
+    monte_carlo_returns,
+    token_rewards,
+    value_targets,
+    with_kl,
+)
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.options import bind
@@ -222,6 +231,35 @@ def test_a_likelier_token_than_the_reference_s_costs_reward():
     filled = group.fill(token_rewards=found)
     assert gae([filled], lam=1.0, whiten=False)[0][0] == pytest.approx([1.05, 0.0, 1.1])
     assert monte_carlo_returns(filled, gamma=0.5)[0] == pytest.approx([-0.05 + 0.55, 0.0, 1.1])
+
+
+# What a user's function answers -----------------------------------------------------------------------------------
+
+
+def test_values_come_as_float64_whatever_they_were():
+    group = group_of([1.0, 0.0], lengths=[2, 1], keep=[0])
+    (found,) = check_values([[torch.tensor([1, 2]), [NAN]]], [group])
+    assert [array.dtype for array in found] == [np.float64] * 2
+    assert found[0].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "the critic gave None for 1 groups"),
+        ([], "for 1 groups; it must return for each of them one array per rollout"),
+        ([[0.5, 0.5]], "for the 2 rollouts of 'p'; it must return one array per rollout with a number per token"),
+        ([[[0.5], [0.5]]], "for the 2 rollouts"),
+        ([[[0.5, 0.5]]], "for the 2 rollouts"),
+        ([[["a", "b"], [0.5]]], "for the 2 rollouts"),
+        ([[[0.5, NAN], [0.5]]], "finite where the rollout is kept"),
+        ([[torch.ones(2, requires_grad=True), [0.5]]], "for the 2 rollouts"),
+        ([7], "the critic gave 7 for the 2 rollouts"),
+    ],
+)
+def test_what_is_no_values_is_refused(answer, said):
+    with pytest.raises(ConfigError, match=said):
+        check_values(answer, [group_of([1.0, 0.0], lengths=[2, 1], keep=[0])])
 
 
 # Order, options ---------------------------------------------------------------------------------------------------

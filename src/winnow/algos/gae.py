@@ -8,13 +8,15 @@ advantage and no return. A rollout's end is worth 0, also where it was cut off a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import reprlib
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from winnow.algos.advantage import flat
+from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, Rollout
 from winnow.registry import register
 
@@ -26,7 +28,12 @@ PerToken = tuple[FloatArray, ...]  # N x [L]
 TINY = 1e-8  # added to a standard deviation
 
 
-@register("advantage", baseline="values", needs=("values", "token_rewards"))
+@register(
+    "advantage",
+    baseline="values",
+    needs=("values", "token_rewards"),
+    instead_of={"ppo": "PPO's, with a [critic], which is the value model (docs/ppo.md)"},
+)
 def gae(
     groups: Sequence[Group],
     *,
@@ -106,6 +113,35 @@ def values_of(group: Group) -> PerToken:
     return group.values
 
 
+def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
+    """What a critic answered, as float64: per group N x [L], finite at every trained token of a kept rollout.
+
+    Raises ConfigError when it is something else.
+    """
+    answers = list(answer) if isinstance(answer, Iterable) else []
+    if len(answers) != len(groups):
+        raise ConfigError(
+            f"the critic gave {reprlib.repr(answer)} for {len(groups)} groups; it must return for each of them one "
+            f"array per rollout"
+        )
+    return [_checked(values, group) for values, group in zip(answers, groups, strict=True)]
+
+
+def _checked(answer: Any, group: Group) -> PerToken:
+    try:
+        values = tuple(np.array(numbers, dtype=np.float64) for numbers in answer)
+    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor with a gradient
+        values = ()
+    if [array.shape for array in values] == [(length,) for length in group.lengths.tolist()]:
+        kept = zip(values, group.rollouts, _kept(group), strict=True)
+        if all(np.isfinite(array[trainable(rollout)]).all() for array, rollout, keep in kept if keep):
+            return values
+    raise ConfigError(
+        f"the critic gave {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}; it "
+        f"must return one array per rollout with a number per token, finite where the rollout is kept"
+    )
+
+
 def _kept(group: Group) -> BoolArray:
     if group.keep is None:
         raise ValueError(f"group {group.prompt.id!r} has no keep yet: advantages come after selection")
@@ -118,8 +154,7 @@ def _lambda(lam: float | Literal["length"], alpha: float, rollout: Rollout) -> f
 
 
 def _estimates(group: Group, gamma: float, lams: Sequence[float]) -> list[FloatArray]:
-    """N x [trained tokens] advantages: what is not the policy's is left out, so what follows each of them is the next
-    that is."""
+    """N x [trained tokens] advantages: with nothing of another hand left between them, each is followed by the next."""
     found = []
     for rollout, reward, values, lam in zip(group.rollouts, token_rewards(group), values_of(group), lams, strict=True):
         mine = trainable(rollout)

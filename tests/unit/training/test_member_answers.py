@@ -409,3 +409,8 @@ def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
 def test_an_algorithm_leads_to_its_clipped_loss(algorithm, said):
     with pytest.raises(ConfigError, match=re.escape(f"no loss is called {algorithm!r}; 'clip' is {said}")):
         resolve("loss", algorithm)
+
+
+def test_an_algorithm_leads_to_its_advantage():
+    with pytest.raises(ConfigError, match=r"no advantage is called 'ppo'; 'gae' is PPO's, with a \[critic\]"):
+        resolve("advantage", "ppo")
