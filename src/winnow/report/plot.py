@@ -26,7 +26,7 @@ from winnow.report.drawing import (
     save_figure,
     scale_of_shares,
 )
-from winnow.report.summary import Row, training_rows
+from winnow.report.summary import Row, policy_is_held, training_rows
 from winnow.report.text import one_line, shorten
 
 LARGEST = 1e15  # of a number that is drawn
@@ -140,7 +140,7 @@ def _explained(panel: Any, steps: Sequence[Row]) -> None:
     panel.plot(x, drawn, color=BLUE, label="explained variance", **_marks(steps))
     panel.set_ylim(min([0.0, *drawn[~np.isnan(drawn)]]) + SHARES[0], SHARES[1])
     panel.set_ylabel("explained variance" + ", where below -1 at -1" * bool(np.any(drawn > explained)))
-    held = [row["step"] for row in takewhile(_holds_the_policy, steps)]
+    held = [row["step"] for row in takewhile(policy_is_held, steps)]
     if held:
         panel.axvspan(held[0] - 0.5, held[-1] + 0.5, color=GREY, alpha=0.2, linewidth=0, label="policy held")
     beside = None
@@ -149,10 +149,6 @@ def _explained(panel: Any, steps: Sequence[Row]) -> None:
         beside.plot(x, _column(steps, "critic/loss"), "--", color=ORANGE, label="value loss", **_marks(steps))
         beside.set_ylim(bottom=0)
     _legend(panel, beside)
-
-
-def _holds_the_policy(row: Row) -> bool:
-    return row.get("critic/updates", 0.0) > 0 and row.get("budget/updates", 0.0) == 0
 
 
 def _values(panel: Any, steps: Sequence[Row]) -> None:

@@ -79,7 +79,8 @@ class Standing:
             yield f"reward {m['reward/mean']:.3f}"
             yield f"accuracy {m['reward/accuracy']:.0%}"
         if "critic/explained_variance" in m:
-            yield f"EV {m['critic/explained_variance']:.2f}"
+            explained = m["critic/explained_variance"]
+            yield f"EV {explained:.2f}" if explained > -10 else f"EV {explained:.0e}"
         if "eval/accuracy_sampled" in self.evaluation:
             yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
         if m:

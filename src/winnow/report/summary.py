@@ -19,6 +19,12 @@ def training_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if "budget/rollouts" in row]
 
 
+def policy_is_held(row: Row) -> bool:
+    """Whether the value model alone learned in a step."""
+    held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
+    return held and row.get("critic/updates", 0.0) > 0
+
+
 def column(rows: Sequence[Row], name: str) -> list[float]:
     """One metric of every row, NaN where a row lacks it."""
     return [row.get(name, math.nan) for row in rows]
@@ -47,8 +53,10 @@ def hints(steps: Sequence[Row]) -> Iterator[str]:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
     if _mean(late, "critic/explained_variance") < 0:
         yield "! the values explain less of the returns than a constant would: docs/ppo.md says what to look at"
-    if skipped := _sum(steps, "policy/skipped_updates"):
+    if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
         yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
+    if skipped := _sum(steps, "critic/skipped_updates"):
+        yield f"! {skipped:.0f} updates of the value model were skipped: no row to learn from, or no finite gradient"
 
 
 def _flat(late: Sequence[Row]) -> Iterator[str]:

@@ -7,7 +7,7 @@
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
     keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
-                                    (the last: kept, but without a token to train)
+                                    (the last: kept, but without a token to train, or while the policy is held)
     values, returns                 float32 per token: what a value model expected before it, and what it was taught;
                                     null where none has read the rollout, or none is taught
     advantage, advantages           a number; or null, and a list with one number per token

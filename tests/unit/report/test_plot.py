@@ -174,11 +174,13 @@ def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
         terms=[{"use": "kl", "coefficient": 0.1}],
         allocate="gvm",
         select=["max_variance", {"use": "threshold", "low": 0.5}],
+        critic={"form": "shared"},
     )
     manifest = {"config": dump(validate(config))}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert heading(tmp_path) == (
-        "mine/Qwen, LoRA 4, clip + kl on grpo, 4 -> 4 rollouts of 4 prompts per step, gvm allocation"
+        "mine/Qwen, LoRA 4, clip + kl on grpo, value model (shared), 4 -> 4 rollouts of 4 prompts per step, "
+        "gvm allocation"
     )
 
 
@@ -245,6 +247,13 @@ def test_a_healthy_run_gets_no_hint():
 )
 def test_hints_name_what_went_wrong(changes, hint):
     assert hint in said(metrics(0, **changes), metrics(1, **changes))
+
+
+def test_updates_of_a_policy_that_is_held_are_not_missed():
+    skipped = {"policy/skipped_updates": 2, "critic/updates": 1}
+    assert said(metrics(0, **skipped, **{"budget/updates": 0}), metrics(1, **{"critic/updates": 1})) == ""
+    assert "2 updates were skipped" in said(metrics(0, **skipped, **{"budget/updates": 0, "select/trained": 3}))
+    assert "5 updates of the value model were skipped" in said(metrics(0, **{"critic/skipped_updates": 5}))
 
 
 def test_the_reward_range_of_a_step_with_a_spread_has_not_collapsed():
