@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from winnow.records import MicroBatch, PolicyOutput
+from winnow.metrics import VALUE_CLIP
+from winnow.records import MicroBatch
 
 
 def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -21,13 +22,7 @@ def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Te
     assert returns is not None, "the schedule fills it where there is a value model"
     error = (values - returns).square()
     if clip_range == 0.0:
-        return 0.5 * error, {"value_clip_fraction": torch.zeros_like(error)}
+        return 0.5 * error, {VALUE_CLIP: torch.zeros_like(error)}
     near = before + (values - before).clamp(-clip_range, clip_range)
     worse = torch.maximum(error, (near - returns).square())
-    return 0.5 * worse, {"value_clip_fraction": (worse != error).detach()}
-
-
-def value_term(out: PolicyOutput, mb: MicroBatch, *, clip_range: float) -> Tensor:
-    """`value_loss` of a value head on the policy's backbone, as a term beside the policy's loss."""
-    assert out.values is not None, "forward computes them: the critic declares the need"
-    return value_loss(out.values, mb, clip_range=clip_range)[0]
+    return 0.5 * worse, {VALUE_CLIP: (worse != error).detach()}

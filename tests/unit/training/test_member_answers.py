@@ -151,11 +151,12 @@ def test_counts_may_be_a_list_and_less_than_the_budget():
 
 def test_a_signal_depends_on_the_baseline():
     right, wrong, mixed = group_of([1.0, 1.0]), group_of([0.0, 0.0]), group_of([0.0, 1.0])
-    assert [carries_signal(g, group_baseline=True) for g in (right, wrong, mixed)] == [False, False, True]
-    assert [carries_signal(g, group_baseline=False) for g in (right, wrong, mixed)] == [True, False, True]
+    assert [carries_signal(g, baseline="group") for g in (right, wrong, mixed)] == [False, False, True]
+    assert [carries_signal(g, baseline="none") for g in (right, wrong, mixed)] == [True, False, True]
+    assert [carries_signal(g, baseline="values") for g in (right, wrong, mixed)] == [True, True, True]
     failed = group_of([1.0, float("nan")])
-    assert not carries_signal(failed, group_baseline=True)
-    assert carries_signal(failed, group_baseline=False)
+    assert not carries_signal(failed, baseline="group")
+    assert carries_signal(failed, baseline="none")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
