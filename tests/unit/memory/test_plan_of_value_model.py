@@ -77,6 +77,7 @@ def test_an_adapter_on_the_policy_s_base_has_its_numbers_and_an_optimizer():
     assert plan.checkpoint - without.checkpoint == 4 * numbers + ours(plan, "always")["value model moments"]
     as_policy = planned("adapter")  # of the policy's rank, where it has none of its own
     assert ours(as_policy, "always")["value model weights"] == 4 * (adapter_numbers(2) + HEAD)
+    assert sizes(as_policy, "value update")["value model activations"] == sizes(as_policy, "update")["activations"]
 
 
 def test_a_model_of_its_own_is_a_second_policy_with_a_head():
