@@ -171,6 +171,7 @@ def test_the_two_updates_do_not_coincide_and_what_trains_both_is_always_there():
     assert plan.need("cpu") == always + max(updates)
     beside = sum(ours(plan, "always").values())
     assert always == sum(sizes(alone, "always").values()) + beside
+    assert sizes(plan, "update") == sizes(alone, "update")
 
 
 def test_keys_and_values_make_do_with_what_it_leaves():
