@@ -11,6 +11,7 @@ from torch import nn
 from winnow.config import Config, CriticSection
 from winnow.models.adapter import add_lora, plain_model
 from winnow.models.meta import meta_model
+from winnow.models.model_folder import named_by
 
 if TYPE_CHECKING:
     from winnow.models.meta import MetaModel
@@ -35,22 +36,22 @@ def value_shapes(config: Config, policy: MetaModel) -> ValueShapes | None:
     if critic.form == "shared":
         return ValueShapes(policy, _value_head(policy))
     if critic.form == "adapter":
-        return _adapter(config, critic)
+        return _adapter(config, critic, policy)
     model = _model(config, critic)
     return ValueShapes(model, nn.ModuleList([model, _value_head(model)]))
 
 
-def _adapter(config: Config, critic: CriticSection) -> ValueShapes:
-    """On the layers that the policy's adapter is on."""
-    base = meta_model(
-        config.model.path, dtype=config.model.dtype, adaptable=True, quantization=config.model.quantization
-    )
-    policy = config.model.lora
-    assert policy is not None, "check_combinations has seen to it"
-    lora = (critic.lora or policy).model_copy(update={"targets": policy.targets})
-    reads = cast("MetaModel", add_lora(base, **lora.model_dump(), seed=0))
-    trained = nn.ParameterList([p for p in reads.parameters() if p.requires_grad])
-    return ValueShapes(reads, nn.ModuleList([trained, _value_head(reads)]))
+def _adapter(config: Config, critic: CriticSection, policy: MetaModel) -> ValueShapes:
+    """On the layers that the policy's adapter is on; of its rank it has its shapes."""
+    lora = config.model.lora
+    assert lora is not None, "check_combinations has seen to it"
+    rank, reads = (critic.lora or lora).rank, policy
+    if rank != lora.rank:
+        bits = config.model.quantization
+        base = meta_model(config.model.path, dtype=config.model.dtype, adaptable=True, quantization=bits)
+        reads = cast("MetaModel", add_lora(base, **{**lora.model_dump(), "rank": rank}, seed=0))
+    adapter = nn.ParameterList(p for p in reads.parameters() if p.requires_grad)
+    return ValueShapes(reads, nn.ModuleList([adapter, _value_head(reads)]))
 
 
 def _model(config: Config, critic: CriticSection) -> MetaModel:
@@ -58,7 +59,8 @@ def _model(config: Config, critic: CriticSection) -> MetaModel:
     adapted = critic.lora is not None
     bits = config.model.quantization if adapted else None
     path = critic.path or config.model.path
-    model = meta_model(path, dtype=config.model.dtype, adaptable=adapted, quantization=bits)
+    with named_by("model.path" if critic.path is None else "critic.path"):
+        model = meta_model(path, dtype=config.model.dtype, adaptable=adapted, quantization=bits)
     if critic.lora is not None:
         model = cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))
     plain_model(model).set_output_embeddings(nn.Identity())

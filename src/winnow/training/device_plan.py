@@ -63,7 +63,7 @@ def plan_devices(
     parts = engine.traits.memory or (lambda demand: ())  # it may be a generator, which raises only when it is read
     return plan_memory(
         demand,
-        needs=members.needs,
+        needs=members.needs | ({"ref_logprobs"} if members.reference else set()),
         job=job,
         engine_parts=said_by_name(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
