@@ -45,7 +45,7 @@ def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     if not all(np.isfinite(values).all() for values in found.values()):
         raise UpdateError(
             "the value model says values that are not finite: lower its learning rate (critic.optimizer, or optimizer "
-            "of form = 'shared'), look for rewards of extreme size, and go on from an earlier checkpoint"
+            "of the shared form), look for rewards of extreme size, and go on from an earlier checkpoint"
         )
     return [group.fill(values=_of_group(group, position, found)) for position, group in enumerate(groups)]
 
