@@ -38,8 +38,8 @@ def check_skipped(run: Run, step: int) -> None:
     if limit and run.critic is not None and run.critic.not_finite >= limit:
         raise UpdateError(
             f"step {step}: the gradients of the value model's last {run.critic.not_finite} updates were not finite, "
-            f"and none of these was taken (update.max_skipped = {limit}); lower critic.optimizer.learning_rate or look for "
-            f"rewards of extreme size, and go on from an earlier checkpoint"
+            f"and none of these was taken (update.max_skipped = {limit}); lower critic.optimizer.learning_rate or look "
+            f"for rewards of extreme size, and go on from an earlier checkpoint"
         )
     if limit and skipped >= limit:
         raise UpdateError(
