@@ -133,7 +133,7 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
     numbers = [
         f"  #{row['index']} {_verdict(row)}",
-        *([] if row["values"] is None else [f"value {row['values'][0]:+.3f} at first"]),
+        *[f"value {value:+.3f} at first" for value in (() if row["values"] is None else row["values"][:1])],
         f"advantage {advantage:+.3f}",
         *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
         f"{row['length']} tokens, {_ENDED[row['finish']]}",
