@@ -69,7 +69,7 @@ def test_critic_is_a_table_or_a_function(small):
     """In Python as in TOML, the table is refused by key, and what is neither says so before anything is loaded."""
     with pytest.raises(ConfigError, match=r"critic\.epochs has no effect under critic\.form = 'shared'"):
         winnow.train(**small(advantage="gae"), critic={"form": "shared", "epochs": 2}, **QUIET)
-    with pytest.raises(ConfigError, match="'critic' is 'mine.py:values'"):
+    with pytest.raises(ConfigError, match=r"'critic' is 'mine\.py:values'"):
         winnow.train(**small(advantage="gae"), critic="mine.py:values", **QUIET)
 
 
