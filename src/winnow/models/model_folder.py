@@ -8,7 +8,8 @@ import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from winnow.errors import DataError
@@ -19,6 +20,15 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
+
+
+@contextmanager
+def named_by(key: str) -> Iterator[None]:
+    """Refusals of a folder that another key than model.path names, by that key."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(str(error).replace("model.path", key)) from error
 
 
 def settings_folder(path: str) -> Path:

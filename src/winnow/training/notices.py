@@ -35,6 +35,12 @@ def beginning(folder: RunFolder, resume: bool, saved: Checkpoint | None) -> tupl
 def check_skipped(run: Run, step: int) -> None:
     """Raise UpdateError once more updates in a row than `update.max_skipped` could not be taken."""
     limit, skipped = run.config.update.max_skipped, run.learner.not_finite
+    if limit and run.critic is not None and run.critic.not_finite >= limit:
+        raise UpdateError(
+            f"step {step}: the gradients of the value model's last {run.critic.not_finite} updates were not finite, "
+            f"and none of these was taken (update.max_skipped = {limit}); lower critic.optimizer.learning_rate or look "
+            f"for rewards of extreme size, and go on from an earlier checkpoint"
+        )
     if limit and skipped >= limit:
         raise UpdateError(
             f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "
