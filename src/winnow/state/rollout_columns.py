@@ -7,7 +7,7 @@
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
     keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
-                                    (the last: kept, but without a token to train)
+                                    (the last: kept, but without a token to train, or while the policy is held)
     values, returns                 float32 per token: what a value model expected before it, and what it was taught;
                                     null where none has read the rollout, or none is taught
     advantage, advantages           a number; or null, and a list with one number per token
@@ -19,9 +19,10 @@ read neither log-probs nor a critic's values. Log-probs are float32 where a roll
 rounded to float16 elsewhere: their last bits are then zeros, which take no room. Under `log.rollouts = "kept"`, those
 that are not kept have no text, tokens, logprobs, trainable, values and returns (null), and all else.
 
-What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Log-probs are split by byte, so
-that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a dictionary
-(benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts imports it.
+What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Fractions per token are split by
+byte, so that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a
+dictionary (benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts
+imports it.
 """
 
 from __future__ import annotations
@@ -58,12 +59,13 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
 MAY_LACK = ("values", "returns")  # in files of runs that were written before there were value models
+SPLIT = ("logprobs", "values", "returns", "advantages")  # by byte
 TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # whatever a model or a data set writes
 PARQUET: dict[str, Any] = {  # how they are written
     "compression": "zstd",
     "compression_level": {"text": 3, "tokens.list.element": 3},
     "use_dictionary": [name for name, (kind, _) in _TYPES.items() if kind == _TEXT and name not in ("text", "detail")],
-    "column_encoding": {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ("logprobs", "values", "returns")},
+    "column_encoding": {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in SPLIT},
     "write_statistics": ["step", "prompt_id", "reward"],
     "write_page_checksum": True,
     "store_schema": False,

@@ -24,6 +24,12 @@ def check_critic(members: Members) -> None:
             f"advantage.kl_reward = {config.advantage.kl_reward} has no effect: {members.advantage.name!r} reads one "
             f"reward per rollout; add the term kl instead, or choose advantage = 'gae'"
         )
+    options = members.advantage.options
+    if options.get("lam") not in (None, "length") and members.config.advantage.options.get("alpha") is not None:
+        raise ConfigError(
+            f"advantage.alpha = {options['alpha']} is of lam = 'length' alone, and advantage.lam = {options['lam']}; "
+            f"remove it, or set advantage.lam = 'length'"
+        )
     if "values" in needs and critic is None and members.critic is None:
         raise ConfigError(
             f"advantage = {members.advantage.name!r} needs values, and there is no value model; add a table [critic], "

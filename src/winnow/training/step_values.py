@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.algos.gae import trainable, value_targets, with_kl
+from winnow.algos.gae import check_values, trainable, value_targets, with_kl
 from winnow.algos.objective import ValueLoss
+from winnow.errors import UpdateError
 from winnow.learner.per_token import Found
 from winnow.learner.schedule import schedule
 from winnow.records import Batch, BoolArray, FloatArray, Group, TrainingSequence
@@ -35,17 +36,23 @@ def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
 def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     """What is expected before each token is sampled, by the weights before this step's updates."""
     if run.members.critic is not None:
-        said = run.members.critic(groups)
-        return [group.fill(values=tuple(values)) for group, values in zip(groups, said, strict=True)]
+        said = check_values(run.members.critic(groups), groups)
+        return [group.fill(values=values) for group, values in zip(groups, said, strict=True)]
     if run.config.critic is None:
         return list(groups)
     reader = run.learner if run.critic is None else run.critic
     found = reader.values(_sequences(groups, [_read(run, group) for group in groups]))
+    if not all(np.isfinite(values).all() for values in found.values()):
+        raise UpdateError(
+            "the value model says values that are not finite: lower its learning rate (critic.optimizer, or optimizer "
+            "of the shared form), look for rewards of extreme size, and go on from an earlier checkpoint"
+        )
     return [group.fill(values=_of_group(group, position, found)) for position, group in enumerate(groups)]
 
 
 def fill_returns(run: Run, groups: Sequence[Group], step: int) -> list[Group]:
-    """What the values are taught; in pretraining Monte-Carlo returns (VC-PPO, arXiv 2503.01491, section 4.1)."""
+    """What the values are taught; in pretraining Monte-Carlo returns (VC-PPO: Yuan et al. 2025, arXiv 2503.01491;
+    VAPO: arXiv 2504.05118, section 4.1)."""
     critic = run.config.critic
     if critic is None:
         return list(groups)

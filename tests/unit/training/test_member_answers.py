@@ -400,7 +400,7 @@ def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
-        ("ppo", "PPO's clipped policy loss (winnow trains no critic)"),
+        ("ppo", "PPO's clipped policy loss, with advantage = 'gae' and a [critic], which is the value model"),
         ("grpo", "GRPO's, with advantage = 'grpo'; its KL to a reference is one of the `terms`"),
         ("dr_grpo", "Dr. GRPO's, with advantage = 'dr_grpo' and weighting = 'constant'"),
         ("dapo", "DAPO's, with clip_high = 0.28 and weighting = 'token'"),
@@ -409,3 +409,8 @@ def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
 def test_an_algorithm_leads_to_its_clipped_loss(algorithm, said):
     with pytest.raises(ConfigError, match=re.escape(f"no loss is called {algorithm!r}; 'clip' is {said}")):
         resolve("loss", algorithm)
+
+
+def test_an_algorithm_leads_to_its_advantage():
+    with pytest.raises(ConfigError, match=r"no advantage is called 'ppo'; 'gae' is PPO's, with a \[critic\]"):
+        resolve("advantage", "ppo")
