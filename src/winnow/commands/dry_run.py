@@ -98,8 +98,7 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]
     if config.critic is not None and values:
         from winnow.training.build_critic import check_value_model  # beside what trains one, which imports for seconds
 
-        with named_by("critic.path"):
-            check_value_model(config, tokenizer)
+        check_value_model(config, tokenizer)
     PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
     return first, asked.longest

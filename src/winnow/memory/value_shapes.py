@@ -62,7 +62,8 @@ def _model(config: Config, critic: CriticSection) -> MetaModel:
     with named_by("model.path" if critic.path is None else "critic.path"):
         model = meta_model(path, dtype=config.model.dtype, adaptable=adapted, quantization=bits)
     if critic.lora is not None:
-        model = cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))
+        with named_by("critic.lora", of="model.lora"):
+            model = cast("MetaModel", add_lora(model, **critic.lora.model_dump(), seed=0))
     plain_model(model).set_output_embeddings(nn.Identity())
     return model
 

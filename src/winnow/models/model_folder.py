@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError
 
 BUNDLED = Path(__file__).parent / "bundled"
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
@@ -23,12 +23,12 @@ _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 
 
 @contextmanager
-def named_by(key: str) -> Iterator[None]:
-    """Refusals of a folder that another key than model.path names, by that key."""
+def named_by(key: str, of: str = "model.path") -> Iterator[None]:
+    """What is refused of a model that is not the policy, by its own `key`."""
     try:
         yield
-    except DataError as error:
-        raise DataError(str(error).replace("model.path", key)) from error
+    except (ConfigError, DataError) as error:
+        raise type(error)(str(error).replace(of, key)) from error
 
 
 def settings_folder(path: str) -> Path:

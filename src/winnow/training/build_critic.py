@@ -17,6 +17,8 @@ from winnow.learner.learner import Learner
 from winnow.learner.trained import VALUE_MODEL
 from winnow.models.adapter import add_lora
 from winnow.models.load import Loaded, describe, load, load_tokenizer
+from winnow.models.model_folder import named_by
+from winnow.models.precision import keeps_value_masters
 from winnow.state.checkpoint_names import TENSORS
 
 
@@ -26,7 +28,8 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
     if critic is None:
         return
     if critic.path is not None:
-        own, context = load_tokenizer(critic.path), describe(critic.path).context
+        with named_by("critic.path"):
+            own, context = load_tokenizer(critic.path), describe(critic.path).context
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
@@ -74,15 +77,15 @@ def _load(config: Config, device: torch.device, tokenizer: Any) -> Loaded:
     """A model that is nobody else's, with an adapter where one is trained."""
     critic = config.critic
     assert critic is not None, "there is no value model without its table"
-    masters = config.model.dtype == "bfloat16" and critic.lora is None and critic.optimizer.master_weights
-    loaded = load(
-        critic.path or config.model.path,
-        dtype=config.model.dtype,
-        device=str(device),
-        tokenizer=tokenizer,
-        masters=masters,
-        quantization=config.model.quantization if critic.lora is not None else None,
-    )
+    with named_by("critic.path" if critic.path else "model.path"):
+        loaded = load(
+            critic.path or config.model.path,
+            dtype=config.model.dtype,
+            device=str(device),
+            tokenizer=tokenizer,
+            masters=keeps_value_masters(config),
+            quantization=config.model.quantization if critic.lora is not None else None,
+        )
     if critic.lora is None:
         return loaded
     return dataclasses.replace(loaded, model=add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed))

@@ -272,3 +272,17 @@ def test_a_folder_that_is_no_model_is_named_by_its_key(tmp_path):
     refused = checked(tmp_path, critic=f'path = "{tmp_path}/nothing"')
     assert refused.exit_code == 2
     assert "critic.path: there is no folder" in refused.stderr
+    with pytest.raises(ConfigError, match=r"critic\.lora\.targets = \['nope'\] does not fit this model"):
+        planned("model", critic={"lora": {"targets": ["nope"]}})
+
+
+def test_check_reads_no_tokens_with_another_vocabulary_and_looks_for_a_hub_s_model_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where owner/name is no folder
+    (tmp_path / "math").mkdir()
+    refused = checked(tmp_path, critic=f'path = "{make("qwen2.5-math", tmp_path / "math")}"')
+    assert refused.exit_code == 2
+    assert "has another vocabulary than the policy" in refused.stderr
+    noted = checked(tmp_path, critic='path = "owner/name"')
+    assert noted.exit_code == 0
+    assert "critic.path = 'owner/name' is not on this machine" in noted.stdout
+    assert "memory  " not in noted.stdout
