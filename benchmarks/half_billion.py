@@ -143,7 +143,7 @@ def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
     run.close()
     parts = {f"{part.phase}: {part.name}": part.bytes for part in planned.parts if part.device == "cpu"}
     return {
-        "parameters": sum(p.numel() for p in run.learner._policy.model.parameters()),
+        "parameters": sum(p.numel() for p in run.learner.model.model.parameters()),
         "trained rollouts": [sum(len(group["rollouts"]) for group in step) for step in trained],
         "prompt tokens": [len(group["prompt"]) for step in trained for group in step],
         "longest prompt of the data": longest,

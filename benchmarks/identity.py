@@ -327,7 +327,10 @@ def _rollouts(folder: Path) -> Iterator[dict[str, Any]]:
     if (folder / "rollouts").is_dir():
         for file in sorted((folder / "rollouts").glob("step-*.parquet")):
             for row in pq.read_table(file).drop_columns(["length", "surrogates"]).to_pylist():
-                yield row | ({"reward": None} if row["kind"] == "failed" else {})  # NaN is unlike itself
+                if row["kind"] == "failed":
+                    row["reward"] = None  # NaN is unlike itself
+                absent = [name for name in ("values", "returns") if row.get(name) is None]  # an older tree has no such
+                yield {name: value for name, value in row.items() if name not in absent}
         return
     for line in (folder / "rollouts.jsonl").read_bytes().splitlines():
         row = json.loads(line)

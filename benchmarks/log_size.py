@@ -6,12 +6,15 @@ TOKENIZER is a tokenizer's folder, or a file of tiktoken ranks (package tiktoken
 the package dashscope brings. A group's rollouts are the solutions of different problems, so that no two are alike:
 rollouts of one prompt share more and are smaller. Log-probs are logarithms of draws from Beta(1.6, 0.25), a mean of
 -0.19 and 37% above log 0.99, in float32 with every bit of the mantissa random: a policy's own, which are differences of
-rounded numbers, have fewer. Every rollout has text, and a prompt with tokens of its own group.
+rounded numbers, have fewer. Every rollout has text, and a prompt with tokens of its own group. A value model's values
+are logistic functions of random walks, in float32 with every bit of the mantissa random, too; it reads what is kept, is
+taught Monte-Carlo returns or those of a lambda of 0.95, and advantages are then GAE's, one per token.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import re
@@ -24,6 +27,7 @@ import frame
 import numpy as np
 import pyarrow.parquet as pq
 
+from winnow.algos.gae import gae, value_targets
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook
 
@@ -88,6 +92,18 @@ def _rollout(index: int, text: str, tokens: Any, rng: np.random.Generator) -> Ro
     return Rollout(index=index, tokens=tokens, logprobs=logprobs, text=text, finish="stop", version=0)
 
 
+def valued(group: Group, *, lam: float) -> Group:
+    """The group as a value model leaves it that reads what is kept and is taught returns of this lambda."""
+    rng = np.random.default_rng(len(group.prompt.tokens))
+    walks = [np.cumsum(rng.normal(0.0, 0.2, length)) for length in group.lengths]
+    values = tuple(
+        np.where(keep, 1 / (1 + np.exp(-walk)), np.nan) for walk, keep in zip(walks, group.keep, strict=True)
+    )
+    bare = dataclasses.replace(group, advantages=None).fill(values=values)
+    (advantages,) = gae([bare])
+    return bare.fill(returns=value_targets(bare, gamma=1.0, lam=lam), advantages=advantages)
+
+
 def measured(made: list[Group], **keys: Any) -> dict[str, Any]:
     """Bytes per token of a step's file, and of its columns."""
     with tempfile.TemporaryDirectory() as folder:
@@ -127,6 +143,9 @@ def main() -> None:
     }.items():
         made = list(groups(problems, encode, count=options.prompts, rollouts=options.rollouts, kept=kept))
         report[name] = measured(made, **keys)
+        if name == "1/4 kept":
+            for lam in (1.0, 0.95):
+                report[f"{name}, a value model taught lambda {lam}"] = measured([valued(g, lam=lam) for g in made])
     lengths = [len(rollout.tokens) for group in made for rollout in group.rollouts]
     report |= {"rollouts": len(lengths), "tokens": sum(lengths), "tokens_of_a_rollout": round(np.mean(lengths).item())}
     del options.tokenizer, options.data  # paths of this machine

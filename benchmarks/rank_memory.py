@@ -102,7 +102,7 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
         run.close()
     found: dict[str, Any] = {
         "plan / grown": round(need / grown, 3),
-        "parameters": sum(p.numel() for p in run.learner._policy.model.parameters()),
+        "parameters": sum(p.numel() for p in run.learner.model.model.parameters()),
         "grown": grown,
         "plan": need,
         "parts": {f"{part.phase}: {part.name}": part.bytes for part in planned.parts},

@@ -107,8 +107,8 @@ METRICS: dict[str, str] = {
     "FSDP2 exchanges within passes is not in it, nor what NCCL does after it was asked",
     "ranks/waiting_share": "ranks/seconds_waiting over seconds/step, both means over ranks",
     "ranks/slowest": "the rank that waited least",
-    "ranks/bytes_{what}": "bytes that a rank gave the others in a step, mean over ranks: rollouts, logprobs, norms, "
-    "gradients, weights, metrics, decisions",
+    "ranks/bytes_{what}": "bytes that a rank gave the others in a step, mean over ranks: rollouts, values, logprobs, "
+    "norms, gradients, weights, metrics, decisions",
     "ranks/idle_micro_batches": "forward and backward passes of weight 0, of all ranks, made where another rank had "
     "more",
     "ranks/out_of_parity": "the first rank whose engine alone is out of parity; absent where none is",
@@ -137,6 +137,7 @@ METRICS: dict[str, str] = {
     "eval/training_hours": "time/training_hours before the evaluation",
 }
 
+VALUE_LOSS, VALUE_CLIP = VALUE_LOSSES = ("value_loss", "value_clip_fraction")  # what a value loss has seen: critic/...
 RATIOS = ("ratio", "clip_fraction")  # a loss's diagnostics of these names have metrics of their own, under policy/
 
 _PATTERNS = {name: re.compile(re.sub(r"\{\w+\}", r"[\\w.+-]+", name)) for name in METRICS if "{" in name}

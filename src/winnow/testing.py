@@ -136,14 +136,19 @@ def check_selector(
         assert np.array_equal(selector(shuffled, RNG), mask[order]), "the mask depends on the order of the rollouts"
 
 
-def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None) -> None:
-    """One finite array per group; 0 where not kept; with `baseline="group"` 0 on flat groups and for N = 1."""
+def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None, needs: Sequence[str] = ()) -> None:
+    """One finite array per group; 0 where not kept; with `baseline="group"` 0 on flat groups and for N = 1.
+
+    What `needs` names is filled: values are NaN where a rollout is not kept, as no value model has read it.
+    """
     groups = [
         group_of([0.0, 1.0, 0.5, 1.0], prompt="mixed", keep=[0, 1, 3]),
         group_of([1.0, 1.0, 1.0], prompt="flat", keep=[0, 1, 2]),
         group_of([0.7], prompt="single", keep=[0]),
         group_of([], prompt="empty", keep=[]),
     ]
+    if "values" in needs:
+        groups = [group.fill(values=_values(group)) for group in groups]
     credits = list(advantage(groups))
     assert len(credits) == len(groups), f"{len(groups)} groups, {len(credits)} arrays"
     for group, credit in zip(groups, credits, strict=True):
@@ -306,6 +311,15 @@ def _reward_cases() -> list[list[float]]:
 def _rollout(index: int, length: int) -> Rollout:
     return Rollout(
         index=index, tokens=np.full(length, 5), logprobs=np.full(length, -1.0), text="", finish="stop", version=0
+    )
+
+
+def _values(group: Group) -> tuple[FloatArray, ...]:
+    """N x [L] of a value model that has read the kept rollouts."""
+    assert group.keep is not None
+    draw = generator("contract values", group.prompt.id)
+    return tuple(
+        draw.normal(size=n) * (1.0 if kept else np.nan) for n, kept in zip(group.lengths, group.keep, strict=True)
     )
 
 

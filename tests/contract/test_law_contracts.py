@@ -47,8 +47,10 @@ def test_a_selector_keeps_its_contract_in_chunks(entry):
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.family.name == "advantage"], ids=lambda entry: entry.name)
 def test_an_advantage_keeps_its_contract_in_chunks(entry):
-    baseline = entry.traits.baseline
-    check_advantage(credit_in_chunks(entry.function, 2), baseline=None if baseline == "batch" else baseline)
+    baseline, needs = entry.traits.baseline, entry.traits.needs
+    check_advantage(
+        credit_in_chunks(entry.function, 2), baseline=None if baseline == "batch" else baseline, needs=needs
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
@@ -63,7 +65,7 @@ def own(family):
 
 
 def test_what_the_contracts_read_is_declared_by_every_member():
-    assert {entry.traits.baseline for entry in own("advantage").values()} == {"group", "batch", "none"}
+    assert {entry.traits.baseline for entry in own("advantage").values()} == {"group", "batch", "values", "none"}
     assert all(entry.traits.total for entry in own("weighting").values())
     sizes = {name: entry.traits.size for name, entry in own("selector").items()}
     assert sizes == dict.fromkeys(sizes, "exact") | {"all": "all", "threshold": "varies"}
@@ -98,6 +100,10 @@ def too_few(group, rng):
 
 def reaches_dropped(groups):
     return [g.rewards - 0.3 for g in groups]
+
+
+def reads_what_was_not_read(groups):
+    return [[values - values.mean() for values in g.values] for g in groups]
 
 
 def ignores_flatness(groups):
@@ -141,6 +147,7 @@ def forgets_the_version(context):
         (functools.partial(check_selector, keep=4), too_few),
         (check_advantage, reaches_dropped),
         (functools.partial(check_advantage, baseline="group"), ignores_flatness),
+        (functools.partial(check_advantage, needs=("values",)), reads_what_was_not_read),
         (check_weighting, negative),
         (functools.partial(check_weighting, total="one"), half),
         (functools.partial(check_loss, policy_gradient=True), wrong_sign),

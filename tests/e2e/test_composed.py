@@ -152,7 +152,7 @@ def test_an_advantage_that_needs_values_needs_a_critic(smallest):
     def needs_a_critic(groups):
         return [np.zeros(len(g.rollouts)) for g in groups]
 
-    with pytest.raises(winnow.ConfigError, match="needs values, and there is no critic"):
+    with pytest.raises(winnow.ConfigError, match="needs values, and there is no value model"):
         run(smallest(advantage="needs_a_critic"))
 
 

@@ -7,12 +7,14 @@ in all) are the parameters. A group of N is one of 27^N; the expectation over al
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
 from winnow.algos.advantage import dr_grpo, grpo, raft, raw, rloo
+from winnow.algos.gae import gae
 from winnow.algos.selection import max_variance, threshold
 from winnow.algos.weighting import accepted, constant, token, unbiased
 from winnow.learner.schedule import schedule
@@ -33,18 +35,19 @@ def softmax(x):
 
 
 def score(rollout):
-    """d log P(rollout) / d logits, flat [39], and P."""
-    gradient, probability = np.zeros_like(LOGITS), 1.0
+    """d log p(token) / d logits of each token, flat [3, 39], and P(rollout)."""
+    gradients, probability = np.zeros((3, *LOGITS.shape)), 1.0
     for t, tok in enumerate(rollout):
         row = PREFIXES.index(rollout[:t])
         p = softmax(LOGITS[row])
         probability *= p[tok]
-        gradient[row] -= p
-        gradient[row, tok] += 1
-    return gradient.ravel(), probability
+        gradients[t, row] -= p
+        gradients[t, row, tok] += 1
+    return gradients.reshape(3, -1), probability
 
 
-SCORES, P = map(np.array, zip(*map(score, ROLLOUTS), strict=True))
+TOKEN_SCORES, P = map(np.array, zip(*map(score, ROLLOUTS), strict=True))
+SCORES = TOKEN_SCORES.sum(axis=1)
 EXACT = (P * REWARDS) @ SCORES  # d E[reward]
 PASS_RATE = float(P @ REWARDS)
 
@@ -64,13 +67,17 @@ def weights_of(weighting, kept, members, pass_rate=np.nan):
     return weighting(shape)
 
 
-def pipeline_gradient(members, advantage, weighting, *, keep=None, pass_rate=np.nan):
+def pipeline_gradient(members, advantage, weighting, *, keep=None, pass_rate=np.nan, values=None):
     """What selection, credit and weighting make of one group: minus the gradient of the loss, flat [39]."""
     group = group_of(REWARDS[list(members)], lengths=[3] * len(members))
+    if values is not None:
+        group = group.fill(values=tuple(values[i] for i in members))
     kept = np.ones(len(members), bool) if keep is None else max_variance(group, Rng(("x",)), keep_per_prompt=keep)
     (credit,) = advantage([group.fill(keep=kept)])
     weights = np.zeros(len(members))
     weights[kept] = weights_of(weighting, kept, members, pass_rate)
+    if isinstance(credit, tuple):  # per token
+        return np.einsum("n,nt,ntp->p", weights, np.array(credit), TOKEN_SCORES[list(members)])
     return (weights * credit) @ SCORES[list(members)]
 
 
@@ -213,3 +220,92 @@ def probed_ratio(trials, p):
     from math import comb
 
     return sum(comb(trials, c) * p**c * (1 - p) ** (trials - c) * p * trials / c for c in range(1, trials + 1))
+
+
+# A value model ------------------------------------------------------------------------------------------------------
+
+
+def expected_reward(prefix):
+    """E[reward] once these tokens are written, by enumeration."""
+    goes_on = np.array([rollout[: len(prefix)] == prefix for rollout in ROLLOUTS])
+    return float((P * REWARDS)[goes_on].sum() / P[goes_on].sum())
+
+
+EXACT_VALUES = np.array([[expected_reward(rollout[:t]) for t in range(3)] for rollout in ROLLOUTS])
+WRONG_VALUES = np.random.default_rng(8).normal(size=len(PREFIXES))[
+    [[PREFIXES.index(rollout[:t]) for t in range(3)] for rollout in ROLLOUTS]
+]
+
+
+def estimated(lam):
+    return functools.partial(gae, lam=lam, whiten=False)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
+def test_gae_with_exact_values_is_exact(lam):
+    """Of a residual after the first nothing is left in the mean: a token's expected credit is Q - V at every lambda."""
+    found = expectation(2, estimated(lam), constant, values=EXACT_VALUES)
+    assert found == pytest.approx(EXACT / 3, rel=1e-10, abs=1e-14)
+
+
+def test_gae_at_lambda_1_is_exact_with_any_values():
+    """They are then a baseline, which does not depend on the token; below 1 they stand for rewards, and are wrong."""
+    found = expectation(2, estimated(1.0), constant, values=WRONG_VALUES)
+    assert found == pytest.approx(EXACT / 3, rel=1e-10, abs=1e-14)
+    biased = 3 * expectation(2, estimated(0.95), constant, values=WRONG_VALUES)
+    assert np.linalg.norm(biased - EXACT) > 0.05 * np.linalg.norm(EXACT)
+
+
+def variance(n, advantage, **options):
+    """Of the pipeline's estimate of d E[reward], summed over the 39 logits, by enumeration of all 27^n groups."""
+    second = 0.0
+    for members in itertools.product(range(27), repeat=n):
+        gradient = 3 * pipeline_gradient(members, advantage, constant, **options)
+        second += np.prod(P[list(members)]) * (gradient @ gradient)
+    return second - EXACT @ EXACT
+
+
+def variance_by_residuals(lam):
+    """The same of one rollout, without a rollout: over the 39 pairs of a prefix and its next token.
+
+    Tokens of different prefixes share no logit, so squares add up. Residuals after a token have mean 0 whatever came
+    before, so of their sum squares add up too: E[A^2 | token] = d^2 + sum_l lambda^2l E[d_l^2 | token]. Without values
+    (`lam` None) credit is the reward, and E[reward^2 | token] = E[reward | token].
+    """
+
+    def credit_squared(tokens):
+        if lam is None:
+            return expected_reward(tokens)
+        return (expected_reward(tokens) - expected_reward(tokens[:-1])) ** 2 + lam**2 * later(tokens)
+
+    def later(tokens):
+        """E over the next token of its credit squared."""
+        if len(tokens) == 3:
+            return 0.0
+        return softmax(LOGITS[PREFIXES.index(tokens)]) @ [credit_squared((*tokens, tok)) for tok in range(3)]
+
+    total = 0.0
+    for prefix in PREFIXES:
+        p = softmax(LOGITS[PREFIXES.index(prefix)])
+        reached = P[[rollout[: len(prefix)] == prefix for rollout in ROLLOUTS]].sum()
+        for tok in range(3):
+            total += reached * p[tok] * credit_squared((*prefix, tok)) * ((np.eye(3)[tok] - p) ** 2).sum()
+    return total - EXACT @ EXACT
+
+
+# lambda -> variance of one rollout's gradient of E[reward]; None: raw, without values
+VARIANCES = {None: 0.48495, 1.0: 0.32899, 0.95: 0.30048, 0.5: 0.15822, 0.0: 0.12610}
+
+
+@pytest.mark.parametrize(("lam", "expected"), VARIANCES.items())
+def test_exact_values_lower_the_variance_by_what_enumeration_says(lam, expected):
+    found = variance(1, raw if lam is None else estimated(lam), values=EXACT_VALUES)
+    assert found == pytest.approx(variance_by_residuals(lam), rel=1e-10)
+    assert found == pytest.approx(expected, abs=5e-5)
+
+
+def test_the_shorter_the_reach_of_exact_values_the_lower_the_variance():
+    assert list(VARIANCES.values()) == sorted(VARIANCES.values(), reverse=True)
+    two = variance(2, estimated(0.95), values=EXACT_VALUES)
+    assert two == pytest.approx(variance_by_residuals(0.95) / 2, rel=1e-10)  # rollouts are independent
+    assert variance(2, raw) - two == pytest.approx((variance_by_residuals(None) - variance_by_residuals(0.95)) / 2)

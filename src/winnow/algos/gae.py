@@ -1,19 +1,22 @@
 """Credit per token against a value model: generalized advantage estimation, and what the values are taught.
 
 V_t is what the value model expects before token t is sampled, r_t the reward of that token. Tokens that are not the
-policy's (`Rollout.trainable`) are passed over: behind one that is comes the next that is, and a rollout's end is worth
-0, also where it was cut off at its longest.
+policy's (`Rollout.trainable`) are passed over: behind one that is comes the next that is. They have no reward, no
+advantage and no return. A rollout's end is worth 0, also where it was cut off at its longest.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+import reprlib
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
+from winnow.algos.advantage import flat
+from winnow.errors import ConfigError
 from winnow.records import BoolArray, FloatArray, Group, Rollout
 from winnow.registry import register
 
@@ -22,11 +25,15 @@ Discount = Annotated[float, Field(gt=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 PerToken = tuple[FloatArray, ...]  # N x [L]
 
-ROLLOUTS_AT_ONCE = 256  # side by side in one array, however long
 TINY = 1e-8  # added to a standard deviation
 
 
-@register("advantage", baseline="values", needs=("values", "token_rewards"))
+@register(
+    "advantage",
+    baseline="values",
+    needs=("values", "token_rewards"),
+    instead_of={"ppo": "PPO's, with a [critic], which is the value model (docs/ppo.md)"},
+)
 def gae(
     groups: Sequence[Group],
     *,
@@ -38,22 +45,29 @@ def gae(
     """A_t = d_t + gamma lam A_(t+1), d_t = r_t + gamma V_(t+1) - V_t, of every trained token of a kept rollout.
 
     Schulman et al. 2016 (arXiv 1506.02438), eq. 16. `lam = "length"` is 1 - 1 / (`alpha` l), at least 0, for a rollout
-    of l trained tokens (VAPO: Yue et al. 2025, arXiv 2504.05118, section 4.2). With `whiten` the trained tokens of all
-    kept rollouts of the step together get mean 0 and standard deviation 1 (ddof 1), as PPO's reference code does.
+    of l trained tokens (VAPO: Yue et al. 2025, arXiv 2504.05118, eq. 5). With `whiten` the trained tokens of all kept
+    rollouts of the step together get mean 0 and standard deviation 1 (ddof 1); all equal, or one token: 0.
     """
-    credits = [_of_kept(group, gamma, lam, alpha) for group in groups]
-    return _whitened(groups, credits) if whiten else credits
+    kept = [group.take(_kept(group)) for group in groups]
+    found = [_estimates(group, gamma, [_lambda(lam, alpha, rollout) for rollout in group.rollouts]) for group in kept]
+    if whiten:
+        found = _whitened(found)
+    return [_scattered(group, advantages) for group, advantages in zip(groups, found, strict=True)]
 
 
 def value_targets(group: Group, *, gamma: float, lam: float) -> PerToken:
     """N x [L] what the value model is taught: A_t + V_t, with a `lam` of its own; 1 gives Monte-Carlo returns.
 
-    Before any whitening (Schulman et al. 2017, arXiv 1707.06347; a lambda of its own: VC-PPO, Yuan et al. 2025, arXiv
-    2503.01491, section 4.2). NaN where nothing was read, 0 at tokens that are not the policy's.
+    They come before any whitening (Dhariwal et al. 2017, openai/baselines, ppo2). A lambda of their own: VC-PPO (Yuan
+    et al. 2025, arXiv 2503.01491); VAPO, section 4.1. NaN where nothing was read, 0 at tokens that are not the
+    policy's.
     """
-    values, advantages = values_of(group), _estimate(group, gamma, [lam] * len(group.rollouts))
-    mine = [trainable(rollout) for rollout in group.rollouts]
-    return tuple(np.where(m, a + v, 0.0 * v) for m, a, v in zip(mine, advantages, values, strict=True))
+    found = _estimates(group, gamma, [lam] * len(group.rollouts))
+    targets = tuple(0.0 * values for values in values_of(group))  # what is NaN stays it
+    for target, rollout, values, advantages in zip(targets, group.rollouts, values_of(group), found, strict=True):
+        mine = trainable(rollout)
+        target[mine] = advantages + values[mine]
+    return targets
 
 
 def monte_carlo_returns(group: Group, *, gamma: float) -> PerToken:
@@ -83,8 +97,7 @@ def with_kl(group: Group, distances: PerToken, coefficient: float) -> PerToken:
 
 def explained_variance(returns: FloatArray, values: FloatArray) -> float:
     """1 - Var(returns - values) / Var(returns), both [T]; NaN where all returns are equal."""
-    spread = float(np.var(returns)) if len(returns) else 0.0
-    return 1.0 - float(np.var(returns - values)) / spread if spread > 0 else float("nan")
+    return float("nan") if flat(returns) else 1.0 - float(np.var(returns - values) / np.var(returns))
 
 
 def trainable(rollout: Rollout) -> BoolArray:
@@ -100,77 +113,83 @@ def values_of(group: Group) -> PerToken:
     return group.values
 
 
-def _of_kept(group: Group, gamma: float, lam: float | Literal["length"], alpha: float) -> PerToken:
-    lams = [_adapted(rollout, alpha) if lam == "length" else lam for rollout in group.rollouts]
-    if group.keep is None:
-        raise ValueError(f"group {group.prompt.id!r} has no keep yet: advantages come after selection")
-    places = np.flatnonzero(group.keep)
-    found = _estimate(group.take(places), gamma, [lams[place] for place in places])
-    credit = [np.zeros(length) for length in group.lengths]
-    for place, advantages in zip(places, found, strict=True):
-        credit[place] = advantages
-    return tuple(credit)
+def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
+    """What a critic answered, as float64: per group N x [L], finite at every trained token of a kept rollout.
+
+    Raises ConfigError when it is something else.
+    """
+    answers = list(answer) if isinstance(answer, Iterable) else []
+    if len(answers) != len(groups):
+        raise ConfigError(
+            f"the critic gave {reprlib.repr(answer)} for {len(groups)} groups; it must return for each of them one "
+            f"array per rollout"
+        )
+    return [_checked(values, group) for values, group in zip(answers, groups, strict=True)]
 
 
-def _adapted(rollout: Rollout, alpha: float) -> float:
-    """Lambda of a rollout by its length."""
-    return max(0.0, 1.0 - 1.0 / (alpha * max(1, int(trainable(rollout).sum()))))
-
-
-def _estimate(group: Group, gamma: float, lams: Sequence[float]) -> PerToken:
-    """N x [L] advantages; 0 at tokens that are not the policy's."""
-    mine = [trainable(rollout) for rollout in group.rollouts]
-    deltas = []
-    for mask, rewards, values in zip(mine, token_rewards(group), values_of(group), strict=True):
-        expected = values[mask]
-        deltas.append(rewards[mask] + gamma * np.append(expected[1:], 0.0)[: len(expected)] - expected)
-    sums = _decayed_sums(deltas, gamma * np.array(lams))
-    return tuple(_spread(mask, advantages) for mask, advantages in zip(mine, sums, strict=True))
-
-
-def _decayed_sums(numbers: Sequence[FloatArray], decay: FloatArray) -> Iterator[FloatArray]:
-    """s_t = x_t + decay s_(t+1) of each array, from its own end; `decay` has one number for each."""
-    for start in range(0, len(numbers), ROLLOUTS_AT_ONCE):
-        some, by = numbers[start : start + ROLLOUTS_AT_ONCE], decay[start : start + ROLLOUTS_AT_ONCE]
-        longest = max(map(len, some))
-        table = np.zeros((longest, len(some)))  # all end in the last row, so that none reaches over another's end
-        for column, array in enumerate(some):
-            table[longest - len(array) :, column] = array
-        for row in range(longest - 2, -1, -1):
-            table[row] += by * table[row + 1]
-        yield from (table[longest - len(array) :, column].copy() for column, array in enumerate(some))
-
-
-def _whitened(groups: Sequence[Group], credits: Sequence[PerToken]) -> list[PerToken]:
-    masks = [
-        [trainable(rollout) & keep for rollout, keep in zip(group.rollouts, _kept(group), strict=True)]
-        for group in groups
-    ]
-    numbers = [a[m] for credit, of in zip(credits, masks, strict=True) for a, m in zip(credit, of, strict=True)]
-    trained = np.concatenate(numbers or [np.zeros(0)])
-    if len(trained) < 2:
-        return list(credits)
-    mean, scale = float(trained.mean()), float(trained.std(ddof=1)) + TINY
-    return [
-        tuple(np.where(mask, (a - mean) / scale, 0.0) for a, mask in zip(credit, of, strict=True))
-        for credit, of in zip(credits, masks, strict=True)
-    ]
+def _checked(answer: Any, group: Group) -> PerToken:
+    try:
+        values = tuple(np.array(numbers, dtype=np.float64) for numbers in answer)
+    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor with a gradient
+        values = ()
+    if [array.shape for array in values] == [(length,) for length in group.lengths.tolist()]:
+        kept = zip(values, group.rollouts, _kept(group), strict=True)
+        if all(np.isfinite(array[trainable(rollout)]).all() for array, rollout, keep in kept if keep):
+            return values
+    raise ConfigError(
+        f"the critic gave {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}; it "
+        f"must return one array per rollout with a number per token, finite where the rollout is kept"
+    )
 
 
 def _kept(group: Group) -> BoolArray:
-    assert group.keep is not None, "advantages come after selection"
+    if group.keep is None:
+        raise ValueError(f"group {group.prompt.id!r} has no keep yet: advantages come after selection")
     return group.keep
+
+
+def _lambda(lam: float | Literal["length"], alpha: float, rollout: Rollout) -> float:
+    """The one given, or that of the rollout's length."""
+    return max(0.0, 1.0 - 1.0 / (alpha * max(1, int(trainable(rollout).sum())))) if lam == "length" else lam
+
+
+def _estimates(group: Group, gamma: float, lams: Sequence[float]) -> list[FloatArray]:
+    """N x [trained tokens] advantages: with nothing of another hand left between them, each is followed by the next."""
+    found = []
+    for rollout, reward, values, lam in zip(group.rollouts, token_rewards(group), values_of(group), lams, strict=True):
+        mine = trainable(rollout)
+        expected, following = values[mine], np.zeros(int(mine.sum()))
+        following[:-1] = expected[1:]
+        found.append(_decayed_sums(reward[mine] + gamma * following - expected, gamma * lam))
+    return found
+
+
+def _decayed_sums(numbers: FloatArray, decay: float) -> FloatArray:
+    """s_t = x_t + decay s_(t+1), by doubling: a sum of the next `reach` numbers and that of as many behind them."""
+    sums, reach = numbers.copy(), 1
+    while reach < len(sums):
+        sums[:-reach] += decay**reach * sums[reach:]
+        reach *= 2
+    return sums
+
+
+def _whitened(found: Sequence[Sequence[FloatArray]]) -> list[list[FloatArray]]:
+    numbers = np.concatenate([advantages for group in found for advantages in group] or [np.zeros(0)])
+    if flat(numbers):
+        return [[np.zeros_like(advantages) for advantages in group] for group in found]
+    mean, scale = float(numbers.mean()), float(numbers.std(ddof=1)) + TINY
+    return [[(advantages - mean) / scale for advantages in group] for group in found]
+
+
+def _scattered(group: Group, found: Sequence[FloatArray]) -> PerToken:
+    """Advantages of the trained tokens of kept rollouts -> of all tokens of all rollouts, 0 elsewhere."""
+    everything = tuple(np.zeros(length) for length in group.lengths)
+    for place, advantages in zip(np.flatnonzero(_kept(group)), found, strict=True):
+        everything[place][trainable(group.rollouts[place])] = advantages
+    return everything
 
 
 def _on_last(rollout: Rollout, reward: float) -> FloatArray:
     rewards = np.zeros(len(rollout.tokens))
-    mine = np.flatnonzero(trainable(rollout))
-    if len(mine):
-        rewards[mine[-1]] = reward
+    rewards[np.flatnonzero(trainable(rollout))[-1:]] = reward
     return rewards
-
-
-def _spread(mask: BoolArray, numbers: FloatArray) -> FloatArray:
-    out = np.zeros(len(mask))
-    out[mask] = numbers
-    return out

@@ -1,4 +1,7 @@
-"""The scalar that is optimised: sum over trained tokens of weight * (importance * loss + sum(coefficient * term))."""
+"""The scalar that is optimised: sum over trained tokens of weight * (importance * loss + sum(coefficient * term)).
+
+The value loss of a value head on the policy's backbone is one more such term.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from winnow.algos.value_loss import value_loss
 from winnow.errors import ConfigError
-from winnow.metrics import distinct
+from winnow.metrics import VALUE_LOSS, VALUE_LOSSES, distinct
 from winnow.records import MicroBatch, PolicyOutput
 
 Record = TypeVar("Record", MicroBatch, PolicyOutput)
@@ -43,18 +47,47 @@ class Objective:
 
     loss: Loss
     terms: tuple[Term, ...] = ()
+    value_loss: ValueLoss | None = None  # of a value head on the policy's backbone
 
     def __call__(self, out: PolicyOutput, mb: MicroBatch) -> Value:
         out, mb = _trained_only(out, mb.mask), _trained_only(mb, mb.mask)
         loss, seen = _checked_loss(self.loss(out, mb), out.logprobs)
-        names = distinct(seen, taken=[term.name for term in self.terms])
+        names = distinct(seen, taken=[*(term.name for term in self.terms), *VALUE_LOSSES])
         diagnostics = dict(zip(names, seen.values(), strict=True))
         per_token = mb.importance * loss
         for term in self.terms:
             value = _per_token(term.function(out, mb), out.logprobs, f"term {term.name!r}")
             per_token = per_token + term.coefficient * value
             diagnostics = {**diagnostics, term.name: value.detach()}
+        if self.value_loss is not None:
+            assert out.values is not None, "forward computes them: the value loss declares the need"
+            value, seen = self.value_loss(out.values, mb)
+            per_token = per_token + self.value_loss.coefficient * value
+            diagnostics = {**diagnostics, **seen}
         return Value((mb.weights * per_token).sum(), diagnostics)
+
+    @property
+    def teaches_all(self) -> bool:
+        """Whether a rollout without an advantage teaches: what stands beside the loss reads every kept one."""
+        return bool(self.terms) or self.value_loss is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLoss:
+    """The loss of a value model, with what it has seen; see value_loss.py."""
+
+    clip_range: float
+    coefficient: float = 1.0
+
+    def __call__(self, values: Tensor, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, seen = value_loss(values, mb, clip_range=self.clip_range)
+        return loss, {VALUE_LOSS: loss.detach(), **seen}
+
+    def of_own_model(self, values: Tensor, mb: MicroBatch) -> Value:
+        """What a value model of its own gets: sum over trained tokens of weight * loss. `values` are [T]."""
+        trained = _trained_only(mb, mb.mask)
+        loss, seen = self(values[mb.mask], trained)
+        return Value((trained.weights * loss).sum(), seen)
 
 
 def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -5,29 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from winnow.records import MicroBatch, PolicyOutput
+from winnow.metrics import VALUE_CLIP
+from winnow.records import MicroBatch
 
 
 def value_loss(values: Tensor, mb: MicroBatch, *, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """0.5 max((V - R)^2, (V_clipped - R)^2) of values [T], V_clipped = V_old + clamp(V - V_old, -c, c); and where the
-    clip took the gradient away.
+    """0.5 max((V - R)^2, (V_near - R)^2) of values [T], V_near = clamp(V, V_old - c, V_old + c), c = `clip_range`; and
+    where the clip took the gradient away.
 
-    As PPO's reference code has it (Dhariwal et al. 2017, openai/baselines; Huang et al. 2022, "The 37 Implementation
-    Details of PPO", 9), with the half of Schulman et al. 2017 (arXiv 1707.06347, eq. 9) left to the loss. At
-    `clip_range` 0 it is 0.5 (V - R)^2.
+    The squared error of PPO (Schulman et al. 2017, arXiv 1707.06347, eq. 9), with the half and the clip of its
+    authors' code (Dhariwal et al. 2017, openai/baselines, ppo2; Huang et al. 2022, "The 37 Implementation Details of
+    PPO", 9). At `clip_range` 0 it is 0.5 (V - R)^2.
     """
     before, returns = mb.values, mb.returns
     assert before is not None, "the schedule fills it where there is a value model"
     assert returns is not None, "the schedule fills it where there is a value model"
     error = (values - returns).square()
     if clip_range == 0.0:
-        return 0.5 * error, {"value_clip_fraction": torch.zeros_like(error)}
-    near = before + (values - before).clamp(-clip_range, clip_range)
-    worse = torch.maximum(error, (near - returns).square())
-    return 0.5 * worse, {"value_clip_fraction": (worse != error).detach()}
-
-
-def value_term(out: PolicyOutput, mb: MicroBatch, *, clip_range: float) -> Tensor:
-    """`value_loss` of a value head on the policy's backbone, as a term beside the policy's loss."""
-    assert out.values is not None, "forward computes them: the critic declares the need"
-    return value_loss(out.values, mb, clip_range=clip_range)[0]
+        return 0.5 * error, {VALUE_CLIP: torch.zeros_like(error)}
+    # Bounds around V, not V_old + clamp(V - V_old): that rounds what is within them, and would count it as clipped.
+    near = (values.clamp(before - clip_range, before + clip_range) - returns).square()
+    return 0.5 * torch.maximum(error, near), {VALUE_CLIP: (near > error).detach()}

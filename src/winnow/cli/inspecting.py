@@ -20,7 +20,10 @@ def show(
     dropped: Annotated[bool, typer.Option("--dropped", help="Rollouts not trained on.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="Rollouts whose verifier failed.")] = False,
     prompt: Annotated[str | None, typer.Option(metavar="ID", help="A prompt, by the beginning of its id.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="Texts in full length.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Texts in full length, and every token.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Each token with log-prob, value, return and advantage.")
+    ] = False,
 ) -> None:
     """Read a run's rollouts: text, verdict, reward, advantage, and whether it was trained on."""
     from winnow.report.show import Choice
@@ -28,7 +31,9 @@ def show(
 
     if worst is not None and best is not None:
         raise typer.BadParameter("choose one of --worst and --best")
-    choice = Choice(step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full)
+    choice = Choice(
+        step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full, tokens=tokens
+    )
     for block in blocks(run, choice):
         typer.echo(block)
 
@@ -39,7 +44,7 @@ def plot(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: plot.png in the run folder.")] = None,
     summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
 ) -> None:
-    """Draw a run in four panels, and sum it up in text."""
+    """Draw a run in four panels, six with a value model, and sum it up in text."""
     from winnow.report.summary import summary
     from winnow.state.logbook import read_metrics
 

@@ -34,12 +34,31 @@ def describe(config: Config, b: Budget) -> Iterator[str]:
     if trained_tokens(config) < config.rollout.max_new_tokens:
         first, most = trained_tokens(config), config.rollout.max_new_tokens
         yield f"trained      the first {first} tokens of a rollout, which may have {most}"
+    yield from _about_values(config)
     yield _per_step(config, b, f"at most {b.rows} rows" if uniform else f"{b.rows} rows on average")
     yield (
         f"micro-batch  {config.update.tokens_per_micro_batch} tokens: {b.rows_at_once} rows of {b.longest_row} "
         f"(the longest), so {'at most' if uniform else 'about'} {b.micro_batches} per update"
     )
     yield _about_evaluation(config, b)
+
+
+def _about_values(config: Config) -> Iterator[str]:
+    """Of which rollouts a value model says values, and what it takes to learn them."""
+    critic = config.critic
+    if critic is None:
+        return
+    read = f"values       of {'all verified' if critic.train_on == 'all' else 'the kept'} rollouts, by"
+    if critic.form == "shared":
+        yield f"{read} a head that learns in the policy's updates"
+        return
+    own = "an adapter on the policy's base" if critic.form == "adapter" else "a model of its own"
+    epochs, each, steps = critic.epochs, critic.epochs * critic.updates_per_step, critic.pretraining_steps
+    alone = f"; in the first {'step' if steps == 1 else f'{steps} steps'} it learns alone" if steps else ""
+    yield (
+        f"{read} {own}: {epochs} epoch{'s' * (epochs > 1)} x {critic.updates_per_step} = {each} per step, before the "
+        f"policy's{alone}"
+    )
 
 
 def _chunks(config: Config) -> str:

@@ -6,15 +6,18 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+from winnow.config import Section
 from winnow.memory.plan import FreeBytes, MemoryPlan, assumed, free
 from winnow.models.device import planned_device
 from winnow.models.load import has_tokenizer
-from winnow.models.model_folder import cached_folder, on_hub, settings_folder, weight_files
+from winnow.models.model_folder import cached_folder, named_by, on_hub, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
 from winnow.training.device_plan import plan_devices
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
 from winnow.training.prompts import run_prompts
+
+_NEITHER = "neither as a folder nor in the hub's cache"
 
 
 @dataclass(frozen=True)
@@ -34,23 +37,38 @@ def dry_run(members: Members, *, memory: int | None = None, ranks: int = 1) -> D
 
     Raises ConfigError or DataError as a run would, but not for a plan that does not fit: `plan.check` does.
     """
-    path, data = members.config.model.path, _hub_data(members)
-    hub = on_hub(path)
-    folder = cached_folder(path) if hub else settings_folder(path)
-    readable = folder is not None and (not hub or has_tokenizer(folder))
+    path, critic, data = members.config.model.path, members.config.critic, _hub_data(members)
+    folder = _folder(path)
+    readable = folder is not None and (not on_hub(path) or has_tokenizer(folder))
+    own = folder if critic is None or critic.path is None else _own_folder(critic.path)
     device = planned_device(members.config.device)
     first, longest_prompt, plan = None, None, None
-    if folder is not None:
-        weight_files(folder)
-        members = _reading(members, folder) if hub else members
+    members = _reading(members, folder, own)
     if data is None and readable:
-        first, longest_prompt = _check_prompts(members)
+        first, longest_prompt = _check_prompts(members, values=own is not None)
     elif data is None:
         _check_problems(members)
-    if folder is not None:
+    if folder is not None and own is not None:
         plan = plan_devices(members, device, longest_prompt=longest_prompt, memory=memory, planned_ranks=ranks)
     notes = (*_about_data(data), *(() if readable else _about_model(path, folder)))
+    if critic is not None and critic.path is not None and own is None:
+        notes += (f"critic.path = {critic.path!r} is not on this machine, {_NEITHER}, so no memory was planned",)
     return DryRun(first, plan, free if memory is None else assumed(memory, device.type), notes)
+
+
+def _folder(path: str) -> Path | None:
+    """Where a model's settings are; None where the hub's cache has none of it."""
+    folder = cached_folder(path) if on_hub(path) else settings_folder(path)
+    if folder is not None:
+        weight_files(folder)
+    return folder
+
+
+def _own_folder(path: str) -> Path | None:
+    """Of a value model, with its tokenizer, which is to be the policy's."""
+    with named_by("critic.path"):
+        folder = _folder(path)
+    return folder if folder is None or not on_hub(path) or has_tokenizer(folder) else None
 
 
 def _about_data(hub_id: str | None) -> list[str]:
@@ -59,24 +77,28 @@ def _about_data(hub_id: str | None) -> list[str]:
 
 def _about_model(hub_id: str, folder: Path | None) -> list[str]:
     what, lost = ("the tokenizer of ", "") if folder else ("", " and no memory planned")
-    return [
-        f"{what}model.path = {hub_id!r} is not on this machine, neither as a folder nor in the hub's cache, so no "
-        f"prompt was rendered{lost}"
-    ]
+    return [f"{what}model.path = {hub_id!r} is not on this machine, {_NEITHER}, so no prompt was rendered{lost}"]
 
 
-def _reading(members: Members, folder: Path) -> Members:
-    """The same members, with their model in a folder of the hub's cache."""
-    config = members.config
-    model = config.model.model_copy(update={"path": str(folder)})
-    return dataclasses.replace(members, config=config.model_copy(update={"model": model}))
+def _reading(members: Members, folder: Path | None, own: Path | None) -> Members:
+    """The same members, with their models in folders of the hub's cache."""
+    config, changed = members.config, dict[str, Section]()
+    if folder is not None and on_hub(config.model.path):
+        changed["model"] = config.model.model_copy(update={"path": str(folder)})
+    if config.critic is not None and config.critic.path is not None and own is not None and on_hub(config.critic.path):
+        changed["critic"] = config.critic.model_copy(update={"path": str(own)})
+    return dataclasses.replace(members, config=config.model_copy(update=changed))
 
 
-def _check_prompts(members: Members) -> tuple[FirstPrompt, int]:
-    """The first prompt, and the tokens of the longest one."""
+def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]:
+    """The first prompt, and the tokens of the longest one; a value model that is to read them, where it is here."""
     config = members.config
     asked = run_prompts(members)
     training, tokenizer = asked.training, asked.tokenizer
+    if config.critic is not None and values:
+        from winnow.training.build_critic import check_value_model  # beside what trains one, which imports for seconds
+
+        check_value_model(config, tokenizer)
     PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
     return first, asked.longest

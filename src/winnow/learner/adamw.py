@@ -233,7 +233,8 @@ class RoundedAdamW:
         self._state[name] = adamw.state[weight]
         number = seeds.derive(*self._seed, update, name) % 2**63
         random = torch.Generator(device=parameter.device).manual_seed(number)
-        parameter.copy_(stochastically_rounded(weight, random))
+        rounded = parameter.dtype.itemsize < weight.dtype.itemsize  # and not a value head, which is float32
+        parameter.copy_(stochastically_rounded(weight, random) if rounded else weight)
 
 
 Rule = AdamW | RoundedAdamW

@@ -123,6 +123,8 @@ def _flatten(
         behaviour_logprobs=floats(sequence.rollout.logprobs for sequence in sequences),
         old_logprobs=floats_if_filled("old_logprobs"),
         ref_logprobs=floats_if_filled("ref_logprobs"),
+        values=floats_if_filled("values"),
+        returns=floats_if_filled("returns"),
         layout=layout,
     )
 

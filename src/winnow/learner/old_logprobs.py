@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-
-import numpy as np
-import torch
+from collections.abc import Collection, Sequence
 
 from winnow import ranks
+from winnow.learner.per_token import Found, per_token
 from winnow.learner.policy import Policy
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.reference import Reference
-from winnow.learner.sharding import reshard
-from winnow.records import Batch, FloatArray, TrainingSequence
-
-Found = Mapping[tuple[int, int], FloatArray]  # [L] per sequence, by its key
+from winnow.records import Batch, TrainingSequence
 
 
 def compute_logprobs(
@@ -26,13 +21,13 @@ def compute_logprobs(
     Each distinct rollout is passed once, by one rank; the batches of later epochs share the answer.
     """
     ranks.check_same("choice of rollouts", lambda: _chosen(batches), ranks.SAME_ANSWERS)
-    sequences = list({sequence.key: sequence for batch in batches for sequence in batch.sequences}.values())
+    sequences = [sequence for batch in batches for sequence in batch.sequences]
     filled = list(batches)
     if "old_logprobs" in needs:
-        filled = _fill(filled, "old_logprobs", _logprobs(policy, sequences, policy.module))
+        filled = _fill(filled, "old_logprobs", logprobs(policy, sequences))
     if "ref_logprobs" in needs and reference is not None:
         with reference.active() as module:
-            filled = _fill(filled, "ref_logprobs", _logprobs(policy, sequences, module))
+            filled = _fill(filled, "ref_logprobs", logprobs(policy, sequences, module))
     return filled
 
 
@@ -41,17 +36,11 @@ def _chosen(batches: Sequence[Batch]) -> str:
     return str([[(sequence.key, f"{sequence.weight:.6e}") for sequence in batch.sequences] for batch in batches])
 
 
-@torch.no_grad()
-def _logprobs(policy: Policy, sequences: Sequence[TrainingSequence], module: PolicyModule) -> Found:
-    found = {}
-    for mb in policy.micro_batches(sequences):
-        lengths = [len(sequence.rollout.tokens) for sequence in mb.sequences]
-        pieces = torch.split(policy.forward(mb, module=module).logprobs.cpu(), lengths)
-        if mb.mask.any():  # it is not there only to make as many passes as other ranks
-            found.update({sequence.key: piece.numpy() for sequence, piece in zip(mb.sequences, pieces, strict=True)})
-    reshard(module)
-    every = ranks.each(found, what="logprobs")
-    return {key: logprobs.astype(np.float64) for of_rank in every for key, logprobs in of_rank.items()}
+def logprobs(policy: Policy, sequences: Sequence[TrainingSequence], module: PolicyModule | None = None) -> Found:
+    """Of each distinct sequence, under the policy or another module."""
+    return per_token(
+        policy, sequences, lambda mb: policy.forward(mb, module=module).logprobs, module=module, what="logprobs"
+    )
 
 
 def _fill(batches: Sequence[Batch], name: str, found: Found) -> list[Batch]:

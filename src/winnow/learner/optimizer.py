@@ -123,6 +123,11 @@ class Optimizer:
         self._adamw.load_state(state)
         self.updates, self.not_finite = counts["updates"], counts["not_finite"]
 
+    def set_masters(self, exact: Mapping[str, Tensor]) -> None:
+        """Give every parameter that has a master these weights, before the first update."""
+        if self._adamw.saves_masters:
+            self._adamw.load_state({name: {MASTER: value} for name, value in exact.items()})
+
     def _advance(self, grad_norm: float, *, skipped: bool) -> UpdateResult:
         result = UpdateResult(grad_norm=grad_norm, learning_rate=self.learning_rate, skipped=skipped)
         self.updates += 1

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from winnow.learner.gradient_norms import Matrix, gradient_norms
 from winnow.learner.logprobs import token_logprobs
-from winnow.learner.micro_batches import micro_batches
-from winnow.learner.model_input import AnySequence, Layout, hidden_states, targets
+from winnow.learner.model_input import AnySequence, targets
 from winnow.learner.policy_module import PolicyModule
-from winnow.learner.sharding import GatheredWeights, shard
+from winnow.learner.sequence_model import SequenceModel
+from winnow.learner.sharding import GatheredWeights
 from winnow.memory import footprint
-from winnow.models.backbone import reads_in_pieces
-from winnow.records import FloatArray, MicroBatch, PolicyOutput, TrainingSequence
+from winnow.models.adapter import trained_parameters
+from winnow.records import FloatArray, MicroBatch, PolicyOutput
 
 
-class Policy:
-    """A transformers model, with an adapter or without, that turns sequences into log-probs and gradient norms.
+class Policy(SequenceModel):
+    """A transformers model, with an adapter or without, that turns sequences into log-probs and gradient norms; on
+    request, with a value head on its backbone, into values too.
 
-    Logits are divided by `temperature`, which is part of the distribution. `pad_token` only fills space: what is
-    padding is decided by position, so it may be a token that also ends rollouts. Logits exist for `chunk_tokens` tokens
-    at a time, by default as many as `footprint.chunk_tokens` says.
+    Logits are divided by `temperature`, which is part of the distribution. They exist for `chunk_tokens` tokens at a
+    time, by default as many as `footprint.chunk_tokens` says. A value head is "trained" beside the policy, as one of
+    its parameters, or "lent" to a value model that has its own adapter (value_model.py).
     """
 
     def __init__(
@@ -37,85 +39,74 @@ class Policy:
         gradient_checkpointing: footprint.Checkpointing = "none",
         max_importance: float = 0.0,
         packed: bool = False,
+        value_head: Literal["trained", "lent"] | None = None,
     ) -> None:
-        self.module = PolicyModule(model, gradient_checkpointing=gradient_checkpointing, packed=packed)
+        super().__init__(
+            PolicyModule(
+                model,
+                gradient_checkpointing=gradient_checkpointing,
+                packed=packed,
+                value_head=value_head is not None,
+            ),
+            pad_token=pad_token,
+            tokens_per_micro_batch=tokens_per_micro_batch,
+            max_importance=max_importance,
+        )
         self._temperature = temperature
-        self._pad_token = pad_token
-        self._tokens_per_micro_batch = tokens_per_micro_batch
-        self._chunk_tokens = footprint.chunk_tokens(model) if chunk_tokens is None else chunk_tokens
-        self._max_importance = max_importance
-        self.sharded = False
+        self._chunk_tokens = footprint.chunk_tokens(self.model) if chunk_tokens is None else chunk_tokens
+        self._trains_head = value_head == "trained"
         self._computes_in: torch.dtype | None = None  # where a rank's shares are kept in more
-        # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
-        # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
-        shares = gradient_checkpointing == "none" and reads_in_pieces(model) and self.dtype != torch.float64
-        self.layout: Layout = "packed" if packed else "shared" if shares else "padded"
-
-    @property
-    def model(self) -> nn.Module:
-        """The transformers model, or peft's wrapper of it."""
-        return self.module.model
-
-    @property
-    def device(self) -> torch.device:
-        return self.module.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of log-probs: float64 for a float64 model, else float32, whatever the weights are kept in."""
-        return torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name."""
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        """What is trained, by name: `weights`, and the value head that is part of it."""
+        return {**trained_parameters(self.model), **self.value_head}
+
+    @property
+    def value_head(self) -> dict[str, nn.Parameter]:
+        """The parameters of a value head that is trained beside the policy; none where there is no such head."""
+        return value_head(self.module) if self._trains_head else {}
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
-        """Leave every rank its share of the parameters, or of the `masters` that they were rounded from."""
-        self._computes_in = next(iter(self.parameters.values())).dtype
-        shard(self.module, masters)
-        self.sharded = True
+        """See `SequenceModel`."""
+        self._computes_in = next(iter(trained_parameters(self.model).values())).dtype
+        super().shard(masters)
 
     def weights(self) -> Mapping[str, Tensor]:
         """What an engine must copy after an update: the trained parameters, by name, not copied yet."""
-        named = {name: p.detach() for name, p in self.parameters.items()}
+        named = {name: p.detach() for name, p in trained_parameters(self.model).items()}
         return GatheredWeights(named, self._computes_in) if self.sharded else named
-
-    def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
-        """This rank's share of the sequences in pieces that fit in memory, made one at a time, where and in the
-        precision in which the policy computes.
-        """
-        return micro_batches(
-            sequences,
-            tokens=self._tokens_per_micro_batch,
-            layout=self.layout,
-            device=self.device,
-            dtype=self.dtype,
-            max_importance=self._max_importance,
-            even=self.sharded,
-        )
 
     def forward(
         self, mb: MicroBatch, needs: Collection[str] = (), *, module: PolicyModule | None = None
     ) -> PolicyOutput:
-        """Log-probs [T] of the completion tokens given what stands before them; the entropy [T] if in `needs`.
+        """Log-probs [T] of the completion tokens given what stands before them; entropy [T] and values [T] if in
+        `needs`.
 
         With `module`, they are those of another module: of a reference.
         """
+        module = module or self.module
         completions = torch.from_numpy(targets(mb.sequences)).to(self.device)
 
-        def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None]:
-            return token_logprobs(
-                hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout),
+        def compute(backbone: nn.Module, head: nn.Module) -> tuple[Tensor, Tensor | None, Tensor | None]:
+            hidden = self.hidden_states(backbone, mb)
+            found = token_logprobs(
+                hidden,
                 head,
                 completions,
                 temperature=self._temperature,
                 chunk=self._chunk_tokens,
                 with_entropy="entropy" in needs,
             )
+            return *found, module.values(hidden) if "values" in needs else None
 
-        logprobs, entropy = (module or self.module)(compute)
-        return PolicyOutput(logprobs=logprobs, entropy=entropy)
+        logprobs, entropy, values = module(compute)
+        return PolicyOutput(logprobs=logprobs, entropy=entropy, values=values)
+
+    def values(self, mb: MicroBatch) -> Tensor:
+        """[T] of the value head on its backbone, without log-probs."""
+        found: Tensor = self.module(lambda backbone, head: self.module.values(self.hidden_states(backbone, mb)))
+        return found
 
     def gradient_norms(self, sequences: Sequence[AnySequence], *, of: Matrix) -> FloatArray:
         """[n] of || d log P(rollout | prompt) / d matrix ||_2 under the present weights; see gradient_norms.py."""
@@ -129,3 +120,9 @@ class Policy:
             chunk=self._chunk_tokens,
             even=self.sharded,
         )
+
+
+def value_head(module: PolicyModule) -> dict[str, nn.Parameter]:
+    """The parameters of a module's value head, by name."""
+    assert module.value_head is not None, "it was made with a value head"
+    return {f"value_head.{name}": p for name, p in module.value_head.named_parameters()}

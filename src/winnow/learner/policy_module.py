@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from winnow.errors import ConfigError
 from winnow.learner.packed import attend_packed
 from winnow.memory.footprint import Checkpointing
 from winnow.models.adapter import plain_model
-from winnow.models.backbone import backbone_and_head
+from winnow.models.backbone import BackboneAndHead, backbone_and_head
 
 T = TypeVar("T")
 
@@ -42,10 +42,17 @@ class PolicyModule(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, gradient_checkpointing: Checkpointing = "none", packed: bool = False
+        self,
+        model: nn.Module,
+        *,
+        gradient_checkpointing: Checkpointing = "none",
+        packed: bool = False,
+        value_head: bool = False,
     ) -> None:
         """Raises ConfigError for a model that is more than its parts, cannot do gradient checkpointing, or, if it is to
         read packed sequences, cannot attend over them.
+
+        With `value_head` it has one for a value per token, which starts at 0 everywhere.
         """
         super().__init__()
         self.model = model
@@ -55,6 +62,8 @@ class PolicyModule(nn.Module):
         if packed:
             attend_packed(model)
         self._checkpointed = _checkpoint_layers(model, gradient_checkpointing)
+        self.is_checkpointed = gradient_checkpointing != "none"
+        self.value_head = self._made_value_head() if value_head else None
         # An embedding with a padding index gives that token no gradient, wherever it stands: a mask by value.
         plain_model(model).get_input_embeddings().padding_idx = None
 
@@ -62,6 +71,30 @@ class PolicyModule(nn.Module):
         """`compute(backbone, head)`."""
         with self._checkpointing():
             return compute(*self.parts)
+
+    def drop_head(self) -> None:
+        """Free the output layer of a model that says values and no log-probs; one that is tied stays as embedding."""
+        plain_model(self.model).set_output_embeddings(nn.Identity())
+        self.parts = BackboneAndHead(self.parts.backbone, nn.Identity())
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """[T] the values of hidden states [T, H]; to be called from within `forward`."""
+        assert self.value_head is not None, "it was made with a value head"
+        values: Tensor = self.value_head(hidden.to(self.dtype)).squeeze(-1)
+        return values
+
+    def _made_value_head(self) -> nn.Linear:
+        """At zero, and in float32 at least: returns are learned more finely than bfloat16 tells numbers apart."""
+        width = plain_model(self.model).config.get_text_config().hidden_size
+        made = nn.Linear(width, 1, device=self.device, dtype=self.dtype)
+        nn.init.zeros_(made.weight)
+        nn.init.zeros_(made.bias)
+        return made
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what it computes per token: float64 for a float64 model, else float32."""
+        return torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
 
     @property
     def device(self) -> torch.device:

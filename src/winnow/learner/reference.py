@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sharding import is_sharded, shard, share_of, whole
-from winnow.models.adapter import adapter_off, frozen_adapter, frozen_adapter_on, has_adapter, set_frozen_adapter
+from winnow.models.adapter import (
+    adapter_off,
+    adapter_on,
+    frozen_adapter,
+    has_adapter,
+    set_frozen_adapter,
+    trained_parameters,
+)
 
 FROZEN = "reference"  # the second adapter's name
 
@@ -84,14 +91,14 @@ class FrozenAdapter:
     @contextmanager
     def active(self) -> Iterator[PolicyModule]:
         model = self._policy.model
-        with frozen_adapter_on(model, FROZEN) if has_adapter(model, FROZEN) else adapter_off(model):
+        with adapter_on(model, FROZEN) if has_adapter(model, FROZEN) else adapter_off(model):
             yield self._policy
 
     def shard(self) -> None:
         """It is part of the policy."""
 
     def reset(self) -> None:
-        trained = {name: whole(p) for name, p in self._policy.model.named_parameters() if p.requires_grad}
+        trained = {name: whole(p) for name, p in trained_parameters(self._policy.model).items()}
         set_frozen_adapter(self._policy.model, FROZEN, trained)  # every rank has all of it: it is small
 
     def state(self) -> dict[str, Tensor]:

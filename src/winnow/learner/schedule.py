@@ -84,6 +84,8 @@ class _Candidate:
             group=self.position,
             advantage=advantage[: len(self.rollout.tokens)] if isinstance(advantage, np.ndarray) else advantage,
             weight=float(weight),
+            values=None if self.group.values is None else self.group.values[self.place],
+            returns=None if self.group.returns is None else self.group.returns[self.place],
         )
 
 

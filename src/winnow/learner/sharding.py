@@ -40,6 +40,8 @@ def shard(module: PolicyModule, masters: Mapping[str, Tensor] | None = None) -> 
         reduce_dtype=torch.float32 if masters else None,
         cast_forward_inputs=False,
     )
+    if module.value_head is not None:  # apart, as it is never rounded
+        fully_shard(module.value_head, mesh=mesh)
     for part in (*_layers(module), module):
         fully_shard(part, mesh=mesh, mp_policy=precision)
     for part in module.modules():

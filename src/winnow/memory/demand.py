@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from winnow.config import Config
 
 if TYPE_CHECKING:
+    from winnow.memory.value_shapes import ValueShapes
     from winnow.models.meta import MetaModel
 
 
@@ -24,6 +25,7 @@ class Demand:
     device_bytes: int | None  # memory of a device of that kind; None: what the device that is here has
     requests: tuple[tuple[int, int], ...]  # (prompts, rollouts at once) of every kind of request that a rank makes
     measured: int = 0  # rollouts whose gradient norms a rank takes one after the other, at most
+    value_model: ValueShapes | None = None  # that is trained beside the policy
     ranks: int = 1  # that compute the run together
     ranks_here: int = 1  # of them on this machine
 

@@ -13,7 +13,7 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from winnow.models.adapter import down_projections, plain_model
+from winnow.models.adapter import down_projections, plain_model, plain_names
 from winnow.models.bnb import LEAST_8BIT, MOMENT_BLOCK
 
 Checkpointing = Literal["none", "selective", "full"]  # model.gradient_checkpointing
@@ -54,6 +54,11 @@ def gradient_bytes(model: nn.Module) -> int:
 def master_bytes(model: nn.Module) -> int:
     """A float32 copy of every trained parameter of 16 bits."""
     return sum(p.numel() * EXACT_BYTES for p in _trained_in_16_bits(model))
+
+
+def exact_bytes(model: nn.Module) -> int:
+    """Of every trained parameter, in float32."""
+    return sum(p.numel() * EXACT_BYTES for p in model.parameters() if p.requires_grad)
 
 
 def optimizer_bytes(model: nn.Module, *, eight_bit: bool = False) -> int:
@@ -145,6 +150,12 @@ def forward_bytes(model: nn.Module, tokens: int) -> int:
     return tokens * (3 * sizes.intermediate + 4 * sizes.hidden) * sizes.item
 
 
+def value_input_bytes(model: nn.Module, tokens: int) -> int:
+    """The copy of hidden states that a value head reads, of a model of 16 bits: it multiplies in float32 at least."""
+    sizes = _Sizes.of(model)
+    return tokens * sizes.hidden * EXACT_BYTES if sizes.item < EXACT_BYTES else 0
+
+
 def head(model: nn.Module) -> nn.Parameter:
     """[V, H] of the output layer."""
     weight: nn.Parameter = plain_model(model).get_output_embeddings().weight
@@ -185,7 +196,7 @@ class _Sizes:
             queries=heads * width,
             keys=(getattr(config, "num_key_value_heads", None) or heads) * width,
             item=causal.dtype.itemsize,
-            trained=head(model).requires_grad,
+            trained=any(p.requires_grad for _, p in plain_names(causal.named_parameters())),
         )
 
 

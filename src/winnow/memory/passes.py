@@ -27,13 +27,14 @@ def _update(demand: Demand, *, entropy: bool) -> Iterator[MemoryPart]:
     model, device, how = demand.model, demand.device, demand.config.model.gradient_checkpointing
     rollouts = step_rollouts(demand.config, demand.ranks)
     tokens = micro_batch_tokens(demand, rollouts)
-    remedies = _fewer_activations(demand.config)
+    remedies = fewer_activations(demand.config)
     yield from _gathered(demand, "update")
     saved = footprint.activation_bytes(model, tokens, checkpointing=how)
     yield MemoryPart("activations", saved, "update", device, remedies)
     logits = footprint.logits_bytes(model, _chunk(demand, tokens, rollouts), entropy=entropy)
     layer = footprint.layer_backward_bytes(model, tokens, checkpointing=how)
-    layer += shares.unscattered_bytes(model, demand.ranks) if demand.sharded else 0
+    if demand.sharded:
+        layer += shares.unscattered_bytes(model, demand.ranks) + shares.waiting_bytes(model)
     if logits >= layer:  # never both at once
         yield MemoryPart("output layer", logits, "update", device)
     else:
@@ -52,7 +53,7 @@ def _logprobs(demand: Demand, *, copied: bool) -> Iterator[MemoryPart]:
         root = shares.gathered_root_bytes(model, demand.ranks)
         yield MemoryPart("gathered weights of the reference", root, "logprobs", device)
     read = footprint.forward_bytes(model, tokens) + footprint.key_value_bytes(model, tokens)
-    yield MemoryPart("forward pass", read, "logprobs", device, _fewer_tokens(demand.config))
+    yield MemoryPart("forward pass", read, "logprobs", device, fewer_tokens(demand.config))
     chunk = _chunk(demand, tokens, rollouts)
     logits = footprint.chunk_bytes(model, chunk, copies=footprint.FORWARD_COPIES)
     yield MemoryPart("logits", logits, "logprobs", device)
@@ -70,10 +71,10 @@ def _norms(demand: Demand) -> Iterator[MemoryPart]:
         saved = footprint.activation_bytes(model, tokens, checkpointing=how, frozen=not demand.sharded)
         saved += tokens * footprint.head(model).shape[1] * footprint.EXACT_BYTES
         saved += footprint.layer_backward_bytes(model, tokens, checkpointing=how)
-        yield MemoryPart("activations for norms", saved, "norms", device, _fewer_activations(config))
+        yield MemoryPart("activations for norms", saved, "norms", device, fewer_activations(config))
     else:
         read = footprint.forward_bytes(model, tokens)
-        yield MemoryPart("forward pass for norms", read, "norms", device, _fewer_tokens(config))
+        yield MemoryPart("forward pass for norms", read, "norms", device, fewer_tokens(config))
     chunk = _chunk(demand, tokens, 1)
     logits = footprint.chunk_bytes(model, chunk, copies=NORM_COPIES)
     yield MemoryPart("logits for norms", logits, "norms", device)
@@ -103,10 +104,12 @@ def _chunk(demand: Demand, tokens: int, rollouts: int) -> int:
     return min(footprint.chunk_tokens(demand.model), tokens, rollouts * trained_tokens(demand.config))
 
 
-def _fewer_tokens(config: Config) -> tuple[str, ...]:
+def fewer_tokens(config: Config) -> tuple[str, ...]:
+    """The remedy for what grows with a micro-batch."""
     return (f"lower update.tokens_per_micro_batch, now {config.update.tokens_per_micro_batch}",)
 
 
-def _fewer_activations(config: Config) -> tuple[str, ...]:
+def fewer_activations(config: Config) -> tuple[str, ...]:
+    """The remedies for what backward needs."""
     how = {"none": "'selective' or 'full'", "selective": "'full'", "full": ""}[config.model.gradient_checkpointing]
-    return (*_fewer_tokens(config), *([f"set model.gradient_checkpointing = {how}"] if how else []))
+    return (*fewer_tokens(config), *([f"set model.gradient_checkpointing = {how}"] if how else []))

@@ -12,10 +12,15 @@ from winnow.errors import ConfigError
 from winnow.memory.sizes import readable
 from winnow.memory.usage import free_bytes
 
-Phase = Literal["load", "always", "update", "sums", "logprobs", "norms", "generate"]
+Phase = Literal[
+    "load", "always", "values", "value update", "value sums", "update", "sums", "logprobs", "norms", "generate"
+]
 PHASES: dict[Phase, str] = {
     "load": "before it is divided",
     "always": "at all times",
+    "values": "for values",
+    "value update": "in an update of the value model",
+    "value sums": "while its gradients are summed",
     "update": "in an update",
     "sums": "while gradients are summed",
     "logprobs": "for log-probs",

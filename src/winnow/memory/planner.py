@@ -19,6 +19,7 @@ from winnow.memory.passes import pass_parts
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.policy_parts import policy_parts
 from winnow.memory.usage import capacity
+from winnow.memory.value_parts import value_checkpoint_bytes, value_model_in_words, value_parts
 from winnow.models.precision import in_words, keeps_masters
 
 SHARE = 0.8  # of a device, which a run may fill: the rest is for allocators, kernels and other programs
@@ -31,17 +32,18 @@ def plan_memory(
     job: Callable[[Demand], str],
     engine_parts: Callable[[Demand], Iterable[MemoryPart]],
 ) -> MemoryPlan:
-    """The plan of a run: the parts of the policy, and those that its engine declares.
+    """The plan of a run: the parts of the policy and of a value model, and those that its engine declares.
 
     `needs` are the extra log-probs that loss and terms read ("old_logprobs", "ref_logprobs") and "entropy". `job` gives
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.
     """
-    parts = (*policy_parts(demand, needs), *pass_parts(demand, needs), *engine_parts(demand))
+    ours = (*policy_parts(demand, needs), *value_parts(demand), *pass_parts(demand, needs))
+    parts = (*ours, *engine_parts(demand))
     workers = demand.config.verify.workers
-    precision = in_words(demand.config, demand.device)
+    policy = f"policy on {demand.device} in {in_words(demand.config, demand.device)}{value_model_in_words(demand)}"
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
-        jobs=f"policy on {demand.device} in {precision}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",
+        jobs=f"{policy}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",
         parts=tuple(_adjusted(part, parts, demand) for part in parts),
         checkpoint=_checkpoint_bytes(demand, needs),
         ranks=demand.ranks,
@@ -71,11 +73,13 @@ def _adjusted(part: MemoryPart, parts: tuple[MemoryPart, ...], demand: Demand) -
 
 
 def _checkpoint_bytes(demand: Demand, needs: frozenset[str]) -> int:
-    """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it."""
+    """Weights, adapters and optimizer as they are saved; the reference too, where a reset can change it, and a value
+    model.
+    """
     reset = demand.config.probe.outer_reset in ("reference", "both")
     reference = footprint.parameter_bytes(demand.model)
     if demand.config.model.lora:
         reference = footprint.gradient_bytes(demand.model)
     eight_bit = demand.config.optimizer.moments == "8bit"
     saved = footprint.saved_bytes(demand.model, masters=keeps_masters(demand.config), eight_bit=eight_bit)
-    return saved + ("ref_logprobs" in needs and reset) * reference
+    return saved + ("ref_logprobs" in needs and reset) * reference + value_checkpoint_bytes(demand)

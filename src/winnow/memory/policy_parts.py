@@ -31,7 +31,7 @@ def _whole(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
     config, model, device = demand.config, demand.model, demand.device
     weights, gradients = weight_bytes(model), footprint.gradient_bytes(model)
     adapter = () if config.model.lora else ("train a model.lora",)
-    divided = _in_shares(demand)
+    divided = in_shares(demand)
     smaller = (*_smaller_weights(config), *divided)
     yield MemoryPart("weights", weights, "always", device, smaller)
     if config.model.quantization is not None:
@@ -51,8 +51,8 @@ def _whole(demand: Demand, needs: frozenset[str]) -> Iterator[MemoryPart]:
         yield MemoryPart("one parameter's rounding", footprint.rounding_bytes(model), "update", device)
 
 
-def _in_shares(demand: Demand) -> tuple[str, ...]:
-    """What several devices would do about a policy that each rank has all of."""
+def in_shares(demand: Demand) -> tuple[str, ...]:
+    """The remedy of several devices for what each rank has all of."""
     config = demand.config
     bits = config.model.quantization is not None or config.optimizer.moments == "8bit"
     if bits or config.optimizer.stochastic_rounding:  # which shares cannot have (training/combinations.py)

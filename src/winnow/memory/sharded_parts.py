@@ -58,7 +58,10 @@ def _summing(demand: Demand) -> Iterator[MemoryPart]:
 
 
 def _smaller(demand: Demand) -> tuple[str, ...]:
-    """On a CPU only the ranks of other machines bring memory of their own."""
+    return (more_ranks(demand), *(() if demand.config.model.lora else ("train a model.lora",)))
+
+
+def more_ranks(demand: Demand) -> str:
+    """The remedy for a share: on a CPU only the ranks of other machines bring memory of their own."""
     where = "" if demand.device.startswith("cuda") else " on more machines"
-    adapter = () if demand.config.model.lora else ("train a model.lora",)
-    return (f"use more ranks{where}, now {demand.ranks}", *adapter)
+    return f"use more ranks{where}, now {demand.ranks}"

@@ -68,13 +68,15 @@ def gathered_root_bytes(model: nn.Module, ranks: int) -> int:
 
 
 def unscattered_bytes(model: nn.Module, ranks: int) -> int:
-    """While backward is in the layers: the gradients of one, as computed and as they are summed, and the output
-    layer's, which waits for the embedding's.
-    """
+    """While backward is in the layers: the gradients of one, as computed and as they are summed."""
     _, layers = _groups(model)
+    return max((_scattered(layer, ranks) for layer in layers), default=0)
+
+
+def waiting_bytes(model: nn.Module) -> int:
+    """Meanwhile: the output layer's gradient as computed, which waits for the embedding's."""
     head = footprint.head(model)
-    waiting = head.numel() * head.element_size() if head.requires_grad else 0
-    return waiting + max((_scattered(layer, ranks) for layer in layers), default=0)
+    return head.numel() * head.element_size() if head.requires_grad else 0
 
 
 def unscattered_root_bytes(model: nn.Module, ranks: int) -> int:

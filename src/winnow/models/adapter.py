@@ -27,6 +27,7 @@ from winnow.models.tensor_file import FORMAT, write_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TRAINED = "default"  # peft's name of a model's first adapter
+VALUES = "critic"  # of the one that a value model trains on the policy's base
 
 
 def plain_model(model: nn.Module) -> Any:
@@ -67,6 +68,28 @@ def add_lora(
         config.target_modules = sorted(config.target_modules)
     _check_not_shared(adapted, modules)
     return cast(nn.Module, adapted)
+
+
+def add_value_adapter(model: Any, *, rank: int, alpha: float, seed: int) -> None:
+    """Give a model from `add_lora` a second adapter, on the same layers, which a value model trains. It is not made
+    active.
+    """
+    config = copy.copy(model.peft_config[TRAINED])
+    config.r, config.lora_alpha = rank, alpha
+    with torch.random.fork_rng():
+        torch.manual_seed(seeds.derive(seed, "critic lora") % 2**63)
+        model.add_adapter(VALUES, config)
+    _activate(model, TRAINED)
+
+
+def value_adapter(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a value model's adapter on the policy's base, by name; empty where there is none."""
+    return {name: p for name, p in model.named_parameters() if _is_of(name, VALUES)}
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What is trained of a policy, by name; a value model's adapter on its base is not part of it."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad and not _is_of(name, VALUES)}
 
 
 def load_adapter(model: nn.Module, folder: Path) -> None:
@@ -173,7 +196,7 @@ def adapter_config(model: Any) -> dict[str, Any]:
 
 def down_projections(model: nn.Module) -> list[nn.Parameter]:
     """The trained A of every adapted layer, [rank, input width]."""
-    return [p for name, p in model.named_parameters() if p.requires_grad and ".lora_A." in name]
+    return [p for name, p in trained_parameters(model).items() if ".lora_A." in name]
 
 
 @contextmanager
@@ -184,8 +207,8 @@ def adapter_off(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def frozen_adapter_on(model: nn.Module, name: str) -> Iterator[None]:
-    """The model computes with a frozen adapter in place of the trained one."""
+def adapter_on(model: nn.Module, name: str) -> Iterator[None]:
+    """The model computes with another adapter in place of the policy's."""
     _activate(model, name)
     try:
         yield
@@ -218,11 +241,11 @@ def set_frozen_adapter(model: Any, name: str, weights: Mapping[str, Tensor] | No
 
 
 def _activate(model: Any, name: str) -> None:
-    """peft makes the active adapter trainable; only the first one ever is."""
+    """peft makes the active adapter trainable, and no other; trained are the policy's and the value model's."""
     model.set_adapter(name)
     for key, parameter in model.named_parameters():
         if ".lora_" in key:
-            parameter.requires_grad_(_is_of(key, TRAINED))
+            parameter.requires_grad_(_is_of(key, TRAINED) or _is_of(key, VALUES))
 
 
 def _is_of(key: str, name: str) -> bool:

@@ -8,10 +8,11 @@ import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError
 
 BUNDLED = Path(__file__).parent / "bundled"
 SETTINGS = ("*.json", "*.jinja", "*.txt", "*.model")  # all but the weights
@@ -19,6 +20,15 @@ WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
+
+
+@contextmanager
+def named_by(key: str, of: str = "model.path") -> Iterator[None]:
+    """What is refused of a model that is not the policy, by its own `key`."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise type(error)(str(error).replace(of, key)) from error
 
 
 def settings_folder(path: str) -> Path:

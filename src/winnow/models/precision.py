@@ -20,6 +20,18 @@ def keeps_masters(config: Config) -> bool:
     return config.model.dtype == "bfloat16" and config.model.lora is None and config.optimizer.master_weights
 
 
+def keeps_value_masters(config: Config) -> bool:
+    """Whether float32 masters of a value model are trained: where 16-bit weights of its own, or of the policy that its
+    head is trained with, are. The head, float32 itself, then has one too.
+    """
+    critic = config.critic
+    if critic is None or critic.form == "adapter":
+        return False
+    if critic.form == "shared":
+        return keeps_masters(config)
+    return config.model.dtype == "bfloat16" and critic.lora is None and critic.optimizer.master_weights
+
+
 def set_matrix_products(*, tf32: bool) -> None:
     """Whether float32 matrix products on a GPU may use TF32. torch's own default for them is false, for convolutions
     true, and a program that winnow is called from may have changed either; on a CPU it says nothing.

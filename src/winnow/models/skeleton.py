@@ -38,6 +38,10 @@ class Skeleton(nn.Module):
         """The output layer, as transformers calls it."""
         return self.lm_head
 
+    def set_output_embeddings(self, layer: nn.Module) -> None:
+        """Another output layer, as transformers calls it."""
+        self.lm_head = layer
+
 
 def skeleton(config: Any, dtype: torch.dtype) -> Skeleton | None:
     """Of a family that is known; None for any other, and for settings that this does not follow: those that a known

@@ -31,6 +31,8 @@ def _parts(config: Mapping[str, Any]) -> Iterator[str]:
     loss, advantage = _at(config, "loss", "use"), _at(config, "advantage", "use")
     if loss and advantage:
         yield f"{' + '.join([_name(loss), *_terms(config)])} on {_name(advantage)}"
+    if form := _at(config, "critic", "form"):
+        yield f"value model ({_name(form)})"
     rollouts, prompts = (_at(config, "rollout", key) for key in ("rollouts_per_prompt", "prompts_per_step"))
     if rollouts and prompts:
         yield f"{rollouts} -> {_kept(config, rollouts)} rollouts of {prompts} prompts per step"

@@ -1,10 +1,12 @@
-"""A run in four panels: accuracy, completion length, where the signal goes, and what the tokens bought."""
+"""A run in four panels: accuracy, completion length, where the signal goes, and what the tokens bought; with a value
+model in two more: what its values explain, and what they are beside the returns.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,13 @@ from winnow.report.drawing import (
     save_figure,
     scale_of_shares,
 )
-from winnow.report.summary import Row, training_rows
+from winnow.report.summary import Row, policy_is_held, training_rows
 from winnow.report.text import one_line, shorten
 
 LARGEST = 1e15  # of a number that is drawn
 LONGEST = 110  # characters of a title's line
+VALUED = ("critic/explained_variance", "critic/loss")
+LEAST_EXPLAINED = -1.0  # what is below is drawn there: a value model may begin anywhere
 SHARES = (-0.03, 1.03)  # the ends of an axis of shares
 
 
@@ -45,15 +49,19 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "") -> Figure:
     steps = training_rows(rows)
     if not steps:
         raise DataError("the run has not finished a step yet: there is nothing to plot")
-    figure = new_figure(11, 7.5)
+    valued = any(name in row for row in steps for name in VALUED)
+    figure = new_figure(11, 10.5 if valued else 7.5)
     lines = [shorten(one_line(text), LONGEST) for text in (title, subtitle) if text]
     figure.suptitle("\n".join(lines), parse_math=False, fontsize=11)  # a $ in a name is a $
-    panels = figure.subplots(2, 2)
-    _accuracy(panels[0, 0], steps, rows)
-    _length(panels[0, 1], steps)
-    _signal(panels[1, 0], steps)
-    _budget(panels[1, 1], steps, rows)
-    for panel in panels.flat[:3]:
+    panels = list(figure.subplots(3 if valued else 2, 2).flat)
+    _accuracy(panels[0], steps, rows)
+    _length(panels[1], steps)
+    _signal(panels[2], steps)
+    _budget(panels[3], steps, rows)
+    if valued:
+        _explained(panels[4], steps)
+        _values(panels[5], steps)
+    for panel in [*panels[:3], *panels[4:]]:
         panel.set_xlabel("training step")
         panel.set_xlim(*_around(rows[0]["step"], rows[-1]["step"]))
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -120,6 +128,38 @@ def _budget(panel: Any, steps: Sequence[Row], rows: Sequence[Row]) -> None:
     panel.set_xlim(*_around(0.0, total))
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _share(panel, "correct, held out" if evaluated else "correct")
+    _legend(panel)
+
+
+def _explained(panel: Any, steps: Sequence[Row]) -> None:
+    """What the values know of the returns, beside the loss by which they learn; and steps in which they alone do."""
+    panel.set_title("value model")
+    x, explained = _column(steps, "step"), _column(steps, "critic/explained_variance")
+    drawn = np.maximum(explained, LEAST_EXPLAINED)  # NaN stays
+    panel.axhline(0.0, color=GREY, linewidth=0.8)
+    panel.plot(x, drawn, color=BLUE, label="explained variance", **_marks(steps))
+    panel.set_ylim(min([0.0, *drawn[~np.isnan(drawn)]]) + SHARES[0], SHARES[1])
+    panel.set_ylabel("explained variance" + " (-1: or below)" * bool(np.any(drawn > explained)))
+    held = [row["step"] for row in takewhile(policy_is_held, steps)]
+    if held:
+        panel.axvspan(held[0] - 0.5, held[-1] + 0.5, color=GREY, alpha=0.2, linewidth=0, label="policy held")
+    beside = None
+    if any("critic/loss" in row for row in steps):
+        beside = _second(panel, "value loss", ORANGE)
+        beside.plot(x, _column(steps, "critic/loss"), "--", color=ORANGE, label="value loss", **_marks(steps))
+        beside.set_ylim(bottom=0)
+    _legend(panel, beside)
+
+
+def _values(panel: Any, steps: Sequence[Row]) -> None:
+    panel.set_title("values and returns")
+    x = np.array(_column(steps, "step"))
+    mean, spread = (np.array(_column(steps, f"critic/return_{name}")) for name in ("mean", "std"))
+    if any("critic/return_mean" in row for row in steps):
+        panel.fill_between(x, mean - spread, mean + spread, color=GREEN, alpha=0.15, linewidth=0, label="± 1 s.d.")
+        panel.plot(x, mean, "--", color=GREEN, label="mean return", **_marks(steps))
+    panel.plot(x, _column(steps, "critic/value_mean"), color=BLUE, label="mean value", **_marks(steps))
+    panel.set_ylabel("reward to come, mean over tokens")
     _legend(panel)
 
 

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from winnow.records import StepReport
 from winnow.report.screen import is_screen
-from winnow.report.text import accuracies, compact, duration, safe, wrapped
+from winnow.report.text import WIDTH, accuracies, compact, decimal, duration, safe, wrapped
 from winnow.training.fit import Evaluated, Event, Notice, Started
+
+SPEED = "tok/s"
 
 
 @contextmanager
@@ -65,8 +67,10 @@ class Standing:
                 self.evaluation = event.metrics
 
     def line(self) -> str:
-        """The last step, within 80 columns."""
-        return "  ".join(self._fields())
+        """The last step, within a terminal's width: without its speed where that is too much."""
+        fields = list(self._fields())
+        line = "  ".join(fields)
+        return line if len(line) <= WIDTH else "  ".join(text for text in fields if not text.endswith(SPEED))
 
     def _fields(self) -> Iterator[str]:
         m = self.metrics
@@ -74,10 +78,12 @@ class Standing:
         if "reward/mean" in m:
             yield f"reward {m['reward/mean']:.3f}"
             yield f"accuracy {m['reward/accuracy']:.0%}"
+        if "critic/explained_variance" in m:
+            yield f"EV {decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:
             yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
         if m:
-            yield f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
+            yield f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} {SPEED}"
         if self.seconds_left is not None:
             yield f"{duration(self.seconds_left)} left"
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
-from winnow.report.text import one_line, quoted
+from winnow.report.text import decimal, one_line, quoted, wrapped
+from winnow.report.tokens import READ, Written, token_lines, written_by
 from winnow.state.rollout_files import StepFile, files_of
 
 QUESTION = 400
@@ -22,7 +23,7 @@ TEXT = 600
 CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
 SHOWN = (
     *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "advantage",
-    "advantages", "weight",
+    "advantages", "weight", "values",
 )  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -39,6 +40,7 @@ class Choice:
     failed: bool = False  # only rollouts without a verdict
     prompt: str | None = None  # only prompts whose id begins so
     full: bool = False  # whole texts
+    tokens: bool = False  # token by token, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,13 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
     files = files_of(path, choice.step)
     if choice.step is None and not (choice.failed or choice.prompt):
         files = files[-1:]
+    written, unknown = written_by(path) if choice.tokens else (None, "")
+    if unknown:
+        yield wrapped(f"note: {unknown}") + "\n"
     found = False
     for group in _ranked(_asked(files, choice), choice):
         found = True
-        yield _block(group, choice)
+        yield _block(group, choice, written)
     if not found:
         where = "" if choice.step is None else f" in step {choice.step}"
         raise DataError(f"{path} holds no such rollouts{where}; leave out an option, or name another step")
@@ -110,24 +115,28 @@ def _places(group: _Group, choice: Choice) -> list[int]:
     ]
 
 
-def _block(group: _Group, choice: Choice) -> str:
+def _block(group: _Group, choice: Choice, written: Written | None) -> str:
     kept = sum(row["reason"] == "kept" for row in group.rows)
     mean = "none" if math.isnan(group.mean_reward) else f"{group.mean_reward:.3f}"
-    rows = group.file.rows(group.first, group.first + len(group.rows), SHOWN)
+    rows = group.file.rows(group.first, group.first + len(group.rows), (*SHOWN, *READ) if written else SHOWN)
     of, prompt = rows[0], one_line(rows[0]["prompt_id"])
     lines = [
         f"step {of['step']}  {prompt}  trained on {kept} of {len(rows)} rollouts  mean reward {mean}",
         quoted(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
         f"  gold: {one_line(str(of['answer']))}",
     ]
-    return "\n".join([*lines, *(_rollout(rows[place], choice) for place in _places(group, choice)), ""])
+    return "\n".join([*lines, *(_rollout(rows[place], choice, written) for place in _places(group, choice)), ""])
 
 
-def _rollout(row: Row, choice: Choice) -> str:
+def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     per_token = row["advantages"]
     advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
     numbers = [
         f"  #{row['index']} {_verdict(row)}",
+        *[
+            f"value {decimal(value, sign='+')} at first"
+            for value in (() if row["values"] is None else row["values"][:1])
+        ],
         f"advantage {advantage:+.3f}",
         *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
         f"{row['length']} tokens, {_ENDED[row['finish']]}",
@@ -136,6 +145,8 @@ def _rollout(row: Row, choice: Choice) -> str:
     limit = None if choice.full else TEXT
     text = "    its text was not logged" if row["text"] is None else quoted(row["text"], limit=limit, indent="    ")
     lines = ["  ".join(numbers), text]
+    if written and row["tokens"] is not None:
+        lines += token_lines(row, written, full=choice.full, indent="    ")
     if row["extracted"] is not None:
         lines.append(f"    answer read: {one_line(row['extracted'])}")
     if row["detail"]:

@@ -6,17 +6,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from winnow.errors import DataError
-from winnow.report.text import accuracies, compact, duration, percent, wrapped
+from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
 from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
 
-PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")
+PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 
 
 def training_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows of finished steps; the others hold only an evaluation."""
     return [row for row in rows if "budget/rollouts" in row]
+
+
+def policy_is_held(row: Row) -> bool:
+    """Whether the value model alone was to learn in a step."""
+    held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
+    return held and "critic/updates" in row
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
@@ -45,8 +51,12 @@ def hints(steps: Sequence[Row]) -> Iterator[str]:
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` tells which and why"
     if _mean(late, "policy/entropy") < 0.01:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
-    if skipped := _sum(steps, "policy/skipped_updates"):
+    if _mean(late, "critic/explained_variance") < 0:
+        yield "! the values explain less of the returns than a constant would: docs/ppo.md says what to look at"
+    if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
         yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
+    if skipped := _sum(steps, "critic/skipped_updates"):
+        yield f"! {skipped:.0f} updates of the value model were skipped: no row to learn from, or no finite gradient"
 
 
 def _flat(late: Sequence[Row]) -> Iterator[str]:
@@ -65,7 +75,11 @@ def _flat(late: Sequence[Row]) -> Iterator[str]:
 
 def _improvement(steps: Sequence[Row]) -> Iterator[str]:
     width = max(1, len(steps) // 10)
-    for label, name, show in (("reward", "reward/mean", _decimal), ("accuracy", "reward/accuracy", percent)):
+    for label, name, show in (
+        ("reward", "reward/mean", decimal),
+        ("accuracy", "reward/accuracy", percent),
+        (f"{'values':9} explained variance", "critic/explained_variance", decimal),
+    ):
         first, last = _mean(steps[:width], name), _mean(steps[-width:], name)
         if not math.isnan(first + last):
             sign = "+" if last >= first else "-"
@@ -107,10 +121,6 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
         f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01
     )
     yield f"{'time':9} {duration(seconds)} training ({shares}), {duration(cost.get('eval/seconds', 0.0))} evaluating"
-
-
-def _decimal(number: float) -> str:
-    return f"{number:.3f}"
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:

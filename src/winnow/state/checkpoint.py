@@ -47,11 +47,10 @@ from winnow.errors import RunFolderError
 from winnow.models.tensor_file import write_tensors
 from winnow.state.checkpoint_cleanup import LEFTOVER, REMOVABLE, clear_leftovers, delete, prune, unused
 from winnow.state.checkpoint_manifest import damages, marks_in, write_manifest
-from winnow.state.checkpoint_names import FOLDER, find, path_of
+from winnow.state.checkpoint_names import FOLDER, TENSORS, find, path_of
 from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
 from winnow.state.log_marks import Mark, lost
 
-TENSORS = "trainer.safetensors"
 STATE = "trainer.json"
 SPARE = 1.5  # times the last checkpoint's size that must be free
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from winnow.state.disk import kind
 
 FOLDER = "checkpoints"
+TENSORS = "trainer.safetensors"  # in a checkpoint: what is trained or remembered beside the model's folder
 _NAME = re.compile(r"step-(\d+)")
 
 

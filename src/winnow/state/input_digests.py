@@ -17,6 +17,7 @@ from pathlib import Path
 from winnow.config import Config, dump, key_of, leaves
 from winnow.errors import DataError
 from winnow.models.model_folder import cached_folder, on_hub, settings_folder
+from winnow.state.checkpoint_names import TENSORS
 
 WHOLE = 64 * 2**20  # bytes up to which every byte counts
 BLOCKS, BLOCK = 1024, 4096
@@ -57,8 +58,10 @@ def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
     if ".py:" in value:
         name = value.rpartition(":")[0]
         yield from _if_file(name, base / name)
-    elif key == "model.path":
+    elif key in ("model.path", "critic.path"):
         yield from _in_folder(_model_folder(value), MODEL_FILES)
+    elif key == "critic.start":
+        yield from _if_file(TENSORS, Path(value).expanduser() / TENSORS)
     elif key == "prompt.template":
         yield from _if_file(value, base / value)
     elif key == "evaluate.tasks" or (key.startswith("task.") and key != "task.use"):

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 
 from winnow import metrics as words
-from winnow.records import Group, Outcome, Prompt, Rollout
+from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -97,6 +97,8 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
         rollouts=tuple(rollout_of(row) for row in rows),
         outcomes=tuple(outcome_of(row) for row in rows),
         keep=np.array([row["keep"] for row in rows], dtype=np.bool_),
+        values=_of_value_model(rows, "values"),
+        returns=_of_value_model(rows, "returns"),
         advantages=tuple(row["advantages"] for row in rows)
         if per_token
         else np.array([row["advantage"] for row in rows], dtype=np.float64),
@@ -107,6 +109,15 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
         group=group,
         reasons=tuple(row["reason"] for row in rows),
         weights=tuple(row["weight"] for row in rows),
+    )
+
+
+def _of_value_model(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[FloatArray, ...] | None:
+    """N x [L], NaN for a rollout that no value model has read; None where it has read none of them."""
+    if all(row[name] is None for row in rows):
+        return None
+    return tuple(
+        np.full(row["length"], np.nan) if row[name] is None else np.asarray(row[name], dtype=np.float64) for row in rows
     )
 
 

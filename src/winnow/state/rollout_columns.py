@@ -7,7 +7,9 @@
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
     keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
-                                    (the last: kept, but without a token to train)
+                                    (the last: kept, but without a token to train, or while the policy is held)
+    values, returns                 float32 per token: what a value model expected before it, and what it was taught;
+                                    null where none has read the rollout, or none is taught
     advantage, advantages           a number; or null, and a list with one number per token
     weight                          in the step's first epoch; null when it reached no batch
     surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot hold; mostly null
@@ -15,11 +17,12 @@
 What decides keep and advantage is exact (float64 and integers), so the file alone reproduces both for members that
 read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and are
 rounded to float16 elsewhere: their last bits are then zeros, which take no room. Under `log.rollouts = "kept"`, those
-that are not kept have no text, tokens, logprobs and trainable (null), and all else.
+that are not kept have no text, tokens, logprobs, trainable, values and returns (null), and all else.
 
-What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Log-probs are split by byte, so
-that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a dictionary
-(benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts imports it.
+What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Fractions per token are split by
+byte, so that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a
+dictionary (benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts
+imports it.
 """
 
 from __future__ import annotations
@@ -50,16 +53,19 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "reward": (_FLOAT, False), "correct": (_BOOL, True), "kind": (_TEXT, False), "parts": (_TEXT, False),
     "extracted": (_TEXT, True), "cause": (_TEXT, True), "detail": (_TEXT, False), "seconds": (_FLOAT, False),
     "late": (_BOOL, False), "keep": (_BOOL, False), "reason": (_TEXT, False),
+    "values": (_each(pa.float32()), True), "returns": (_each(pa.float32()), True),
     "advantage": (_FLOAT, True), "advantages": (_each(_FLOAT), True), "weight": (_FLOAT, True),
     "surrogates": (_TEXT, True),
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
+MAY_LACK = ("values", "returns")  # in files of runs that were written before there were value models
+SPLIT = ("logprobs", "values", "returns", "advantages")  # by byte
 TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # whatever a model or a data set writes
 PARQUET: dict[str, Any] = {  # how they are written
     "compression": "zstd",
     "compression_level": {"text": 3, "tokens.list.element": 3},
     "use_dictionary": [name for name, (kind, _) in _TYPES.items() if kind == _TEXT and name not in ("text", "detail")],
-    "column_encoding": {"logprobs.list.element": "BYTE_STREAM_SPLIT"},
+    "column_encoding": {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in SPLIT},
     "write_statistics": ["step", "prompt_id", "reward"],
     "write_page_checksum": True,
     "store_schema": False,
@@ -76,6 +82,8 @@ class Row(NamedTuple):
     rollout: Rollout
     outcome: Outcome
     keep: bool
+    values: FloatArray | None
+    returns: FloatArray | None
     advantage: float | FloatArray
     weight: float | None
 
@@ -95,10 +103,15 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     """
     if group.outcomes is None or group.keep is None or group.advantages is None:
         raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")
-    each = zip(group.rollouts, group.outcomes, group.keep.tolist(), group.advantages, strict=True)
+    nothing = [None] * len(group.rollouts)
+    verdicts = zip(group.rollouts, group.outcomes, group.keep.tolist(), strict=True)
+    credits = zip(group.values or nothing, group.returns or nothing, group.advantages, strict=True)
     prompt = group.prompt
     of_prompt = prompt, encode(prompt.answer).decode(), encode(prompt.meta).decode(), len(group.rollouts)
-    return [Row(*of_prompt, r, o, keep, a, weights.get((place, r.index))) for r, o, keep, a in each]
+    return [
+        Row(*of_prompt, r, o, keep, *credit, weights.get((place, r.index)))
+        for (r, o, keep), credit in zip(verdicts, credits, strict=True)
+    ]
 
 
 def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.Table:
@@ -122,6 +135,8 @@ def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.T
         **_of_outcomes([row.outcome for row in rows]),
         "keep": [row.keep for row in rows],
         "reason": [_reason(row) for row in rows],
+        "values": _where_read([row.values for row in rows], bare),
+        "returns": _where_read([row.returns for row in rows], bare),
         "advantage": [None if several else float(row.advantage) for row, several in zip(rows, per_token, strict=True)],
         "advantages": _lists(
             [row.advantage if several else () for row, several in zip(rows, per_token, strict=True)],
@@ -180,6 +195,13 @@ def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
     some = flat[rounded]
     flat[rounded] = np.where(np.isfinite(some), np.clip(some, -most, most), some).astype(np.float16)
     return _list_array(flat, offsets, bare)
+
+
+def _where_read(lists: Sequence[FloatArray | None], bare: BoolArray) -> pa.Array:
+    """[L] of each row in float32; null where there are none, or all are NaN: no value model has read the rollout."""
+    unread = np.array([numbers is None or np.isnan(numbers).all() for numbers in lists], dtype=np.bool_)
+    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+        return _lists(lists, np.float32, bare | unread)
 
 
 def _lists(lists: Sequence[Any], kind: Any, absent: BoolArray | None = None) -> pa.Array:

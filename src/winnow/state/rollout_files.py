@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROLLOUTS = "rollouts"
 SUFFIX = ".parquet"
-TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text
+TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text, 60 with a value model
 BYTES_AT_ONCE = 2**26  # of texts: golds and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")
@@ -188,6 +188,7 @@ class StepFile:
     def _table(self, part: int, columns: Collection[str] | None) -> pa.Table:
         """A row group; the last one stays in memory, as its rows are often asked for one group after the other."""
         from winnow.state.rollout_columns import SCHEMA
+        from winnow.state.rollout_rows import with_columns
 
         for name in columns or ():
             if name not in SCHEMA.names:
@@ -195,7 +196,9 @@ class StepFile:
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
         if self._read[0] != (part, names):
             self._read = None, None
-            self._read = (part, names), self._file.read_row_group(part, columns=names, use_threads=False)
+            there = [name for name in names if name in self._file.schema_arrow.names]
+            read = self._file.read_row_group(part, columns=there, use_threads=False)
+            self._read = (part, names), with_columns(read, names)
         return self._read[1]
 
     @contextlib.contextmanager

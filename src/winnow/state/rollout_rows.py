@@ -14,22 +14,35 @@ import numpy as np
 import pyarrow as pa
 
 from winnow.records import CAUSES, Finish, Kind
-from winnow.state.rollout_columns import SCHEMA, TEXTS
+from winnow.state.rollout_columns import MAY_LACK, SCHEMA, TEXTS
 
 _WORDS: dict[str, tuple[Any, ...]] = {"finish": get_args(Finish), "kind": get_args(Kind), "cause": (None, *CAUSES)}
 _COUNTS = ("step", "count", "index", "length", "version")
-_PER_TOKEN = ("tokens", "logprobs", "trainable", "advantages")
+_PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantages")
 _JSON = ("answer", "meta", "parts", "surrogates")
 
 
 def check_schema(found: pa.Schema) -> None:
-    """Raise ValueError, naming the column, unless every column that winnow writes is there with its type."""
+    """Raise ValueError, naming the column, unless every column that winnow writes is there with its type, but values
+    and returns, which files of older runs lack.
+    """
     for field in SCHEMA:
         if field.name not in found.names:
+            if field.name in MAY_LACK:
+                continue
             raise ValueError(f"there is no column {field.name!r}")
         there = found.field(field.name)
         if there.type != field.type or (there.nullable and not field.nullable):
             raise ValueError(f"the column {field.name!r} is of {_kind(there)}, where {_kind(field)} belongs")
+
+
+def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The table with these columns in this order: null where it lacks one, as files of older runs do."""
+    for name in names:
+        if name not in table.column_names:
+            field = SCHEMA.field(name)
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(names)
 
 
 def records(table: pa.Table) -> list[dict[str, Any]]:

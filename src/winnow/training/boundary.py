@@ -29,6 +29,7 @@ class Boundary:
     step: int
     taken: int  # updates of this process, by which it is known whether the tensors are still those of the boundary
     learner: Mapping[str, Any]
+    critic: Mapping[str, Any]  # of a value model of its own; else empty
     history: History
     verifiers: Mapping[str, Any]
     clock: Mapping[str, Any]
@@ -37,8 +38,9 @@ class Boundary:
     def of(cls, run: Run, step: int) -> Self:
         return cls(
             step=step,
-            taken=run.learner.taken,
+            taken=run.taken,
             learner=run.learner.counts(),
+            critic=run.critic.counts() if run.critic else {},
             history=run.history.snapshot(),
             verifiers=run.verifiers.state_dict(),
             clock=run.clock.state_dict(),
@@ -50,7 +52,7 @@ def untouched(run: Run, before: Boundary) -> bool:
 
     What a probe resets (`probe.outer_reset`) does not count: a resume resets it again, to the same.
     """
-    return run.learner.taken == before.taken
+    return run.taken == before.taken
 
 
 def reached(run: Run, before: Boundary) -> Boundary | None:
@@ -96,8 +98,11 @@ def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.
     # Before a checkpoint that presumes their rows
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
     clock = {"clock": at.clock} if at.clock else {}
-    state = {"optimizer": at.learner, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
-    tensors, shares, known, beside = run.learner.state(), run.learner.shares(), run.saved, run.learner.beside()
+    critic = {"critic": at.critic} if at.critic else {}
+    state = {"optimizer": at.learner, **critic, "history": at.history.state_dict(), "verifiers": at.verifiers, **clock}
+    values = run.critic.state() if run.critic else {}
+    tensors, shares = {**run.learner.state(), **values}, run.learner.shares(values)
+    known, beside = run.saved, run.learner.beside()
 
     def write() -> checkpoint.Checkpoint:
         with beside:

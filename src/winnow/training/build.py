@@ -19,7 +19,9 @@ from transformers.utils import logging as transformers_logging
 from winnow import ranks
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, EngineContext, make_engine
+from winnow.learner.critic import Critic, shard_critic
 from winnow.learner.learner import Learner, make_learner, shard_learner
+from winnow.learner.trained import VALUE_MODEL
 from winnow.models.adapter import add_lora, load_adapter
 from winnow.models.load import Loaded, load
 from winnow.models.precision import keeps_masters
@@ -32,6 +34,7 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
+from winnow.training.build_critic import check_value_model, own_critic, start
 from winnow.training.clock import TrainingClock
 from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import hand_over
@@ -58,6 +61,7 @@ class Run:
     engine: Engine
     verifiers: Verifiers
     learner: Learner
+    critic: Critic | None  # a value model of its own; one with a head on the policy's backbone is part of the learner
     logbook: Logbook
     files: Mapping[str, bytes]  # of the model's tokenizer and generation settings, for its checkpoints
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
@@ -74,6 +78,11 @@ class Run:
     @property
     def seed(self) -> int:
         return self.members.config.seed
+
+    @property
+    def taken(self) -> int:
+        """Updates of this process, of the policy and of a value model of its own."""
+        return self.learner.taken + (self.critic.taken if self.critic else 0)
 
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
         """[G] for an allocator that learns from training; None where nobody would read them."""
@@ -115,6 +124,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
     asked = run_prompts(members)
     train, held_out, tokenizer = asked
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
+    check_value_model(config, tokenizer)
     plan = plan_devices(members, device, longest_prompt=asked.longest)
     plan.check()
     logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
@@ -127,7 +137,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
     devices = tuple(plan.lines())  # before anything takes what is free
     loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config))
     ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
-    learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None)
+    learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None, reference=members.reference)
     with contextlib.ExitStack() as on_failure:
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
         verifiers = Verifiers(members.reward, **verify, base=members.base)
@@ -135,9 +145,14 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         context = engine_context(config, loaded, plan.adjusted)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
+        own, critic = own_critic(config, learner, loaded, device)
         if context.sharded:
             ranks.each(None)  # all have come so far: what follows is exchanged as tensors
             shard_learner(learner, config, loaded)
+            if critic is not None:
+                shard_critic(critic, config, own)
+        if critic is not None and saved is None:
+            start(critic, config)
         run = Run(
             members=members,
             folder=folder,
@@ -148,6 +163,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
             engine=engine,
             verifiers=verifiers,
             learner=learner,
+            critic=critic,
             logbook=logbook,
             files=loaded.files,
             devices=devices,
@@ -164,6 +180,9 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
 def restore(run: Run, saved: Checkpoint) -> None:
     """Everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
+    if run.critic is not None:
+        run.critic.restore(tensors, state.get("critic", {}))
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(VALUE_MODEL)}
     run.learner.restore(tensors, state["optimizer"])
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])

@@ -10,7 +10,9 @@ from winnow.config import Config
 from winnow.errors import ConfigError
 from winnow.families import Source
 from winnow.registry import PRESUMING, Entry
+from winnow.training.critic_combinations import check_critic
 from winnow.training.members import Members
+from winnow.training.rounding import check_rounding
 
 # Which keys of `probe` an allocator reads, by where its knowledge comes from, and that in words.
 _PROBE_KEYS: Mapping[Source, frozenset[str]] = {
@@ -35,7 +37,7 @@ def check_combinations(members: Members) -> None:
         _check_probe,
         _check_keep,
         _check_chunks,
-        _check_values,
+        check_critic,
         _check_limits,
         _check_reset,
     ):
@@ -47,6 +49,7 @@ def check_ranks(config: Config, count: int) -> None:
     """Raise ConfigError for what `count` ranks cannot share; of one, nothing is shared."""
     if count == 1 or config.ranks.learner != "sharded":
         return
+    critic = config.critic
     for key, asked, why, remedy in (
         (
             "model.quantization = 'nf4'",
@@ -56,13 +59,13 @@ def check_ranks(config: Config, count: int) -> None:
         ),
         (
             "optimizer.moments = '8bit'",
-            config.optimizer.moments == "8bit",
+            config.optimizer.moments == "8bit" or (critic is not None and critic.optimizer.moments == "8bit"),
             "blocks of 8-bit moments would reach over the ends of shares",
             "leave it out: a rank keeps a share of the moments",
         ),
         (
             "optimizer.stochastic_rounding",
-            config.optimizer.stochastic_rounding,
+            config.optimizer.stochastic_rounding or (critic is not None and critic.optimizer.stochastic_rounding),
             "the shares are float32, so that nothing is rounded",
             "leave it and optimizer.master_weights out",
         ),
@@ -75,31 +78,16 @@ def check_ranks(config: Config, count: int) -> None:
 
 
 def _check_precision(members: Members) -> None:
-    """Weights of 8 significant bits lose next to every small update, unless something keeps it."""
-    config, optimizer = members.config, members.config.optimizer
-    rounds = config.model.dtype == "bfloat16" and config.model.lora is None
-    if optimizer.stochastic_rounding and not rounds:
-        why = f"model.dtype = {config.model.dtype!r}" if config.model.lora is None else "a model.lora, kept in float32,"
-        raise ConfigError(
-            f"optimizer.stochastic_rounding has no effect under {why} whose updates are not rounded; remove it"
-        )
-    if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
-        raise ConfigError(
-            "optimizer.stochastic_rounding is for bfloat16 weights without a float32 copy; set "
-            "optimizer.master_weights = false too, or leave both out"
-        )
-    if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
-        raise ConfigError(
-            "optimizer.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
-            "learning rate of 1e-6 next to all); set optimizer.stochastic_rounding = true, or leave it out"
-        )
+    config = members.config
+    check_rounding(config.optimizer, "optimizer", dtype=config.model.dtype, adapter=config.model.lora is not None)
 
 
 def _check_bits(members: Members) -> None:
     """8-bit moments are of float32 numbers, and only weights that are not trained can have 4 bits."""
-    config = members.config
+    config, critic = members.config, members.config.critic
     for key, asked in (
         ("optimizer.moments = '8bit'", config.optimizer.moments == "8bit"),
+        ("critic.optimizer.moments = '8bit'", critic is not None and critic.optimizer.moments == "8bit"),
         ("model.quantization = 'nf4'", config.model.quantization is not None),
     ):
         if asked and config.model.dtype == "float64":
@@ -170,14 +158,6 @@ def _check_chunks(members: Members) -> None:
         )
 
 
-def _check_values(members: Members) -> None:
-    if "values" in members.advantage.traits.needs and members.critic is None:
-        raise ConfigError(
-            f"advantage = {members.advantage.name!r} needs values, and there is no critic; give one from Python "
-            f"(winnow.train(critic=...)), or choose an advantage with another baseline"
-        )
-
-
 def _check_limits(members: Members) -> None:
     """An answer that exceeds a reward's own time limit is wrong; one that exceeds the worker's limit has failed."""
     limit = members.config.verify.timeout_seconds
@@ -193,7 +173,7 @@ def _check_limits(members: Members) -> None:
 
 def _check_reset(members: Members) -> None:
     reset = members.config.probe.outer_reset
-    if reset in ("reference", "both") and "ref_logprobs" not in members.needs:
+    if reset in ("reference", "both") and not members.reference:
         raise ConfigError(
             f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one; add a KL "
             f"term, or use {'optimizer' if reset == 'both' else 'none'!r}"

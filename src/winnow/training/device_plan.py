@@ -10,6 +10,7 @@ from winnow import ranks
 from winnow.memory.demand import Demand, measured_rollouts, sampling_requests
 from winnow.memory.plan import MemoryPlan
 from winnow.memory.planner import plan_memory
+from winnow.memory.value_shapes import value_shapes
 from winnow.models.adapter import add_lora
 from winnow.models.meta import meta_model
 from winnow.training.members import Members
@@ -54,6 +55,7 @@ def plan_devices(
         device_bytes=memory,
         requests=sampling_requests(config, probes=members.source == "probe", ranks=count),
         measured=measured_rollouts(config, members.source, count),
+        value_model=value_shapes(config, model),
         ranks=count,
         ranks_here=here,
     )
@@ -61,7 +63,7 @@ def plan_devices(
     parts = engine.traits.memory or (lambda demand: ())  # it may be a generator, which raises only when it is read
     return plan_memory(
         demand,
-        needs=members.needs,
+        needs=members.needs | ({"ref_logprobs"} if members.reference else set()),
         job=job,
         engine_parts=said_by_name(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))

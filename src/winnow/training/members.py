@@ -46,7 +46,7 @@ class Members:
     loss: Bound[LossTraits]
     terms: tuple[Bound[TermTraits], ...]
     engine: Bound[EngineTraits]
-    critic: Critic | None
+    critic: Critic | None  # a function that says values; winnow's own value model is config.critic
 
     select: Selector  # all selectors, one after the other
     objective: Objective  # loss and terms
@@ -61,6 +61,23 @@ class Members:
     def group_baseline(self) -> bool:
         """Whether the advantage compares rollouts of one prompt: a flat group teaches nothing."""
         return self.advantage.traits.baseline == "group"
+
+    @property
+    def reads_values(self) -> bool:
+        """Whether a step fills in what stands per token before its advantages: rewards, values, returns."""
+        return self.critic is not None or self.config.critic is not None or self.config.advantage.kl_reward > 0
+
+    @property
+    def gamma(self) -> float:
+        """The discount per token of what values are of."""
+        return float(
+            self.advantage.options.get("gamma", 1.0) if self.config.critic is None else self.config.critic.gamma
+        )
+
+    @property
+    def reference(self) -> bool:
+        """Whether anything is measured from a reference policy: a term, or the reward."""
+        return "ref_logprobs" in self.needs or self.config.advantage.kl_reward > 0
 
     @property
     def remember(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from winnow import ranks
 from winnow.algos.chunks import credit_in_chunks, select_in_chunks
-from winnow.algos.objective import Objective, Term
+from winnow.algos.objective import Objective, Term, ValueLoss
 from winnow.algos.selection import chain
 from winnow.config import Config, Member
 from winnow.errors import ConfigError
@@ -37,7 +37,7 @@ from winnow.families import (
     TermTraits,
     Traits,
 )
-from winnow.metrics import RATIOS, distinct
+from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.registry import Entry, resolve
 from winnow.rewards.compose import make_reward
@@ -55,7 +55,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
     """Look every name up and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError naming the
     key.
 
-    `critic` gives the values that some advantages want; it comes from Python, as winnow trains none itself.
+    `critic` gives the values that some advantages want, in place of a value model that the configuration asks for.
     """
     config = with_engine(with_dtype(config))
     advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
@@ -143,8 +143,10 @@ def check_installed(members: Members) -> None:
             f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here; install "
             f"{what}, or choose the engine 'native'"
         )
+    critic = members.config.critic
     few_bits = {
         "optimizer.moments": members.config.optimizer.moments == "8bit",
+        "critic.optimizer.moments": critic is not None and critic.optimizer.moments == "8bit",
         "model.quantization": members.config.model.quantization is not None,
     }
     for key, asked in few_bits.items():
@@ -196,9 +198,11 @@ def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) ->
 
 
 def _objective(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> Objective:
-    names = distinct([term.name for term in terms], taken=RATIOS)
+    names = distinct([term.name for term in terms], taken=(*RATIOS, *VALUE_LOSSES))
+    shared = config.critic if config.critic is not None and config.critic.form == "shared" else None
     return Objective(
         loss=loss.call,
+        value_loss=None if shared is None else ValueLoss(shared.clip_range, shared.coefficient),
         terms=tuple(
             Term(name, said.coefficient, term.call) for name, said, term in zip(names, config.terms, terms, strict=True)
         ),
@@ -216,5 +220,7 @@ def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTr
     be computed for nothing, unless they correct for the engine.
     """
     declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
+    if config.critic is not None and config.critic.form == "shared":
+        declared |= {"values"}
     single = config.update.epochs * config.update.updates_per_step == 1
     return declared if single and not config.update.max_importance else declared | {"old_logprobs"}

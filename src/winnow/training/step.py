@@ -1,6 +1,8 @@
 """One training step of RLVR, from top to bottom. Each line fills one field; nothing is visited twice.
 
 prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
+
+In parentheses: with a value model only, which learns before the policy does (PPO).
 """
 
 from __future__ import annotations
@@ -10,13 +12,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from winnow.algos.advantage import Credit, check_credits, flat
+from winnow.families import Baseline
 from winnow.learner.schedule import schedule
 from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 from winnow.training.build import Run
 from winnow.training.collect import collect
+from winnow.training.critic_tally import CriticTally
 from winnow.training.hand_over import hand_over
 from winnow.training.step_metrics import Clock, Tally, describe
+from winnow.training.step_values import (
+    fill_returns,
+    fill_token_rewards,
+    fill_values,
+    held,
+    is_pretraining,
+    train_critic,
+    values_metrics,
+)
 
 
 def train_step(run: Run, step: int) -> StepReport:
@@ -31,7 +44,14 @@ def train_step(run: Run, step: int) -> StepReport:
     with clock("select"):
         run.history.observe(groups, run.gradient_norms(groups))  # feeds the next plan
         groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
-        groups = fill_values(run, groups)  # N x [L], with a critic only
+
+    if run.members.reads_values:
+        with clock("values"):
+            groups = fill_token_rewards(run, groups)  # N x [L]
+            groups = fill_values(run, groups)  # N x [L], under the weights of this step
+            groups = fill_returns(run, groups, step)  # N x [L], what values are taught: before any whitening
+
+    with clock("select"):
         groups = fill_advantages(run, groups)  # [N] or N x [L]
         updates = schedule(  # epochs x updates; weights are set, THEN sequences that cannot teach leave
             groups,
@@ -42,15 +62,22 @@ def train_step(run: Run, step: int) -> StepReport:
             max_trained_tokens=run.config.update.max_trained_tokens,
             planned=len(prompts),
             pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
-            drop_silent=not run.members.terms,
+            drop_silent=not run.members.objective.teaches_all,
             seed=(run.seed, "schedule", step),
         )
+        if is_pretraining(run, step):
+            updates = held(updates)
 
     with clock("logprobs"):  # old and reference log-probs: once, before the first update
         updates = run.learner.compute_logprobs(updates, run.members.needs)
 
     with clock("save"):  # a checkpoint may be written beside all above; what it reads changes below
         run.saving.wait()
+
+    learned = CriticTally()
+    if run.critic is not None:  # a value model of its own learns first
+        with clock("critic"):
+            learned = train_critic(run, groups, step)
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
@@ -66,6 +93,7 @@ def train_step(run: Run, step: int) -> StepReport:
             hand_over(run.learner, run.engine, version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
+        metrics |= {**values_metrics(run, groups), **learned.metrics()}
         metrics |= run.clock.metrics("time/training_hours")
         report = run.logbook.write(step, metrics, groups, updates)
         run.written = step
@@ -89,7 +117,7 @@ def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock)
     rollout, added = run.config.rollout, list[Group]()
     asked = sum(bool(group.rollouts) for group in groups)
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
-        carrying = sum(carries_signal(group, run.members.group_baseline) for group in [*groups, *added])
+        carrying = sum(carries_signal(group, run.members.advantage.traits.baseline) for group in [*groups, *added])
         prompts = run.prompts.take(step, extra=number)
         if carrying >= asked or not prompts:
             break
@@ -98,26 +126,23 @@ def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock)
     return added
 
 
-def carries_signal(group: Group, group_baseline: bool) -> bool:
-    """Whether its verified rewards can teach: under a baseline of its own, if they differ; else, if any is not 0."""
+def carries_signal(group: Group, baseline: Baseline) -> bool:
+    """Whether its verified rewards can teach: under a baseline of its own, if they differ; under values, which are off
+    by something, always; else, if any is not 0.
+    """
     rewards = group.rewards[group.valid]
-    return not flat(rewards) if group_baseline else bool(np.any(rewards != 0))
+    if baseline == "group":
+        return not flat(rewards)
+    return bool(len(rewards) if baseline == "values" else np.any(rewards != 0))
 
 
 def fill_keep(run: Run, group: Group, step: int) -> Group:
     """Failed rollouts are hidden from the selector and never kept; nor is a group that dynamic sampling replaces."""
     keep = np.zeros(len(group.rollouts), dtype=np.bool_)
     valid, replaced = group.valid, run.config.rollout.dynamic_sampling_rounds > 0
-    if valid.any() and (not replaced or carries_signal(group, run.members.group_baseline)):
+    if valid.any() and (not replaced or carries_signal(group, run.members.advantage.traits.baseline)):
         keep[valid] = run.members.select(group.take(valid), Rng((run.seed, "select", step)))
     return group.fill(keep=keep)
-
-
-def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
-    """What the critic expects, per token; without one, nothing is filled."""
-    if run.members.critic is None:
-        return list(groups)
-    return [group.fill(values=tuple(values)) for group, values in zip(groups, run.members.critic(groups), strict=True)]
 
 
 def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:

@@ -19,7 +19,10 @@ from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.memory.usage import Gauge
+from winnow.metrics import VALUE_LOSSES
 from winnow.records import CAUSES, Batch, FloatArray, Group, IntArray, MicroBatch, PolicyOutput
+from winnow.training.critic_tally import of_value_loss
+from winnow.training.running_mean import Mean, merged
 
 Metrics = dict[str, float]
 
@@ -67,31 +70,6 @@ class Clock:
             "ranks/slowest": float(np.argmin(waited)),
             **{f"ranks/bytes_{what}": float(np.mean([s.bytes.get(what, 0) for s in all_spent])) for what in mine.bytes},
         }
-
-
-@dataclass
-class Mean:
-    """A running mean and maximum of per-token numbers."""
-
-    total: float = 0.0
-    count: int = 0
-    largest: float = -np.inf
-
-    def add(self, values: Tensor) -> None:
-        if values.numel():
-            numbers = values.detach().double().numpy(force=True)
-            self.total += float(numbers.sum())
-            self.count += numbers.size
-            self.largest = float(np.maximum(self.largest, numbers.max()))  # NaN stays
-
-    def merge(self, other: Self) -> None:
-        self.total += other.total
-        self.count += other.count
-        self.largest = float(np.maximum(self.largest, other.largest))
-
-    @property
-    def value(self) -> float:
-        return self.total / self.count if self.count else np.nan
 
 
 @dataclass
@@ -204,11 +182,7 @@ class Tally:
     def _merge(self, tallies: Sequence[Self]) -> None:
         """Those of all ranks, in their order; the updates are the same on each."""
         self.loss, self.idle = sum(tally.loss for tally in tallies), sum(tally.idle for tally in tallies)
-        means: dict[str, Mean] = {}
-        for tally in tallies:
-            for name, mean in tally.diagnostics.items():
-                means.setdefault(name, Mean()).merge(mean)
-        self.diagnostics = means
+        self.diagnostics = merged([tally.diagnostics for tally in tallies])
         self.parity.merge([tally.parity for tally in tallies])
 
     def _diagnostics(self) -> Metrics:
@@ -218,9 +192,9 @@ class Tally:
                 metrics |= {"policy/ratio_mean": mean.value, "policy/ratio_max": mean.largest}
             elif name == "clip_fraction":
                 metrics["policy/clip_fraction"] = mean.value
-            else:
+            elif name not in VALUE_LOSSES:
                 metrics[f"loss/{name}"] = mean.value
-        return metrics
+        return {**metrics, **of_value_loss(self.diagnostics)}
 
 
 def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:

@@ -154,15 +154,20 @@ def test_a_reset_forgets_moments_and_no_master() -> None:
 
 
 def test_random_rounding_is_a_function_of_seed_update_and_name() -> None:
-    def moved(name: str, seed: int) -> list[float]:
+    def moved(name: str, seed: int) -> tuple[list[float], list[float]]:
+        """By two updates that differ in their number alone."""
         parameters = {name: nn.Parameter(torch.ones(200, dtype=torch.bfloat16))}
         optimizer = made(parameters, learning_rate=ULP / 8, seed=(seed,))
         update(optimizer, parameters)
         first = parameters[name].tolist()
+        optimizer.reset()
+        parameters[name].data.fill_(1.0)
         update(optimizer, parameters)
-        return first + parameters[name].tolist()
+        return first, parameters[name].tolist()
 
-    assert moved("a", 0) == moved("a", 0)
+    first, second = moved("a", 0)
+    assert (first, second) == moved("a", 0)
+    assert first != second
     assert moved("a", 0) != moved("b", 0)
     assert moved("a", 0) != moved("a", 1)
 

@@ -13,10 +13,10 @@ import winnow
 from winnow.errors import ConfigError, RunFolderError
 from winnow.models.adapter import (
     adapter_off,
+    adapter_on,
     adapter_weights,
     add_lora,
     frozen_adapter,
-    frozen_adapter_on,
     has_adapter,
     load_adapter,
     merges,
@@ -141,7 +141,7 @@ def test_a_frozen_second_adapter_and_the_base_come_and_go(targets: tuple[str, ..
     taught(model, seed=1)
     now = logits(model)
     assert not torch.allclose(now, first)
-    with frozen_adapter_on(model, "second"):
+    with adapter_on(model, "second"):
         assert torch.equal(logits(model), first)
         assert list(adapters(model)) == trained, "what is trained stays so, whichever is on"
     with adapter_off(model):
@@ -149,10 +149,10 @@ def test_a_frozen_second_adapter_and_the_base_come_and_go(targets: tuple[str, ..
     assert torch.equal(logits(model), now)
     assert list(adapters(model)) == trained
     set_frozen_adapter(model, "second")
-    with frozen_adapter_on(model, "second"):
+    with adapter_on(model, "second"):
         assert torch.equal(logits(model), now)
     set_frozen_adapter(model, "second", kept)
-    with frozen_adapter_on(model, "second"):
+    with adapter_on(model, "second"):
         assert torch.equal(logits(model), first)
 
 

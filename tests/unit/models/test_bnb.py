@@ -23,9 +23,9 @@ from winnow.learner.policy import Policy
 from winnow.memory.footprint import parameter_bytes, unpacked_bytes
 from winnow.models.adapter import (
     adapter_off,
+    adapter_on,
     adapter_weights,
     add_lora,
-    frozen_adapter_on,
     merges,
     plain_model,
     plain_names,
@@ -180,7 +180,7 @@ def test_the_base_and_a_frozen_second_adapter_come_and_go() -> None:
             if "lora_B.default" in name:
                 p.mul_(-1)
     assert not torch.allclose(model(input_ids=TOKENS).logits, first)
-    with frozen_adapter_on(model, "second"):
+    with adapter_on(model, "second"):
         assert torch.equal(model(input_ids=TOKENS).logits, first)
     with adapter_off(model):
         assert torch.equal(model(input_ids=TOKENS).logits, packed()(input_ids=TOKENS).logits)

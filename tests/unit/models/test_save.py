@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from winnow.models import save
-from winnow.models.adapter import adapter_off, add_lora, frozen_adapter_on, save_adapter, set_frozen_adapter
+from winnow.models.adapter import adapter_off, adapter_on, add_lora, save_adapter, set_frozen_adapter
 from winnow.models.save import write_model_folder
 
 SIZES: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_which_adapter_is_on_does_not_matter(tmp_path: Path, other: str) -> None
         for parameter in frozen.values():
             parameter.normal_(generator=torch.Generator().manual_seed(2))
     arguments = (made, NO_FILES, tmp_path / "meanwhile")
-    with frozen_adapter_on(made, "reference") if other == "frozen" else adapter_off(made):
+    with adapter_on(made, "reference") if other == "frozen" else adapter_off(made):
         thread = threading.Thread(target=write_model_folder, args=arguments)
         thread.start()
         thread.join()

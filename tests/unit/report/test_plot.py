@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 from synthetic_run import evaluation, metrics, write_run
@@ -80,6 +81,62 @@ def test_the_signal_is_in_shares():
     ]
 
 
+def valued(step, explained, **changes):
+    """A step with a value model."""
+    critic = {"loss": 0.2, "explained_variance": explained, "value_mean": 0.1 * step, "return_mean": 0.5}
+    return {"step": step, **metrics(step), **{f"critic/{name}": number for name, number in critic.items()}, **changes}
+
+
+def test_a_value_model_has_two_panels_of_its_own():
+    """What it explains, at the edge where that is below -1, with its loss at the right; and values beside returns."""
+    explained = [-40.0, math.nan, 0.25, 0.75]
+    figure = draw([valued(i, e, **{"critic/return_std": 0.5}) for i, e in enumerate(explained)], title="toy")
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes[4:]] == [
+        ("training step", "explained variance (-1: or below)"),
+        ("training step", "reward to come, mean over tokens"),
+        ("", "cut off at max_new_tokens (%)"),
+        ("", "value loss"),
+    ]
+    ((label, x, y),) = curves(figure.axes[4])
+    assert (label, x) == ("explained variance", (0, 1, 2, 3))
+    np.testing.assert_array_equal(y, [-1.0, math.nan, 0.25, 0.75])
+    assert figure.axes[4].get_ylim()[0] < -1
+    assert curves(figure.axes[7]) == [("value loss", (0, 1, 2, 3), (0.2,) * 4)]
+    assert curves(figure.axes[5]) == [
+        ("mean return", (0, 1, 2, 3), (0.5,) * 4),
+        ("mean value", (0, 1, 2, 3), pytest.approx((0.0, 0.1, 0.2, 0.3))),
+    ]
+
+
+def test_steps_in_which_the_value_model_alone_learned_are_shaded():
+    held = {"critic/updates": 1, "budget/updates": 0}
+    rows = [valued(i, 0.5, **(held if i < 3 or i == 5 else {"critic/updates": 1})) for i in range(8)]
+    (panel,) = (axes for axes in draw(rows, title="toy").axes if axes.get_title() == "value model")
+    (span,) = (patch for patch in panel.patches if patch.get_label() == "policy held")
+    assert (span.get_x(), span.get_width()) == (-0.5, 3.0)
+    rows = [valued(i, 0.5, **({} if i == 0 else held)) for i in range(3)]
+    assert not next(axes for axes in draw(rows, title="toy").axes if axes.get_title() == "value model").patches
+
+
+def test_a_critic_that_is_not_trained_has_no_loss_and_no_returns():
+    rows = [{"step": i, **metrics(i, **{"critic/explained_variance": 0.5, "critic/value_mean": 0.5})} for i in range(3)]
+    figure = draw(rows, title="toy")
+    assert [axes.get_ylabel() for axes in figure.axes[4:]] == [
+        "explained variance",
+        "reward to come, mean over tokens",
+        "cut off at max_new_tokens (%)",
+    ]
+    assert [label for label, _, _ in curves(figure.axes[5])] == ["mean value"]
+
+
+def test_the_summary_says_how_much_the_values_explain_and_what_they_took():
+    rows = [valued(i, -0.5 + 0.1 * i, **{"seconds/critic": 1.0, "seconds/step": 5.0}) for i in range(10)]
+    text = summary(rows)
+    assert "\nvalues    explained variance -0.500 -> 0.400 (+0.900), first and last step\n" in text
+    assert "critic 20%" in text
+    assert "explain" not in summary([{"step": 0, **metrics(0)}])
+
+
 def test_a_reward_that_is_not_the_accuracy_is_drawn_beside_it(rows):
     shaped = [{"step": i, **metrics(i, **{"reward/mean": -2.0 + i})} for i in range(3)]
     figure = draw(shaped, title="toy")
@@ -117,11 +174,13 @@ def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
         terms=[{"use": "kl", "coefficient": 0.1}],
         allocate="gvm",
         select=["max_variance", {"use": "threshold", "low": 0.5}],
+        critic={"form": "shared"},
     )
     manifest = {"config": dump(validate(config))}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert heading(tmp_path) == (
-        "mine/Qwen, LoRA 4, clip + kl on grpo, 4 -> 4 rollouts of 4 prompts per step, gvm allocation"
+        "mine/Qwen, LoRA 4, clip + kl on grpo, value model (shared), 4 -> 4 rollouts of 4 prompts per step, "
+        "gvm allocation"
     )
 
 
@@ -183,10 +242,18 @@ def test_a_healthy_run_gets_no_hint():
         ({"outcome/failed": 2}, "4 verdicts failed"),
         ({"policy/entropy": 0.001}, "entropy is below"),
         ({"policy/skipped_updates": 1}, "2 updates were skipped"),
+        ({"critic/explained_variance": -0.01}, "less of the returns than a constant"),
     ],
 )
 def test_hints_name_what_went_wrong(changes, hint):
     assert hint in said(metrics(0, **changes), metrics(1, **changes))
+
+
+def test_updates_of_a_policy_that_is_held_are_not_missed():
+    skipped = {"policy/skipped_updates": 2, "critic/updates": 1}
+    assert said(metrics(0, **skipped, **{"budget/updates": 0}), metrics(1, **{"critic/updates": 1})) == ""
+    assert "2 updates were skipped" in said(metrics(0, **skipped, **{"budget/updates": 0, "select/trained": 3}))
+    assert "5 updates of the value model were skipped" in said(metrics(0, **{"critic/skipped_updates": 5}))
 
 
 def test_the_reward_range_of_a_step_with_a_spread_has_not_collapsed():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_the_longest_line_fits_80_columns():
     standing.follow(StepReport(step=9_999, metrics=metrics(0, **hardest)))
     assert standing.line() == "10000/20000  reward -0.556  accuracy 100%  eval 100%  125k tok/s  0:20 left"
     assert len(standing.line()) <= 80
+    standing.follow(StepReport(step=9_999, metrics=metrics(0, **hardest, **{"critic/explained_variance": -0.555})))
+    assert standing.line() == "10000/20000  reward -0.556  accuracy 100%  EV -0.56  eval 100%  0:20 left"
+
+
+@pytest.mark.parametrize(("explained", "shown"), [(0.625, "0.62"), (-4.5e7, "-4.5e+07"), (math.nan, "nan")])
+def test_what_the_values_explain_is_said_where_there_are_any(explained, shown):
+    told_of = metrics(0, **{"critic/explained_variance": explained})
+    line = told(Started(Path("run"), 0, 2), StepReport(step=0, metrics=told_of)).splitlines()[-1]
+    assert f"accuracy 10%  EV {shown}  250 tok/s" in line
 
 
 def test_a_step_in_which_every_verifier_failed_has_no_reward():

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 
+import numpy as np
 import pytest
 
 from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
 from winnow.errors import DataError
+from winnow.models.model_folder import BUNDLED
 from winnow.report.show import Choice, show
 from winnow.state.logbook import Logbook
 
@@ -116,3 +120,91 @@ def test_what_is_not_there_is_an_error(run, tmp_path):
     Logbook(tmp_path, seed=0).write_between(0, {"eval/seconds": 1.0})
     with pytest.raises(DataError, match="no step was finished yet"):
         list(show(tmp_path, Choice()))
+
+
+def valued(*, length=3):
+    """Two rollouts: one that a value model has read and that has credit per token, and one that it has not read."""
+    made = group("toy", (RIGHT, WRONG))
+    rollouts = tuple(
+        dataclasses.replace(r, tokens=np.arange(length), logprobs=np.full(length, -0.25), trainable=mask)
+        for r, mask in zip(made.rollouts, (np.arange(length) != 1, None), strict=True)
+    )
+    rising, nothing = np.linspace(-0.5, 1.0, length), np.full(length, np.nan)
+    return dataclasses.replace(
+        made,
+        rollouts=rollouts,
+        values=(rising, nothing),
+        returns=(np.ones(length), nothing),
+        advantages=(1.0 - rising, np.zeros(length)),
+    )
+
+
+def test_tokens_stand_beside_what_was_expected_and_taught(tmp_path):
+    Logbook(tmp_path, seed=0).write(0, {}, [valued()], [])
+    note, block = show(tmp_path, Choice(tokens=True))
+
+    assert note.startswith("note: tokens have no text here: these rollouts lie in no run folder")
+    assert block.splitlines()[3:14] == [
+        "  #0 correct  reward 1.000  value -0.500 at first  advantage +0.750  3 tokens, ended  not scheduled",
+        "    | answer 0",
+        "      place   token   log-prob      value     return  advantage",
+        "          0       0     -0.250     -0.500      1.000      1.500  | ",
+        "          1       1     -0.250      0.250      1.000      0.750  |   (not the policy's)",
+        "          2       2     -0.250      1.000      1.000      0.000  | ",
+        "    answer read: 132",
+        "  #1 wrong  reward 0.000  advantage +0.000  3 tokens, cut off  not selected",
+        "    | answer 1",
+        "      place   token   log-prob  advantage",
+        "          0       0     -0.250      0.000  | ",
+    ]
+
+
+def test_of_a_long_rollout_the_tokens_at_its_ends_are_listed(tmp_path):
+    Logbook(tmp_path, seed=0).write(0, {}, [valued(length=1_500)], [])
+    _, block = show(tmp_path, Choice(tokens=True))
+    lines = block.splitlines()
+    assert lines.count("    [... 1,460 tokens ...]") == 2
+    places = [int(line.split()[0]) for line in lines if line.endswith(("| ", "policy's)")) and line.startswith("     ")]
+    assert places == [*range(20), *range(1_480, 1_500)] * 2
+    _, whole = show(tmp_path, Choice(tokens=True, full=True))
+    assert len(whole.splitlines()) == len(lines) + 2 * 1_459
+
+
+def test_tokens_have_the_text_that_the_run_s_tokenizer_gives_them_and_it_is_harmless(tmp_path):
+    """The bundled tokenizer has a token for each byte, as of the escape that begins what a terminal acts on."""
+    shutil.copytree(BUNDLED, tmp_path / "checkpoints" / "step-000001")
+    (tmp_path / "manifest.json").write_text(json.dumps({"config": {"model": {"path": "nowhere"}}}))
+    vocabulary = json.loads((BUNDLED / "tokenizer.json").read_text())["model"]["vocab"]
+    escape, newline, word = (vocabulary[name] for name in ("\u011b", "\u010a", "\u0120that"))
+    made = valued(length=4)
+    tokens = np.array([escape, newline, word, 2**31 - 1])
+    asked = dataclasses.replace(made, rollouts=tuple(dataclasses.replace(r, tokens=tokens) for r in made.rollouts))
+    Logbook(tmp_path, seed=0).write(0, {}, [asked], [])
+
+    (block,) = show(tmp_path, Choice(tokens=True))
+    assert [line.partition("  | ")[2] for line in block.splitlines()[6:10]] == [
+        "\\x1b",
+        "\\n  (not the policy's)",
+        " that",
+        "",
+    ]
+    assert "\x1b" not in block
+    assert list(show(tmp_path / "rollouts" / "step-000000.parquet", Choice(tokens=True))) == [block]
+
+
+def test_without_a_tokenizer_the_numbers_are_shown_all_the_same(tmp_path):
+    manifest = {"winnow_run": 1, "config": {"model": {"path": str(tmp_path / "\x1bgone")}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    Logbook(tmp_path, seed=0).write(0, {}, [valued()], [])
+    note, block = show(tmp_path, Choice(tokens=True))
+    said = " ".join(note.split())
+    assert said.startswith("note: tokens have no text here: model.path: there is no folder")
+    assert "\x1b" not in said
+    assert "log-prob" in block
+
+
+def test_tokens_that_were_not_logged_are_not_listed(tmp_path):
+    Logbook(tmp_path, seed=0, rollouts="kept").write(0, {}, [valued()], [])
+    _, block = show(tmp_path, Choice(tokens=True))
+    assert block.count("place") == 1
+    assert "its text was not logged" in block

@@ -16,7 +16,7 @@ from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
 from winnow.training.device_plan import plan_devices
-from winnow.training.fit import Started
+from winnow.training.fit import Started, fit
 from winnow.training.resolve import resolve_members
 
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}
@@ -33,6 +33,9 @@ def changes(name):
         "reference that moves": {"terms": KL, "allocate": "gvm", "probe": PROBE},
         "adapter's reference that moves": {"model": LORA, "terms": KL, "allocate": "gvm", "probe": PROBE},
         "reference that stays": {"terms": KL},
+        "value head": {"advantage": "gae", "critic": {"form": "shared"}, "model": {"dtype": "bfloat16"}},
+        "value model's adapter": {"advantage": "gae", "critic": {"form": "adapter"}, "model": LORA},
+        "value model": {"advantage": "gae", "critic": {"form": "model"}, "model": {"dtype": "bfloat16"}},
     }[name]
 
 
@@ -46,12 +49,15 @@ def changes(name):
         "reference that moves",
         "adapter's reference that moves",
         "reference that stays",
+        "value head",
+        "value model's adapter",
+        "value model",
     ],
 )
 def test_the_planned_size_of_a_checkpoint_is_that_of_its_tensors(smallest, name):
-    config = smallest(**changes(name))
-    planned = plan_devices(resolve_members(validate(config), base=Path()), torch.device("cpu")).checkpoint
-    model = winnow.train(**config).model
+    members = resolve_members(validate(smallest(**changes(name))), base=Path())
+    planned = plan_devices(members, torch.device("cpu")).checkpoint
+    model = fit(members).model
     files = list(model.rglob("*.safetensors"))
     headers = sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in files)
     assert planned == sum(path.stat().st_size for path in files) - headers

@@ -111,6 +111,7 @@ def rewrite(run, **columns):
     [
         ("prompt_id", None, "there is no column 'prompt_id'"),
         ("surrogates", None, "there is no column 'surrogates'"),
+        ("values", pa.field("values", pa.list_(pa.float64())), "'values' is of list<element: double>"),
         ("index", pa.field("index", pa.string(), nullable=False), "'index' is of string, where int64 belongs"),
         ("prompt", pa.field("prompt", pa.string()), "'prompt' is of string or null, where string belongs"),
         ("tokens", pa.field("tokens", pa.list_(pa.int64())), "'tokens' is of list<element: int64>"),
@@ -125,6 +126,18 @@ def test_a_file_of_other_columns_is_refused_with_the_column(run, name, value, fo
         assert "put the file back as it was" in result.stderr
 
 
+def test_a_file_from_before_there_were_value_models_is_read_as_one_without(run):
+    whole = [repr(row) for row in read_rows(run)]
+    shown = winnow("show", run, "--step", 1, "--full").stdout
+    rewrite(run, values=None, returns=None)
+    assert [repr(row) for row in read_rows(run)] == whole
+    assert [list(row) for row in read_rows(run, step=1, columns=["returns", "reward"])] == [
+        ["step", "reward", "returns"]
+    ] * 7
+    assert all(entry.group.values is entry.group.returns is None for entry in read_rollouts(run))
+    assert winnow("show", run, "--step", 1, "--full").stdout == shown
+
+
 @pytest.mark.parametrize(
     ("name", "value", "found"),
     [
@@ -137,6 +150,8 @@ def test_a_file_of_other_columns_is_refused_with_the_column(run, name, value, fo
         ("tokens", [1, -2, 3], "row 1: tokens: below 0"),
         ("tokens", [1], "row 1: tokens: not one per token"),
         ("logprobs", [0.5] * 9, "row 1: logprobs: not one per token"),
+        ("values", [0.5], "row 1: values: not one per token"),
+        ("returns", [0.5] * 4, "row 1: returns: not one per token"),
         ("advantages", [0.5], "row 1: advantages: not one per token"),
         ("length", 4, "row 1: tokens: not one per token"),
         ("answer", "{", "row 1: answer is not JSON"),

@@ -95,6 +95,28 @@ def test_a_step_is_read_back_exactly(tmp_path):
     assert len(list(read_rollouts(tmp_path / "rollouts" / "step-000004.parquet"))) == 2
 
 
+def test_values_and_returns_are_read_back_in_float32(tmp_path):
+    """Those of a rollout that no value model has read are NaN, as they were; where it has read none, there are none."""
+    unread = np.full(3, np.nan)
+    values = (np.array([0.1, 0.2, np.nan]), unread, unread, np.array([-1e-3, 1e300, 0.0]))
+    valued = group("a").fill(values=values, returns=(np.full(3, 1 / 3), unread, unread, np.zeros(3)))
+    untaught = group("b").fill(values=(np.full(3, 0.5),) * 4)
+    log = Logbook(tmp_path, seed=0)
+    log.write(0, {}, [valued, untaught, group("c")], [])
+
+    first, second, third = (entry.group for entry in read_rollouts(tmp_path))
+
+    for read, original in zip((*first.values, *first.returns), (*valued.values, *valued.returns), strict=True):
+        assert read.dtype == np.float64
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(read, original.astype(np.float32))
+    assert [v.tolist() for v in second.values] == [[0.5] * 3] * 4
+    assert second.returns is third.values is third.returns is None
+    rows = list(read_rows(tmp_path))
+    assert [row["values"] is None for row in rows] == [False, True, True, False] + [False] * 4 + [True] * 4
+    assert [row["returns"] is None for row in rows] == [False, True, True, False] + [True] * 8
+
+
 def test_trainable_masks_and_any_text_survive(tmp_path):
     text = 'lone \ud800 surrogate, NUL \0, \u2028, "quotes", \U0001f33e, \x1b[31m, \u202e, line\r\nbreaks'
     odd = Rollout(
@@ -139,14 +161,15 @@ def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
 
 def test_where_only_kept_rollouts_are_logged_the_others_have_their_numbers(tmp_path):
     g = group(advantages=np.array([1 / 3, -1 / 3, 0.0, 0.0]), keep=[True, True, False, False])
+    g = g.fill(values=(np.full(3, 0.5),) * 4, returns=(np.ones(3),) * 4)
     Logbook(tmp_path / "all", seed=0).write(0, {}, [g], [])
     Logbook(tmp_path / "kept", seed=0, rollouts="kept").write(0, {}, [g], [])
 
     whole, bare = (list(read_rows(tmp_path / name)) for name in ("all", "kept"))
 
-    per_token = ("text", "tokens", "logprobs", "trainable")
+    per_token = ("text", "tokens", "logprobs", "values", "returns", "trainable")
     for kept, a, b in zip(g.keep, whole, bare, strict=True):
-        assert [b[name] is None for name in per_token] == ([False, False, False, True] if kept else [True] * 4)
+        assert [b[name] is None for name in per_token] == ([False] * 5 + [True] if kept else [True] * 6)
         left_out = () if kept else per_token
         assert repr({k: v for k, v in a.items() if k not in left_out}) == repr(
             {k: v for k, v in b.items() if k not in left_out}

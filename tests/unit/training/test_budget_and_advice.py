@@ -79,6 +79,28 @@ def test_the_description_walks_the_step():
     assert list(describe(timed.config, budget(timed)))[4].endswith("at most 5120, and ends after 1.5 hours of it")
 
 
+@pytest.mark.parametrize(
+    ("critic", "said"),
+    [
+        ({"form": "shared"}, "the kept rollouts, by a head that learns in the policy's updates"),
+        (
+            {"form": "adapter", "updates_per_step": 3},
+            "the kept rollouts, by an adapter on the policy's base: 1 epoch x 3 = 3 per step, before the policy's",
+        ),
+        (
+            {"form": "model", "train_on": "all", "epochs": 2, "pretraining_steps": 20},
+            "all verified rollouts, by a model of its own: 2 epochs x 1 = 2 per step, before the policy's; in the "
+            "first 20 steps it learns alone",
+        ),
+    ],
+)
+def test_a_value_model_is_described_before_the_policy_s_updates(critic, said):
+    c = members(advantage="gae", critic=critic, model={"lora": {"rank": 2}})
+    lines = list(describe(c.config, budget(c)))
+    assert [line.split()[0] for line in lines[1:4]] == ["kept", "values", "updates"]
+    assert lines[2] == f"values       of {said}"
+
+
 def test_dynamic_sampling_may_multiply_what_is_sampled():
     c = members(rollout={"max_new_tokens": 100, "dynamic_sampling_rounds": 4})
     line = next(line for line in describe(c.config, budget(c)) if line.startswith("rollouts"))

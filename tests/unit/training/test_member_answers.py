@@ -151,11 +151,12 @@ def test_counts_may_be_a_list_and_less_than_the_budget():
 
 def test_a_signal_depends_on_the_baseline():
     right, wrong, mixed = group_of([1.0, 1.0]), group_of([0.0, 0.0]), group_of([0.0, 1.0])
-    assert [carries_signal(g, group_baseline=True) for g in (right, wrong, mixed)] == [False, False, True]
-    assert [carries_signal(g, group_baseline=False) for g in (right, wrong, mixed)] == [True, False, True]
+    assert [carries_signal(g, baseline="group") for g in (right, wrong, mixed)] == [False, False, True]
+    assert [carries_signal(g, baseline="none") for g in (right, wrong, mixed)] == [True, False, True]
+    assert [carries_signal(g, baseline="values") for g in (right, wrong, mixed)] == [True, True, True]
     failed = group_of([1.0, float("nan")])
-    assert not carries_signal(failed, group_baseline=True)
-    assert carries_signal(failed, group_baseline=False)
+    assert not carries_signal(failed, baseline="group")
+    assert carries_signal(failed, baseline="none")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -399,7 +400,7 @@ def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
-        ("ppo", "PPO's clipped policy loss (winnow trains no critic)"),
+        ("ppo", "PPO's clipped policy loss, with advantage = 'gae' and a [critic], which is the value model"),
         ("grpo", "GRPO's, with advantage = 'grpo'; its KL to a reference is one of the `terms`"),
         ("dr_grpo", "Dr. GRPO's, with advantage = 'dr_grpo' and weighting = 'constant'"),
         ("dapo", "DAPO's, with clip_high = 0.28 and weighting = 'token'"),
@@ -408,3 +409,8 @@ def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
 def test_an_algorithm_leads_to_its_clipped_loss(algorithm, said):
     with pytest.raises(ConfigError, match=re.escape(f"no loss is called {algorithm!r}; 'clip' is {said}")):
         resolve("loss", algorithm)
+
+
+def test_an_algorithm_leads_to_its_advantage():
+    with pytest.raises(ConfigError, match=r"no advantage is called 'ppo'; 'gae' is PPO's, with a \[critic\]"):
+        resolve("advantage", "ppo")

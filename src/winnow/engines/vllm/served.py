@@ -24,6 +24,7 @@ from winnow.models.adapter import (
     merges,
     plain_model,
     plain_names,
+    trained_parameters,
 )
 from winnow.models.weights_on_read import WeightsOnRead
 from winnow.records import Group, Prompt, Sampling
@@ -130,8 +131,7 @@ def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> 
 
 def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
     """Raise EngineError unless the names are a policy's, and every trained parameter is among them."""
-    trained = [name for name, p in model.named_parameters() if p.requires_grad]
-    check_names(weights, own=model.state_dict(), trained=trained)
+    check_names(weights, own=model.state_dict(), trained=list(trained_parameters(model)))
 
 
 class MadeOnRead(WeightsOnRead):

@@ -1,0 +1,78 @@
+"""What policy and value model share: a model that reads a batch's sequences, in micro-batches of one rank's share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from winnow.learner.micro_batches import micro_batches
+from winnow.learner.model_input import Layout, hidden_states
+from winnow.learner.policy_module import PolicyModule
+from winnow.learner.sharding import shard
+from winnow.models.backbone import reads_in_pieces
+from winnow.records import MicroBatch, TrainingSequence
+
+
+class SequenceModel(ABC):
+    """A module and how sequences are read by it.
+
+    `pad_token` only fills space: what is padding is decided by position, so it may be a token that also ends rollouts.
+    """
+
+    def __init__(
+        self, module: PolicyModule, *, pad_token: int, tokens_per_micro_batch: int, max_importance: float = 0.0
+    ) -> None:
+        self.module = module
+        self.sharded = False
+        self._pad_token = pad_token
+        self._tokens_per_micro_batch = tokens_per_micro_batch
+        self._max_importance = max_importance
+        # transformers normalises in float32 whatever the weights are in: a float64 run, which is there to compare to
+        # the last bit, reads sequences in one way only. Checkpointed layers keep no keys and values.
+        shares = not module.is_checkpointed and reads_in_pieces(self.model) and self.dtype != torch.float64
+        self.layout: Layout = "packed" if module.packed else "shared" if shares else "padded"
+
+    @property
+    def model(self) -> nn.Module:
+        """The transformers model, or peft's wrapper of it."""
+        return self.module.model
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is computed per token: float64 for a float64 model, else float32."""
+        return self.module.dtype
+
+    @property
+    @abstractmethod
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What is trained, by name."""
+
+    def shard(self, masters: Mapping[str, Tensor]) -> None:
+        """Leave every rank its share of the parameters, or of the `masters` that they were rounded from."""
+        shard(self.module, masters)
+        self.sharded = True
+
+    def micro_batches(self, sequences: Sequence[TrainingSequence]) -> Iterator[MicroBatch]:
+        """This rank's share of the sequences in pieces that fit in memory, made one at a time, where and in the
+        precision in which the model computes.
+        """
+        return micro_batches(
+            sequences,
+            tokens=self._tokens_per_micro_batch,
+            layout=self.layout,
+            device=self.device,
+            dtype=self.dtype,
+            max_importance=self._max_importance,
+            even=self.sharded,
+        )
+
+    def hidden_states(self, backbone: nn.Module, mb: MicroBatch) -> Tensor:
+        """[T, H] what predicts each completion token."""
+        return hidden_states(backbone, mb.sequences, pad_token=self._pad_token, layout=mb.layout or self.layout)

@@ -1,0 +1,58 @@
+"""A rollout token by token: its log-prob, what a value model expected before it, what that is taught, its advantage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import WinnowError
+from winnow.report.text import decimal, one_line
+from winnow.state.manifest import MANIFEST
+from winnow.state.saved_runs import checkpoints, read_manifest
+
+COLUMNS = {"log-prob": "logprobs", "value": "values", "return": "returns", "advantage": "advantages"}
+READ = ("tokens", "trainable", *COLUMNS.values())  # of the columns of a rollout
+LISTED = 20  # tokens at the beginning and at the end of a long rollout
+
+Written = Callable[[int], str]
+
+
+def written_by(path: Path) -> tuple[Written, str]:
+    """What a run's token ids stand for, and a note where that is not known: then every text is empty.
+
+    `path` is a run folder, its folder of rollouts, or a file of it. The tokenizer is that of the run's newest
+    checkpoint, or of the model that it began with.
+    """
+    run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
+    if run is None:
+        return _nothing, "tokens have no text here: these rollouts lie in no run folder, so no tokenizer is known"
+    from winnow.models.load import load_tokenizer
+
+    try:
+        saved = checkpoints(run)
+        model = str(saved[-1]) if saved else str(read_manifest(run).config["model"]["path"])
+        tokenizer = load_tokenizer(model)
+    except (WinnowError, KeyError, TypeError) as error:
+        return _nothing, f"tokens have no text here: {error}"
+    return lambda token: str(tokenizer.decode([token])), ""
+
+
+def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent: str) -> Iterator[str]:
+    """A line for each token of a row of rollouts, below one of headings; of a long rollout its ends, unless `full`."""
+    named = {heading: row[name] for heading, name in COLUMNS.items() if row[name] is not None}
+    yield indent + "".join(["  place   token", *(f"{heading:>11}" for heading in named)])
+    count, own = len(row["tokens"]), row["trainable"]
+    for place in range(count):
+        if not full and LISTED <= place < count - LISTED:
+            if place == LISTED:
+                yield f"{indent}[... {count - 2 * LISTED:,} tokens ...]"
+            continue
+        token = int(row["tokens"][place])
+        numbers = "".join(f"{decimal(float(of[place])):>11}" for of in named.values())
+        foreign = "" if own is None or own[place] else "  (not the policy's)"
+        yield f"{indent}{place:>7} {token:>7}{numbers}  | {one_line(written(token))}{foreign}"
+
+
+def _nothing(token: int) -> str:
+    return ""

@@ -1,0 +1,91 @@
+"""Where a value model of its own comes to be: checked before anything is loaded, then made beside the learner."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from winnow.config import Config
+from winnow.errors import ConfigError, RunFolderError
+from winnow.learner.critic import Critic, make_critic
+from winnow.learner.learner import Learner
+from winnow.learner.trained import VALUE_MODEL
+from winnow.models.adapter import add_lora
+from winnow.models.load import Loaded, describe, load, load_tokenizer
+from winnow.models.model_folder import named_by
+from winnow.models.precision import keeps_value_masters
+from winnow.state.checkpoint_names import TENSORS
+
+
+def check_value_model(config: Config, tokenizer: Any) -> None:
+    """Raise ConfigError or DataError for a folder that holds no value model for this policy; no weights are read."""
+    critic = config.critic
+    if critic is None:
+        return
+    if critic.path is not None:
+        with named_by("critic.path"):
+            own, context = load_tokenizer(critic.path), describe(critic.path).context
+        if own.get_vocab() != tokenizer.get_vocab():
+            raise ConfigError(
+                f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
+                f"policy's tokens; name a model of the same family, or leave it out"
+            )
+        longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
+        if context < longest:
+            raise ConfigError(
+                f"critic.path = {critic.path!r} reads {context} tokens, and prompt.max_prompt_tokens + "
+                f"rollout.max_new_tokens = {longest}; name another model, or lower one of them"
+            )
+    if critic.start is not None and not (Path(critic.start).expanduser() / TENSORS).is_file():
+        raise ConfigError(
+            f"critic.start = {critic.start!r} is no checkpoint: there is no {TENSORS} in it; name a folder like "
+            f"RUN/checkpoints/step-000010 of a run with a value model"
+        )
+
+
+def own_critic(config: Config, learner: Learner, policy: Loaded, device: torch.device) -> tuple[Loaded, Critic | None]:
+    """A value model of its own, where there is to be one, and what it is made of."""
+    critic = config.critic
+    if critic is None or critic.form == "shared":
+        return policy, None
+    loaded = policy if critic.form == "adapter" else _load(config, device, policy.tokenizer)
+    return loaded, make_critic(config, critic, learner, loaded)
+
+
+def start(critic: Critic, config: Config) -> None:
+    """Let a new run's value model begin as that of another run's checkpoint, where one is named."""
+    assert config.critic is not None, "there is no value model without its table"
+    if config.critic.start is None:
+        return
+    path = Path(config.critic.start).expanduser() / TENSORS
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"critic.start: {path} cannot be read: {error}; name another checkpoint") from error
+    try:
+        critic.start({name: t for name, t in tensors.items() if name.startswith(VALUE_MODEL)})
+    except RunFolderError as error:
+        raise ConfigError(f"critic.start = {config.critic.start!r}: {error}") from error
+
+
+def _load(config: Config, device: torch.device, tokenizer: Any) -> Loaded:
+    """A model that is nobody else's, with an adapter where one is trained."""
+    critic = config.critic
+    assert critic is not None, "there is no value model without its table"
+    with named_by("critic.path" if critic.path else "model.path"):
+        loaded = load(
+            critic.path or config.model.path,
+            dtype=config.model.dtype,
+            device=str(device),
+            tokenizer=tokenizer,
+            masters=keeps_value_masters(config),
+            quantization=config.model.quantization if critic.lora is not None else None,
+        )
+    if critic.lora is None:
+        return loaded
+    return dataclasses.replace(loaded, model=add_lora(loaded.model, **critic.lora.model_dump(), seed=config.seed))

@@ -1,0 +1,100 @@
+"""What does not fit together where a value model is trained, or values are wanted."""
+
+from __future__ import annotations
+
+from winnow.config import Config, CriticSection
+from winnow.errors import ConfigError
+from winnow.training.members import Members
+from winnow.training.rounding import check_rounding
+
+# The keys of `critic` that a form reads beside those that all of them read
+_KEYS = {
+    "shared": {"coefficient"},
+    "adapter": {"lora", "start", "train_on", "epochs", "updates_per_step", "pretraining_steps", "optimizer"},
+    "model": {"path", "lora", "start", "train_on", "epochs", "updates_per_step", "pretraining_steps", "optimizer"},
+}
+_ALL = {"form", "gamma", "lam", "clip_range"}
+
+
+def check_critic(members: Members) -> None:
+    """Raise ConfigError, naming key and remedy, for the first thing about values that cannot be meant."""
+    config, critic, needs = members.config, members.config.critic, members.advantage.traits.needs
+    if config.advantage.kl_reward and "token_rewards" not in needs:
+        raise ConfigError(
+            f"advantage.kl_reward = {config.advantage.kl_reward} has no effect: {members.advantage.name!r} reads one "
+            f"reward per rollout; add the term kl instead, or choose advantage = 'gae'"
+        )
+    options = members.advantage.options
+    if options.get("lam") not in (None, "length") and members.config.advantage.options.get("alpha") is not None:
+        raise ConfigError(
+            f"advantage.alpha = {options['alpha']} is of lam = 'length' alone, and advantage.lam = {options['lam']}; "
+            f"remove it, or set advantage.lam = 'length'"
+        )
+    if "values" in needs and critic is None and members.critic is None:
+        raise ConfigError(
+            f"advantage = {members.advantage.name!r} needs values, and there is no value model; add a table [critic], "
+            f"give a function from Python (winnow.train(critic=...)), or choose an advantage with another "
+            f"baseline"
+        )
+    if critic is None:
+        return
+    if members.critic is not None:
+        raise ConfigError("there are two sources of values: the table [critic] and the function critic=; leave one out")
+    if "values" not in needs:
+        raise ConfigError(
+            f"[critic] trains a value model that nothing reads: advantage = {members.advantage.name!r} needs no "
+            f"values; choose advantage = 'gae', or remove the table"
+        )
+    _check_form(config, critic)
+    _check_discount(members, critic)
+    if config.update.max_trained_tokens is not None:
+        raise ConfigError(
+            "update.max_trained_tokens does not go with [critic]: what a token gained is told by the values behind it, "
+            "to the end of the rollout; remove one of them"
+        )
+
+
+def _check_form(config: Config, critic: CriticSection) -> None:
+    """A key that the form never reads would be ignored without a word."""
+    for key, field in type(critic).model_fields.items():
+        if key in _ALL | _KEYS[critic.form] or getattr(critic, key) == field.get_default():
+            continue
+        others = " or ".join(repr(form) for form, keys in _KEYS.items() if key in keys)
+        raise ConfigError(
+            f"critic.{key} has no effect under critic.form = {critic.form!r}, {_WHY[critic.form]}; remove it, or set "
+            f"critic.form = {others}"
+        )
+    if critic.form == "adapter" and config.model.lora is None:
+        raise ConfigError(
+            "critic.form = 'adapter' puts an adapter on the policy's frozen base, and without model.lora that base is "
+            "trained; set model.lora, or critic.form = 'model', which may have a critic.lora"
+        )
+    if critic.form == "adapter" and critic.lora is not None and critic.lora.targets != _targets(config):
+        raise ConfigError(
+            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = 'adapter': both adapters are on the "
+            f"same layers; leave it as model.lora.targets is"
+        )
+    if critic.form != "shared":
+        adapter = critic.form == "adapter" or critic.lora is not None
+        check_rounding(critic.optimizer, "critic.optimizer", dtype=config.model.dtype, adapter=adapter)
+
+
+_WHY = {
+    "shared": "whose head learns with the policy, from its batches and by its optimizer",
+    "adapter": "which stands on the policy's base and has an optimizer of its own",
+    "model": "which has an optimizer of its own",
+}
+
+
+def _targets(config: Config) -> object:
+    return None if config.model.lora is None else config.model.lora.targets
+
+
+def _check_discount(members: Members, critic: CriticSection) -> None:
+    """Values that are taught one discount cannot be the baseline of another."""
+    gamma = members.advantage.options.get("gamma", critic.gamma)
+    if gamma != critic.gamma:
+        raise ConfigError(
+            f"advantage.gamma = {gamma} and critic.gamma = {critic.gamma}: the values would be of other returns than "
+            f"the advantage estimates; set both alike"
+        )

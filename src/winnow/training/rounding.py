@@ -1,0 +1,29 @@
+"""Weights of 8 significant bits lose next to every small update, unless something keeps it: what is refused."""
+
+from __future__ import annotations
+
+from winnow.config import OptimizerSection
+from winnow.errors import ConfigError
+
+
+def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter: bool) -> None:
+    """Raise ConfigError where updates would be rounded away, or are said to be rounded and are not.
+
+    `key` names the optimizer's table, `adapter` says that an adapter is trained, which is float32.
+    """
+    rounds = dtype == "bfloat16" and not adapter
+    if optimizer.stochastic_rounding and not rounds:
+        why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
+        raise ConfigError(
+            f"{key}.stochastic_rounding has no effect under {why} whose updates are not rounded; remove it"
+        )
+    if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
+        raise ConfigError(
+            f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy; set {key}.master_weights = "
+            f"false too, or leave both out"
+        )
+    if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
+        raise ConfigError(
+            f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
+            f"learning rate of 1e-6 next to all); set {key}.stochastic_rounding = true, or leave it out"
+        )
