@@ -32,10 +32,14 @@ FULL: dict[str, Any] = {
     "rollout": {"rollouts_per_prompt": 4},
     "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
 }
+VALUES: dict[str, Any] = {"advantage": "gae", "evaluate": FULL["evaluate"]}
 KINDS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "lora": {**FULL, "model": {"lora": {"rank": 4}}},
     "bfloat16": {"model": {"dtype": "bfloat16"}},
+    "value model": {**VALUES, "critic": {"form": "model", "optimizer": {"learning_rate": 1e-2}}},
+    "value adapter": {**VALUES, "critic": {"form": "adapter"}, "model": {"lora": {"rank": 4}}},
+    "value head": {**VALUES, "critic": {"form": "shared"}},
 }
 By = tuple[int, str]  # how many ranks, and how they hold the policy
 ONE, REPLICATED, SHARDED = (1, "replicated"), (2, "replicated"), (2, "sharded")
@@ -96,6 +100,7 @@ def state(folder: Path) -> dict[str, np.ndarray]:
         pytest.param("full", SHARDED, ONE),
         pytest.param("full", ONE, SHARDED),
         pytest.param("lora", SHARDED, ONE),
+        pytest.param("value model", SHARDED, ONE),
         *(
             pytest.param(kind, saved_by, resumed_by, marks=SLOW)
             for kind, saved_by, resumed_by in [
@@ -108,6 +113,10 @@ def state(folder: Path) -> dict[str, np.ndarray]:
                 ("full", FOUR_SHARDED, SHARDED),
                 ("full", FOUR_REPLICATED, ONE),
                 ("lora", REPLICATED, ONE),
+                ("value model", REPLICATED, ONE),
+                ("value model", ONE, SHARDED),
+                ("value adapter", SHARDED, ONE),
+                ("value head", SHARDED, ONE),
                 ("lora", ONE, SHARDED),
                 ("lora", ONE, REPLICATED),
                 ("lora", SHARDED, FOUR_SHARDED),
