@@ -40,7 +40,7 @@ def called(monkeypatch):
 def test_a_value_model_is_read_and_then_learns_before_the_policy_does(form, smallest, called):
     changes = {"advantage": "gae", "update": {"epochs": 2}, "critic": {"form": form, "epochs": 2}}
     lora = {"model": {"lora": {"rank": 2}}} if form == "adapter" else {}
-    winnow.train(**smallest(steps=2, verify={"workers": 0}, **changes, **lora), watch=lambda event: None)
+    winnow.train(**smallest(steps=2, **changes, **lora), watch=lambda event: None)
     learns = ["Critic.backward", "Critic.step"] * 2 + ["Learner.backward", "Learner.step"] * 2
     step = ["Critic.values", "Learner.compute_logprobs", *learns, "Learner.weights"]
     since = called[called.index("Critic.values") :]
