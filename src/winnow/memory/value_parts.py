@@ -83,6 +83,8 @@ def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iter
     gradients = shares.gradient_share_bytes(held, ranks)
     yield MemoryPart("share of the value model gradients", gradients, _updating(critic), device, smaller)
     yield MemoryPart("share of the value model gradients", gradients, _summing(critic), device, smaller)
+    if critic.form == "adapter":  # beside the policy's, in the copy that checkpoints are written from
+        yield MemoryPart("value model's adapter in that copy", weight_bytes(held), "always", "cpu", writer=True)
     if critic.form == "model":
         root = shares.gathered_root_bytes(shapes.reads, ranks)
         yield MemoryPart("gathered value model weights", root, "value sums", device)
