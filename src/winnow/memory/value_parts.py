@@ -36,14 +36,14 @@ def value_checkpoint_bytes(demand: Demand) -> int:
     return trained + _moment_bytes(demand.config, critic, shapes) + _master_bytes(demand.config, shapes)
 
 
-def value_model_in_words(demand: Demand) -> str:
-    """For the sentence about the policy's device."""
+def learners_in_words(demand: Demand) -> str:
+    """What is trained, for the sentence about its device."""
     form = None if demand.config.critic is None else demand.config.critic.form
     return {
-        None: "",
-        "shared": ", with a value head",
-        "adapter": ", with a value model's adapter",
-        "model": ", a value model beside it",
+        None: "policy",
+        "shared": "policy with a value head",
+        "adapter": "policy with a value model's adapter",
+        "model": "policy and value model",
     }[form]
 
 

@@ -261,7 +261,7 @@ def checked(tmp_path, *arguments, critic='form = "model"'):
 
 def test_check_names_its_parts_and_where_it_is(tmp_path):
     shown = checked(tmp_path, "--ranks", "2").stdout
-    assert "policy on cpu in float32, a value model beside it, whole on each of 2 ranks; native samples" in shown
+    assert "policy and value model on cpu in float32, whole on each of 2 ranks; native samples" in shown
     for words in (
         "value model weights 1.9 MiB",
         "value model moments 3.9 MiB",
