@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,7 @@ def train(
     allow_change: Sequence[str] = (),
     watch: Watch | None = None,
     progress: bool = True,
-    critic: Critic | None = None,
+    critic: Critic | Mapping[str, Any] | None = None,
     **config: Any,
 ) -> Result:
     """Train a policy; `winnow train` from Python.
@@ -115,14 +115,16 @@ def train(
             if isinstance(event, winnow.StepReport):  # or Started, Evaluated, Notice
                 print(event.step, event.metrics["reward/mean"])
 
-    `critic` gives each group's values per token to an advantage that wants them.
+    `critic` is the table of a value model that is trained, `critic={"form": "shared"}`; or a function that gives each
+    group's values per token to an advantage that wants them, and then nothing of it is trained.
 
     Returns where the run folder and the trained model are. Raises WinnowError subclasses.
     """
     from winnow.config_file import validate
     from winnow.training.resolve import resolve_members
 
-    members = resolve_members(validate(config), base=Path.cwd(), critic=critic)
+    function, table = _values_from(critic)
+    members = resolve_members(validate(config | table), base=Path.cwd(), critic=function)
     return _fit(members, resume=resume, allow_change=allow_change, watch=watch, progress=progress)
 
 
@@ -132,7 +134,7 @@ def resume(
     allow_change: Sequence[str] = (),
     watch: Watch | None = None,
     progress: bool = True,
-    critic: Critic | None = None,
+    critic: Critic | Mapping[str, Any] | None = None,
     trust_run: bool = False,
     **changes: Any,
 ) -> Result:
@@ -151,8 +153,9 @@ def resume(
     from winnow.commands.run_settings import settings_of
     from winnow.training.resolve import resolve_members
 
-    config, base = settings_of(Path(run), changes, trust_run=trust_run)
-    members = resolve_members(config, base=base, critic=critic)
+    function, table = _values_from(critic)
+    config, base = settings_of(Path(run), changes | table, trust_run=trust_run)
+    members = resolve_members(config, base=base, critic=function)
     return _fit(members, resume=True, allow_change=allow_change, watch=watch, progress=progress)
 
 
@@ -212,6 +215,13 @@ def open_run(path: str | Path) -> OpenRun:
     from winnow.report.opened import opened
 
     return opened(Path(path))
+
+
+def _values_from(critic: Critic | Mapping[str, Any] | None) -> tuple[Critic | None, dict[str, Any]]:
+    """(a function, keys of the configuration): whichever of the two was meant."""
+    if critic is None or callable(critic):
+        return critic, {}
+    return None, {"critic": critic}
 
 
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool) -> Result:

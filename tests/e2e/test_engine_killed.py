@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from test_resume import digests, python, rows, write_config
+from test_resume import digests, rows, write_config
+
+from forked import winnow
 
 ENGINE = Path(__file__).with_name("second_engine.py")
 LIMIT_SECONDS = 600.0  # longer than a test may take: a death is noticed, not waited for
@@ -21,11 +23,11 @@ def test_a_run_whose_engine_is_killed_says_so_and_resumes_to_the_same_bits(
         changed = {**config, "output": str(tmp_path / name), "rollout": {**config["rollout"], "engine": use}}
         tomls[name] = write_config(tmp_path / f"{name}.toml", changed)
 
-    undisturbed = python("-m", "winnow", "train", tomls["whole"])
+    undisturbed = winnow("train", tomls["whole"])
     assert undisturbed.returncode == 0, undisturbed.stderr
 
     monkeypatch.setenv("WINNOW_TEST_ENGINE", "dies")
-    killed = python("-m", "winnow", "train", tomls["killed"])
+    killed = winnow("train", tomls["killed"])
     assert killed.returncode == 1, killed.stderr
     assert "was killed by SIGKILL" in killed.stderr
     assert "into sampling 16 rollouts with the weights of version 3" in killed.stderr
@@ -34,7 +36,7 @@ def test_a_run_whose_engine_is_killed_says_so_and_resumes_to_the_same_bits(
     assert sorted(os.listdir(tmp_path / "killed" / "checkpoints")) == ["step-000002", "step-000003"]
 
     monkeypatch.delenv("WINNOW_TEST_ENGINE")
-    resumed = python("-m", "winnow", "train", tomls["killed"], "--resume")
+    resumed = winnow("train", tomls["killed"], "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "Exception" not in resumed.stderr
     assert digests(tmp_path / "killed") == digests(tmp_path / "whole")  # another process changes no bit either

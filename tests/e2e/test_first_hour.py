@@ -1,16 +1,16 @@
-"""A new user's first hour: the commands of the README on models as they are published, each in a process of its own."""
+"""A new user's first hour: the commands of the README on models as they are published, each in a process of its own, a
+fork.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import forked
 from published_models import NAMES, make
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
@@ -63,14 +63,7 @@ class Shell:
 
     def winnow(self, *arguments: object, code: int = 0) -> str:
         """What a command prints, once it has ended with that exit code."""
-        done = subprocess.run(
-            [sys.executable, "-m", "winnow", *map(str, arguments)],
-            cwd=self.folder,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=250,
-        )
+        done = forked.winnow(*arguments, cwd=self.folder, env={"COLUMNS": "200"})
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         return " ".join((done.stdout + done.stderr).split())

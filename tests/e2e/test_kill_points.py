@@ -1,16 +1,15 @@
 """Law 6 at named points: every write of a checkpoint, every phase of a step, and a save under way beside both.
 
-Each group is a process of its own, which forks the lives that it ends; see kill_points.py.
+Each group is a process of its own, a fork, which forks the lives that it ends; see kill_points.py.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked import python
 
 POINTS = Path(__file__).with_name("kill_points.py")
 KILLED, ERROR, WENT_ON = "-9", "1", "0"
@@ -28,8 +27,7 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
 )
 def test_a_run_that_ends_at_any_point_resumes_to_the_bits_of_one_that_did_not(group, at_least, ends):
     """Parameters, moments, reference, history and both logs; and the folder holds no other checkpoints."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(POINTS), group], env=environment, capture_output=True, text=True)
+    done = python(POINTS, group, timeout=1100)
     assert done.returncode == 0, done.stderr
     lines = [line.split(" | ", maxsplit=2) for line in done.stdout.splitlines()]
     assert [line for line in lines if line[2:] != ["equal"]] == []

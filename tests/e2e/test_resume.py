@@ -1,15 +1,17 @@
-"""Law 6: a run killed anywhere and resumed by the command line ends with the same bits as one that was not."""
+"""Law 6: a run killed anywhere and resumed by the command line ends with the same bits as one that was not.
+
+Each command is a process, a fork; `python -m winnow` itself starts in test_ranks_launch.py and test_bad_input.py.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from forked import python, winnow
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.state.logbook import read_rows
@@ -30,10 +32,6 @@ def write_config(path: Path, config: dict) -> Path:
 
     path.write_text("\n".join(lines("", config)) + "\n")
     return path
-
-
-def python(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=200)
 
 
 def digests(run: Path) -> dict[str, str]:
@@ -74,7 +72,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path
         optimizer={"schedule": "cosine", "warmup_steps": 3},
     )
     whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
-    done = python("-m", "winnow", "train", whole)
+    done = winnow("train", whole)
     assert done.returncode == 0, done.stderr
     expected = digests(tmp_path / "whole")
     for moment in moments:
@@ -85,7 +83,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path
         )
         killed = python(KILLED, moment, toml)
         assert killed.returncode == -9, f"{moment}: it should have died\n{killed.stdout}{killed.stderr}"
-        resumed = python("-m", "winnow", "train", toml, "--resume")
+        resumed = winnow("train", toml, "--resume")
         assert resumed.returncode == 0, resumed.stderr
         assert digests(folder) == expected, moment
         for log in ("metrics.jsonl", "rollouts"):

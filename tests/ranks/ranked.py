@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -22,6 +21,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import forked
 
 HERE = Path(__file__).parent
 SECONDS = 120.0  # of a case, and of a start: far more than either takes on a busy machine
@@ -82,11 +83,11 @@ class Group:
         self._notes = tempfile.TemporaryDirectory(prefix="ranks-")
         # The port is the system's choice, and is taken from here on: as torch's launcher does it
         self._store = TCPStore("127.0.0.1", 0, self.count, is_master=True, wait_for_workers=False)
-        spawn = multiprocessing.get_context("spawn")
+        context = forked.context()
         for rank in range(self.count):
-            ours, theirs = spawn.Pipe()
+            ours, theirs = context.Pipe()
             around = {**_variables(rank, self.count), "MASTER_PORT": str(self._store.port)}
-            process = spawn.Process(target=_serve, args=(theirs, around, self._note(rank)), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, around, self._note(rank)), daemon=True)
             process.start()
             theirs.close()
             self._started.append((process, ours))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -20,12 +21,18 @@ def test_there_are_mutants_and_each_has_a_name_of_its_own():
 
 
 @each_mutant
-def test_what_a_mutant_replaces_stands_in_the_source_once(mutant):
+def test_what_a_mutant_replaces_stands_in_the_source_once_and_what_it_leaves_is_python(mutant):
+    left: dict[str, str] = {}
     for edit in mutant["edit"]:
         assert edit["file"].startswith("src/winnow/")
         assert edit["old"] != edit["new"]
-        found = (REPOSITORY / edit["file"]).read_text(encoding="utf-8").count(edit["old"])
+        text = (REPOSITORY / edit["file"]).read_text(encoding="utf-8")
+        found = text.count(edit["old"])
         assert found == 1, f"write {mutant['name']} anew: its text stands {found} times in {edit['file']}"
+        left[edit["file"]] = left.get(edit["file"], text).replace(edit["old"], edit["new"])
+    for file, text in left.items():
+        if file.endswith(".py"):
+            ast.parse(text, file)
 
 
 @each_mutant

@@ -139,7 +139,7 @@ def _explained(panel: Any, steps: Sequence[Row]) -> None:
     panel.axhline(0.0, color=GREY, linewidth=0.8)
     panel.plot(x, drawn, color=BLUE, label="explained variance", **_marks(steps))
     panel.set_ylim(min([0.0, *drawn[~np.isnan(drawn)]]) + SHARES[0], SHARES[1])
-    panel.set_ylabel("explained variance" + ", where below -1 at -1" * bool(np.any(drawn > explained)))
+    panel.set_ylabel("explained variance" + " (-1: or below)" * bool(np.any(drawn > explained)))
     held = [row["step"] for row in takewhile(policy_is_held, steps)]
     if held:
         panel.axvspan(held[0] - 0.5, held[-1] + 0.5, color=GREY, alpha=0.2, linewidth=0, label="policy held")

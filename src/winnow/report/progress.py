@@ -15,7 +15,7 @@ from rich.text import Text
 
 from winnow.records import StepReport
 from winnow.report.screen import is_screen
-from winnow.report.text import WIDTH, accuracies, compact, duration, safe, wrapped
+from winnow.report.text import WIDTH, accuracies, compact, decimal, duration, safe, wrapped
 from winnow.training.fit import Evaluated, Event, Notice, Started
 
 SPEED = "tok/s"
@@ -79,8 +79,7 @@ class Standing:
             yield f"reward {m['reward/mean']:.3f}"
             yield f"accuracy {m['reward/accuracy']:.0%}"
         if "critic/explained_variance" in m:
-            explained = m["critic/explained_variance"]
-            yield f"EV {explained:.2f}" if explained > -10 else f"EV {explained:.0e}"
+            yield f"EV {decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:
             yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
         if m:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
-from winnow.report.text import one_line, quoted, wrapped
+from winnow.report.text import decimal, one_line, quoted, wrapped
 from winnow.report.tokens import READ, Written, token_lines, written_by
 from winnow.state.rollout_files import StepFile, files_of
 
@@ -133,7 +133,10 @@ def _rollout(row: Row, choice: Choice, written: Written | None) -> str:
     advantage = row["advantage"] if per_token is None else float(per_token.mean()) if len(per_token) else 0.0
     numbers = [
         f"  #{row['index']} {_verdict(row)}",
-        *([] if row["values"] is None else [f"value {row['values'][0]:+.3f} at first"]),
+        *[
+            f"value {decimal(value, sign='+')} at first"
+            for value in (() if row["values"] is None else row["values"][:1])
+        ],
         f"advantage {advantage:+.3f}",
         *([] if row["weight"] is None else [f"weight {row['weight']:.3g}"]),
         f"{row['length']} tokens, {_ENDED[row['finish']]}",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from winnow.errors import DataError
-from winnow.report.text import accuracies, compact, duration, percent, wrapped
+from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
 from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
@@ -20,9 +20,9 @@ def training_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def policy_is_held(row: Row) -> bool:
-    """Whether the value model alone learned in a step."""
+    """Whether the value model alone was to learn in a step."""
     held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
-    return held and row.get("critic/updates", 0.0) > 0
+    return held and "critic/updates" in row
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
@@ -76,9 +76,9 @@ def _flat(late: Sequence[Row]) -> Iterator[str]:
 def _improvement(steps: Sequence[Row]) -> Iterator[str]:
     width = max(1, len(steps) // 10)
     for label, name, show in (
-        ("reward", "reward/mean", _decimal),
+        ("reward", "reward/mean", decimal),
         ("accuracy", "reward/accuracy", percent),
-        (f"{'values':9} explained variance", "critic/explained_variance", _decimal),
+        (f"{'values':9} explained variance", "critic/explained_variance", decimal),
     ):
         first, last = _mean(steps[:width], name), _mean(steps[-width:], name)
         if not math.isnan(first + last):
@@ -121,10 +121,6 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
         f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01
     )
     yield f"{'time':9} {duration(seconds)} training ({shares}), {duration(cost.get('eval/seconds', 0.0))} evaluating"
-
-
-def _decimal(number: float) -> str:
-    return f"{number:.3f}"
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:

@@ -6,6 +6,7 @@ import math
 import textwrap
 import unicodedata
 from collections.abc import Mapping
+from typing import Literal
 
 WIDTH = 80
 
@@ -60,6 +61,12 @@ def compact(number: float) -> str:
             scaled = number / size
             return f"{scaled:.0f}{letter}" if scaled >= 9.95 else f"{scaled:.1f}{letter}"
     return f"{number:.0f}"
+
+
+def decimal(number: float, *, digits: int = 3, sign: Literal["", "+"] = "") -> str:
+    """ "0.250", "+1.5e+31": with an exponent where it would be long otherwise."""
+    fixed = abs(number) < 1e5 or not math.isfinite(number)
+    return f"{number:{sign}.{digits}f}" if fixed else f"{number:{sign}.1e}"
 
 
 def percent(share: float) -> str:

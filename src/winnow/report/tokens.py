@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from winnow.errors import WinnowError
-from winnow.report.text import one_line
+from winnow.report.text import decimal, one_line
 from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import checkpoints, read_manifest
 
@@ -50,13 +49,9 @@ def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent:
                 yield f"{indent}[... {count - 2 * LISTED:,} tokens ...]"
             continue
         token = int(row["tokens"][place])
-        numbers = "".join(_number(float(of[place])) for of in named.values())
+        numbers = "".join(f"{decimal(float(of[place])):>11}" for of in named.values())
         foreign = "" if own is None or own[place] else "  (not the policy's)"
         yield f"{indent}{place:>7} {token:>7}{numbers}  | {one_line(written(token))}{foreign}"
-
-
-def _number(number: float) -> str:
-    return f"{number:>11.3f}" if abs(number) < 1e5 or not math.isfinite(number) else f"{number:>11.2e}"
 
 
 def _nothing(token: int) -> str:

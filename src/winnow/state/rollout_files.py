@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROLLOUTS = "rollouts"
 SUFFIX = ".parquet"
-TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text
+TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text, 60 with a value model
 BYTES_AT_ONCE = 2**26  # of texts: golds and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")

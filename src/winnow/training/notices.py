@@ -141,7 +141,7 @@ def pretrained(report: StepReport) -> str:
     if math.isnan(explained):
         return said
     return (
-        f"{said}; before its last update the value model explained {explained:.2f} of the returns' variance (1: all, "
+        f"{said}; before its last update the value model explained {explained:.3g} of the returns' variance (1: all, "
         f"0: no more than a constant)"
     )
 
@@ -151,7 +151,7 @@ def explains_nothing(run: Run, report: StepReport) -> str:
     explained, critic = report.metrics["critic/explained_variance"], run.config.critic
     said = (
         f"step {report.step}: for {STEPS_BELOW} steps the values have explained less of the returns than a constant "
-        f"would (critic/explained_variance is {explained:.2f}), so that advantages are noisier than without them. "
+        f"would (critic/explained_variance is {explained:.3g}), so that advantages are noisier than without them. "
     )
     if critic is None:
         return said + "Look at what the function critic returns: the reward that is expected before each token"

@@ -65,6 +65,14 @@ def test_a_function_that_a_run_was_given_has_to_be_given_again(small, tmp_path):
         winnow.evaluate(checkpoint)
 
 
+def test_critic_is_a_table_or_a_function(small):
+    """In Python as in TOML, the table is refused by key, and what is neither says so before anything is loaded."""
+    with pytest.raises(ConfigError, match=r"critic\.epochs has no effect under critic\.form = 'shared'"):
+        winnow.train(**small(advantage="gae"), critic={"form": "shared", "epochs": 2}, **QUIET)
+    with pytest.raises(ConfigError, match=r"'critic' is 'mine\.py:values'"):
+        winnow.train(**small(advantage="gae"), critic="mine.py:values", **QUIET)
+
+
 def test_a_resume_refuses_another_configuration_and_no_run(small, tmp_path):
     winnow.train(**small(steps=1), **QUIET)
     with pytest.raises(RunFolderError, match="seed was 0 and is now 1"):

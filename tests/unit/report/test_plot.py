@@ -92,7 +92,7 @@ def test_a_value_model_has_two_panels_of_its_own():
     explained = [-40.0, math.nan, 0.25, 0.75]
     figure = draw([valued(i, e, **{"critic/return_std": 0.5}) for i, e in enumerate(explained)], title="toy")
     assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes[4:]] == [
-        ("training step", "explained variance, where below -1 at -1"),
+        ("training step", "explained variance (-1: or below)"),
         ("training step", "reward to come, mean over tokens"),
         ("", "cut off at max_new_tokens (%)"),
         ("", "value loss"),

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from winnow.report.text import accuracies, compact, duration, quoted, safe, shorten, wrapped
+from winnow.report.text import accuracies, compact, decimal, duration, quoted, safe, shorten, wrapped
 
 
 def test_nothing_a_terminal_would_act_on_survives():
@@ -46,3 +48,12 @@ def test_an_evaluation_in_a_line():
     assert accuracies(both) == "sampled 44.1% ± 2.0%, greedy 50.0%"
     assert accuracies({"eval/accuracy_sampled": 1.0, "eval/accuracy_sampled_sem": float("nan")}) == "sampled 100.0%"
     assert "no verdict" in accuracies({})
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0.25, "+0.250"), (-99_999, "-99999.000"), (1.54e31, "+1.5e+31"), (math.inf, "+inf"), (math.nan, "+nan")],
+)
+def test_a_number_of_any_size_is_short(number, shown):
+    assert decimal(number, sign="+") == shown
+    assert decimal(-0.555, digits=2) == "-0.56"

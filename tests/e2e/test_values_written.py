@@ -1,0 +1,43 @@
+"""What a run with a value model of its own leaves to be read: its log, its notices, and what people are shown of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import winnow
+from winnow.report.show import Choice, show
+from winnow.report.summary import summary
+from winnow.state.logbook import read_metrics, read_rollouts
+from winnow.training.critic_metrics import describe_values
+from winnow.training.fit import Notice
+
+
+@pytest.fixture
+def told(smallest):
+    """(the run, its notices): PODS on PPO, in whose first two of three steps the policy is held."""
+    events = []
+    critic = {"pretraining_steps": 2, "optimizer": {"learning_rate": 1e-2}}
+    run = winnow.train(**smallest(steps=3, advantage="gae", critic=critic), watch=events.append)
+    return run, [event.text for event in events if isinstance(event, Notice)]
+
+
+def test_the_log_says_what_was_expected_and_the_metrics_follow_from_it(told):
+    run, notices = told
+    steps = [row for row in read_metrics(run.folder) if "budget/rollouts" in row]
+    for step, row in enumerate(steps):
+        groups = [entry.group for entry in read_rollouts(run.folder, step)]
+        for group in groups:
+            read = [not np.isnan(values).any() for values in group.values]
+            assert read == [not np.isnan(returns).any() for returns in group.returns] == group.keep.tolist()
+        for name, number in describe_values(groups, gamma=1.0).items():
+            assert row[name] == pytest.approx(number, rel=1e-5, abs=1e-6), name  # the log has float32
+        assert 0 < row["budget/tokens_valued"] < row["budget/tokens_generated"]
+    assert [row["budget/updates"] for row in steps] == [0, 0, 1]
+    assert len(notices) == 1
+    assert notices[0].startswith("step 1: critic.pretraining_steps are over: the policy learns from step 2 on")
+
+    assert "values    explained variance" in summary(read_metrics(run.folder))
+    (block,) = show(run.folder, Choice(best=1, tokens=True))
+    assert block.count("log-prob      value     return  advantage") == 2
+    assert block.count("log-prob  advantage") == 2

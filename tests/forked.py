@@ -1,0 +1,129 @@
+"""Commands in processes of their own that need not import torch again: forks of one process per test worker, which has
+imported what winnow does and has computed nothing.
+
+To import torch and transformers takes a second or more of a processor's time, a run of a tiny policy less. What must
+be seen of a whole interpreter (its flags, what it imports, how it is installed) is for tests that start one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+SECONDS = 250.0
+IMPORTED = [
+    "pandas",
+    "peft",
+    "pyarrow.pandas_compat",
+    "pyarrow.parquet",
+    "rich.live",
+    "torch",
+    "tokenizers",
+    "transformers",
+    "transformers.conversion_mapping",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
+    "winnow.algos.allocation",
+    "winnow.algos.weighting",
+    "winnow.cli",
+    "winnow.commands.launch.training",
+    "winnow.training.build",
+    "winnow.training.fit",
+    "winnow.engines.native.engine",
+    "winnow.engines.native.running",
+    "winnow.engines.native.sampler",
+    "winnow.report.plot",
+    "winnow.report.progress",
+    "winnow.state.rollout_columns",
+]
+
+
+def context() -> Any:
+    """The multiprocessing context whose processes are such forks."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(IMPORTED)
+    with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}):  # read at an import
+        forkserver.ensure_running()
+    return forks
+
+
+def winnow(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """`winnow ARGUMENTS`, as `run` does it."""
+    return run(_command, *map(str, arguments), **more)
+
+
+def python(script: Path, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """`python SCRIPT ARGUMENTS`, as `run` does it."""
+    return run(_script, str(script), *map(str, arguments), **more)
+
+
+def run(
+    function: Callable[..., None],
+    *arguments: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = SECONDS,
+) -> subprocess.CompletedProcess[str]:
+    """A function of a module in a fork: as `subprocess.run` with text that is captured; `env` adds to what is there.
+
+    Raises TimeoutError, and the fork is killed, where it takes longer than `timeout` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="forked-") as folder:
+        environment = {**os.environ, **(env or {})}
+        about = (folder, str(cwd or Path.cwd()), environment)
+        process = context().Process(target=_live, args=(*about, function, arguments))
+        process.start()
+        process.join(timeout)
+        late = process.exitcode is None
+        if late:
+            process.kill()
+            process.join()
+        out, err = (Path(folder, name).read_text(errors="replace") for name in ("out", "err"))
+        if late:
+            raise TimeoutError(f"{' '.join(arguments)} took longer than {timeout} seconds\n{out}{err}")
+        return subprocess.CompletedProcess(list(arguments), process.exitcode, out, err)
+
+
+def _live(
+    folder: str, cwd: str, env: dict[str, str], function: Callable[..., None], arguments: tuple[str, ...]
+) -> None:
+    """The whole of a fork: where it stands, what it writes to, the function, and what Python does at an end."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    for number, name in ((1, "out"), (2, "err")):
+        file = os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        function(*arguments)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _command(*arguments: str) -> None:
+    from winnow.cli import main
+
+    sys.argv = ["winnow", *arguments]
+    main()
+
+
+def _script(script: str, *arguments: str) -> None:
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
