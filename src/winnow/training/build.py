@@ -34,8 +34,9 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
-from winnow.training.build_critic import check_value_model, own_critic, start
+from winnow.training.build_critic import own_critic, start
 from winnow.training.clock import TrainingClock
+from winnow.training.critic_folders import check_value_model
 from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import hand_over
 from winnow.training.machine_share import workers_of_rank

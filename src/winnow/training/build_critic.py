@@ -1,4 +1,4 @@
-"""Where a value model of its own comes to be: checked before anything is loaded, then made beside the learner."""
+"""Where a value model of its own comes to be, beside the learner."""
 
 from __future__ import annotations
 
@@ -16,36 +16,10 @@ from winnow.learner.critic import Critic, make_critic
 from winnow.learner.learner import Learner
 from winnow.learner.trained import VALUE_MODEL
 from winnow.models.adapter import add_lora
-from winnow.models.load import Loaded, describe, load, load_tokenizer
+from winnow.models.load import Loaded, load
 from winnow.models.model_folder import named_by
 from winnow.models.precision import keeps_value_masters
 from winnow.state.checkpoint_names import TENSORS
-
-
-def check_value_model(config: Config, tokenizer: Any) -> None:
-    """Raise ConfigError or DataError for a folder that holds no value model for this policy; no weights are read."""
-    critic = config.critic
-    if critic is None:
-        return
-    if critic.path is not None:
-        with named_by("critic.path"):
-            own, context = load_tokenizer(critic.path), describe(critic.path).context
-        if own.get_vocab() != tokenizer.get_vocab():
-            raise ConfigError(
-                f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
-                f"policy's tokens; name a model of the same family, or leave it out"
-            )
-        longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
-        if context < longest:
-            raise ConfigError(
-                f"critic.path = {critic.path!r} reads {context} tokens, and prompt.max_prompt_tokens + "
-                f"rollout.max_new_tokens = {longest}; name another model, or lower one of them"
-            )
-    if critic.start is not None and not (Path(critic.start).expanduser() / TENSORS).is_file():
-        raise ConfigError(
-            f"critic.start = {critic.start!r} is no checkpoint: there is no {TENSORS} in it; name a folder like "
-            f"RUN/checkpoints/step-000010 of a run with a value model"
-        )
 
 
 def own_critic(config: Config, learner: Learner, policy: Loaded, device: torch.device) -> tuple[Loaded, Critic | None]:
