@@ -32,8 +32,10 @@ def value_checkpoint_bytes(demand: Demand) -> int:
     critic, shapes = demand.config.critic, demand.value_model
     if critic is None or shapes is None:
         return 0
-    trained = sum(p.numel() * p.element_size() for p in shapes.held.parameters() if p.requires_grad)
-    return trained + _moment_bytes(demand.config, critic, shapes) + _master_bytes(demand.config, shapes)
+    masters, moments = _master_bytes(demand.config, shapes), _moment_bytes(demand.config, critic, shapes)
+    if masters and critic.form != "shared":  # from which its parameters can be rounded
+        return masters + moments
+    return sum(p.numel() * p.element_size() for p in shapes.held.parameters() if p.requires_grad) + masters + moments
 
 
 def learners_in_words(demand: Demand) -> str:
