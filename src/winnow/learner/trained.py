@@ -91,8 +91,8 @@ def check_saved(saved: Mapping[str, Tensor], parameters: Mapping[str, nn.Paramet
     """Raise RunFolderError unless a value model's saved parameters are these."""
     if parameters and not saved:
         raise RunFolderError(
-            "the checkpoint has no value model: it was saved by a run without one; name another checkpoint, or start a "
-            "new run with the checkpoint as model.path"
+            "the checkpoint has no value model of this form: it was saved by a run without one, or with another "
+            "critic.form; name another checkpoint, or start a new run with the checkpoint as model.path"
         )
     for name in sorted(parameters.keys() ^ saved.keys()):
         raise RunFolderError(
