@@ -19,6 +19,7 @@ Each part writes its findings after every measurement. What the time does not al
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import time
 import tomllib
@@ -50,6 +51,7 @@ PARTS: dict[str, Callable[[Lab], None]] = {
 
 def main() -> int:
     options = _options()
+    gc.freeze()  # what is imported: every measurement begins with a collection of garbage, which would look through it
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
     ended = {name: _part(name, options) for name in options.parts or PARTS}
     for name, (error, path) in ended.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,13 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage is to look through it, again and again."""
+    gc.collect()
+    gc.freeze()
+
 
 REPOSITORY = Path(__file__).parents[1]
 

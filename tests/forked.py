@@ -21,40 +21,14 @@ from typing import Any
 from unittest import mock
 
 SECONDS = 250.0
-IMPORTED = [
-    "pandas",
-    "peft",
-    "pyarrow.pandas_compat",
-    "pyarrow.parquet",
-    "rich.live",
-    "torch",
-    "tokenizers",
-    "transformers",
-    "transformers.conversion_mapping",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.auto.tokenization_auto",
-    "transformers.models.llama.modeling_llama",
-    "transformers.models.qwen2.modeling_qwen2",
-    "winnow.algos.allocation",
-    "winnow.algos.weighting",
-    "winnow.cli",
-    "winnow.commands.launch.training",
-    "winnow.training.build",
-    "winnow.training.fit",
-    "winnow.engines.native.engine",
-    "winnow.engines.native.running",
-    "winnow.engines.native.sampler",
-    "winnow.report.plot",
-    "winnow.report.progress",
-    "winnow.state.rollout_columns",
-]
 
 
 def context() -> Any:
     """The multiprocessing context whose processes are such forks."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(IMPORTED)
-    with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}):  # read at an import
+    forks.set_forkserver_preload(["forked_imports"])
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}):
         forkserver.ensure_running()
     return forks
 

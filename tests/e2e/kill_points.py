@@ -288,14 +288,14 @@ def lives(group: str) -> list[Life]:
     if group == "full":
         return struck_at(FULL, kill, background=True)
     return [
-        (f"{point.name}: {how}", True, functools.partial(_beside, point, act))
+        (f"{point.name}: {how}", True, functools.partial(beside, point, act))
         for how, act in {"killed": kill, "failed": fail, "SIGTERM": terminate}.items()
         for point in UNDER_WAY
         if how == "killed" or point.name.endswith(("evaluation", "sampling"))
     ]
 
 
-def _beside(point: Point, act: Callable[[], None]) -> None:
+def beside(point: Point, act: Callable[[], None]) -> None:
     under_way = hold(point.landmark, until_asked=act is not kill)
 
     def strike() -> None:
@@ -344,12 +344,11 @@ def warm_up() -> None:
     get_checkpoint_conversion_mapping("qwen2")
 
 
-def main(group: str) -> None:
+def main(config: dict[str, Any], some: Sequence[Life]) -> None:
+    """Live the lives, of runs of three steps under these keys, and say what became of each."""
     torch.set_num_threads(1)
     warm_up()
-    if group == "full":
-        EVERYTHING["model"] = {}
-    chaos.STEPS, chaos.CONFIGS["everything"] = 3, EVERYTHING
+    chaos.STEPS, chaos.CONFIGS["everything"] = 3, config
     with tempfile.TemporaryDirectory(prefix="winnow-points-") as temporary:
         home = Path(temporary)
         chaos.prepare(home)
@@ -357,9 +356,9 @@ def main(group: str) -> None:
         if life(home, home / "calm" / "run", background=False) != 0:
             sys.exit((home / "calm" / "log").read_text())
         calm = chaos.what_is_left(home / "calm" / "run")
-        for number, each in enumerate(lives(group)):
+        for number, each in enumerate(some):
             print(struck(home, home / str(number), calm, *each), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main({**EVERYTHING, **({"model": {}} if sys.argv[1] == "full" else {})}, lives(sys.argv[1]))

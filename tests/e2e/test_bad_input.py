@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 from test_resume import write_config
 from typer.testing import CliRunner
 
+import forked
 import winnow
 from winnow.cli import app
 from winnow.errors import ConfigError, VerifierError
@@ -345,9 +344,7 @@ def test_a_second_launch_while_the_first_runs(smallest, tmp_path):
     config = write_config(tmp_path / "run.toml", smallest())
     with RunFolder.open(tmp_path / "run", resume=False):
         before = listing(tmp_path / "run")
-        second = subprocess.run(
-            [sys.executable, "-m", "winnow", "train", config], capture_output=True, text=True, timeout=120
-        )
+        second = forked.winnow("train", config)
         assert (second.returncode, second.stdout) == (2, "")
         assert_says(second.stderr, f"{tmp_path / 'run'} is in use by process {os.getpid()} ", "wait for it to end")
         assert second.stderr.count("\n") == 1

@@ -6,16 +6,14 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import forked
 from winnow.cli import app
 from winnow.families import FAMILIES, Traits
 from winnow.registry import resolve
@@ -49,8 +47,7 @@ def test_every_example_is_a_file_that_a_test_knows():
 
 
 def test_one_file_trains_as_a_script(folder):
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "mine.py"], env=environment, capture_output=True, text=True, timeout=250)
+    done = forked.python(folder / "mine.py")
     assert done.returncode == 0, done.stderr
     assert re.findall(r"tracked (\d) 0\.\d+", done.stdout) == ["0"]
 

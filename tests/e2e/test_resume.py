@@ -1,6 +1,6 @@
 """Law 6: a run killed anywhere and resumed by the command line ends with the same bits as one that was not.
 
-Each command is a process, a fork; `python -m winnow` itself starts in test_ranks_launch.py and test_bad_input.py.
+Each command is a process, a fork; `python -m winnow` itself starts in test_ranks_launch.py.
 """
 
 from __future__ import annotations

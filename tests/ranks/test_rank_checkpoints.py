@@ -32,10 +32,14 @@ FULL: dict[str, Any] = {
     "rollout": {"rollouts_per_prompt": 4},
     "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},
 }
+VALUES: dict[str, Any] = {"advantage": "gae", "evaluate": FULL["evaluate"]}
 KINDS: dict[str, dict[str, Any]] = {
     "full": FULL,
     "lora": {**FULL, "model": {"lora": {"rank": 4}}},
     "bfloat16": {"model": {"dtype": "bfloat16"}},
+    "value model": {**VALUES, "critic": {"form": "model", "optimizer": {"learning_rate": 1e-2}}},
+    "value adapter": {**VALUES, "critic": {"form": "adapter"}, "model": {"lora": {"rank": 4}}},
+    "value head": {**VALUES, "critic": {"form": "shared"}},
 }
 By = tuple[int, str]  # how many ranks, and how they hold the policy
 ONE, REPLICATED, SHARDED = (1, "replicated"), (2, "replicated"), (2, "sharded")
@@ -71,7 +75,8 @@ class Runs:
         else:
             answers = self._group_of(count).run(CASE, config, resume=resume)
         assert {answer.steps for answer in answers} == {4}
-        assert len(answers[0].gradients) == (2 if resume else 4)
+        models = 2 if config.get("critic", {}).get("form", "shared") != "shared" else 1  # that learn in a step
+        assert len(answers[0].gradients) == (2 if resume else 4) * models
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +101,7 @@ def state(folder: Path) -> dict[str, np.ndarray]:
         pytest.param("full", SHARDED, ONE),
         pytest.param("full", ONE, SHARDED),
         pytest.param("lora", SHARDED, ONE),
+        pytest.param("value model", SHARDED, ONE),
         *(
             pytest.param(kind, saved_by, resumed_by, marks=SLOW)
             for kind, saved_by, resumed_by in [
@@ -108,6 +114,10 @@ def state(folder: Path) -> dict[str, np.ndarray]:
                 ("full", FOUR_SHARDED, SHARDED),
                 ("full", FOUR_REPLICATED, ONE),
                 ("lora", REPLICATED, ONE),
+                ("value model", REPLICATED, ONE),
+                ("value model", ONE, SHARDED),
+                ("value adapter", SHARDED, ONE),
+                ("value head", SHARDED, ONE),
                 ("lora", ONE, SHARDED),
                 ("lora", ONE, REPLICATED),
                 ("lora", SHARDED, FOUR_SHARDED),
@@ -121,7 +131,8 @@ def test_any_number_of_ranks_goes_on(kind: str, saved_by: By, resumed_by: By, ma
     apart = runs.distances(Found.of(found, found / LAST), Found.of(expected, expected / LAST))
     apart["state"] = relative(state(found), state(expected))
     say(max(saved_by[0], resumed_by[0]), f"{saved_by} to {resumed_by}", kind, apart)
-    assert any(": reference/" in name for name in state(expected))
+    beside = ": critic/" if "critic" in KINDS[kind] else ": reference/"
+    assert any(beside in name for name in state(expected))
     assert all(distance <= LIMIT for distance in (apart["weights"], apart["state"])), apart
     assert apart["metrics"] <= 1e-9
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
+from exact_norms import float64_norms
 from winnow import ranks
 from winnow.config_file import validate
 from winnow.learner.learner import Learner, make_learner, shard_learner
@@ -70,25 +69,6 @@ def _updates(members: Members, counts: Sequence[int], longest: int) -> Computed:
         idle=sum(idle for *_, idle in done),
         sharded=all(is_sharded(parameter) for parameter in learner.parameters.values()),
     )
-
-
-@contextlib.contextmanager
-def float64_norms() -> Iterator[None]:
-    """transformers normalises in float32 whatever comes in, and a sum over rollouts of a prompt that is read once
-    passes through that: where the cuts fall then shows at 1e-8, in one process too. Here a float64 policy is one.
-    """
-    forward = Qwen2RMSNorm.forward
-
-    def normalised(norm: Any, hidden: torch.Tensor) -> torch.Tensor:
-        if hidden.dtype != torch.float64:
-            return forward(norm, hidden)
-        return norm.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
-
-    Qwen2RMSNorm.forward = normalised
-    try:
-        yield
-    finally:
-        Qwen2RMSNorm.forward = forward
 
 
 def learner_of(members: Members) -> Learner:
