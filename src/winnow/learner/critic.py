@@ -126,6 +126,7 @@ def _optimizer(
         model.parameters,
         masters,
         updates_per_step=critic.epochs * critic.updates_per_step,
+        steps=config.steps,
         saves_masters=saves_masters,
         seed="critic rounding",
     )

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from winnow.config import Config
 from winnow.errors import ConfigError, RunFolderError
@@ -38,11 +37,12 @@ def start(critic: Critic, config: Config) -> None:
         return
     path = Path(config.critic.start).expanduser() / TENSORS
     try:
-        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"critic.start: {path} cannot be read: {error}; name another checkpoint") from error
     try:
-        critic.start({name: t for name, t in tensors.items() if name.startswith(VALUE_MODEL)})
+        critic.start(tensors)
     except RunFolderError as error:
         raise ConfigError(f"critic.start = {config.critic.start!r}: {error}") from error
 

@@ -19,19 +19,32 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
         return
     if critic.path is not None:
         with named_by("critic.path"):
-            own, context = load_tokenizer(critic.path), describe(critic.path).context
+            own, described = load_tokenizer(critic.path), describe(critic.path)
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
                 f"policy's tokens; name a model of the same family, or leave it out"
             )
         longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
-        if context < longest:
+        most = describe(config.model.path).vocabulary  # of which any may be sampled, also those that stand for nothing
+        if described.vocabulary < most:
             raise ConfigError(
-                f"critic.path = {critic.path!r} reads {context} tokens, and prompt.max_prompt_tokens + "
+                f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
+                f"samples from {most}; name a model of which vocab_size is no smaller, or leave it out"
+            )
+        if described.context < longest:
+            raise ConfigError(
+                f"critic.path = {critic.path!r} reads {described.context} tokens, and prompt.max_prompt_tokens + "
                 f"rollout.max_new_tokens = {longest}; name another model, or lower one of them"
             )
-    if critic.start is not None and not (Path(critic.start).expanduser() / TENSORS).is_file():
+
+
+def check_start(config: Config) -> None:
+    """Raise ConfigError where a new run is to begin with the value model of what is no checkpoint."""
+    critic = config.critic
+    if critic is None or critic.start is None:
+        return
+    if not (Path(critic.start).expanduser() / TENSORS).is_file():
         raise ConfigError(
             f"critic.start = {critic.start!r} is no checkpoint: there is no {TENSORS} in it; name a folder like "
             f"RUN/checkpoints/step-000010 of a run with a value model"
