@@ -76,6 +76,7 @@ def smallest(tmp_path: Path, tiny_folder: Callable[[str], Path]) -> Callable[...
             "select": {"use": "max_variance", "keep_per_prompt": 2},
             "evaluate": {"problems": 2, "rollouts_per_prompt": 2},
             "optimizer": {"learning_rate": 1e-3},
+            "verify": {"workers": 0},  # a process of its own costs more than the run; what is about it asks for it
         }
         for key, value in changes.items():
             base[key] = {**base[key], **value} if isinstance(value, dict) and isinstance(base.get(key), dict) else value

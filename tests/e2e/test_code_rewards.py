@@ -20,6 +20,7 @@ def test_programs_train(smallest, tmp_path):
         prompt={"template": "question_only"},
         rollout={"engine": {"use": "scripted", "script": f"{tmp_path}/writer.py:writer"}, "max_new_tokens": 64},
         reward={"use": "code_tests", "program": "text"},
+        verify={"workers": 1},
     )
     del config["task"]["levels"]
     result = winnow.train(**config, watch=lambda event: None)
@@ -34,4 +35,4 @@ def test_programs_train(smallest, tmp_path):
 def test_the_worker_s_limit_must_leave_room_for_the_reward_s_own(smallest):
     """A program over its own limit is wrong; one that the worker had to be killed for would count as failed."""
     with pytest.raises(winnow.ConfigError, match=r"verify.timeout_seconds = 3.0 .* reward.total_seconds = 4.5"):
-        winnow.train(**smallest(reward={"use": "code_tests"}, verify={"timeout_seconds": 3.0}))
+        winnow.train(**smallest(reward={"use": "code_tests"}, verify={"workers": 1, "timeout_seconds": 3.0}))

@@ -68,7 +68,7 @@ def with_reward(smallest: Smallest, tmp_path: Path) -> Smallest:
             "steps": 2,
             "reward": {"use": f"{tmp_path}/failing.py:{name}"},
             "rollout": {"prompts_per_step": PROMPTS, "rollouts_per_prompt": 10, "max_new_tokens": 8},
-            "verify": {"timeout_seconds": 1.0, "memory_mb": 256, "max_failure_share": 0.2},
+            "verify": {"workers": 1, "timeout_seconds": 1.0, "memory_mb": 256, "max_failure_share": 0.2},
         }
         return smallest(**{**base, **changes})
 

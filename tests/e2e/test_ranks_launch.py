@@ -55,7 +55,7 @@ def digest(run):
 
 @pytest.fixture
 def config(tmp_path, smallest):
-    settings = smallest(steps=6, rollout={"max_new_tokens": 96}, checkpoint={"every": 2})
+    settings = smallest(steps=6, rollout={"max_new_tokens": 96}, checkpoint={"every": 2}, verify={"workers": 1})
     path = tmp_path / "run.toml"
     path.write_text(toml(Config.model_validate(settings)))
     return path

@@ -70,6 +70,7 @@ def test_a_killed_run_resumes_to_the_same_bits(arch, moments, smallest, tmp_path
         checkpoint={"every": 2},
         evaluate={"every": 2},
         optimizer={"schedule": "cosine", "warmup_steps": 3},
+        verify={"workers": 1},
     )
     whole = write_config(tmp_path / "whole.toml", {**config, "output": str(tmp_path / "whole")})
     done = winnow("train", whole)

@@ -156,7 +156,9 @@ def test_failed_verdicts_are_never_kept_and_never_in_a_baseline(smallest, tmp_pa
         "    if rollout.index == 1:\n        raise RuntimeError('no verdict')\n"
         "    return float(rollout.index)\n"
     )
-    result, _ = run(smallest(steps=1, reward={"use": f"{tmp_path}/flaky.py:flaky"}, verify={"max_failure_share": 0.5}))
+    result, _ = run(
+        smallest(steps=1, reward={"use": f"{tmp_path}/flaky.py:flaky"}, verify={"workers": 1, "max_failure_share": 0.5})
+    )
     for entry in read_rollouts(result.folder):
         assert entry.reasons[1] == "failed: raised"
         assert not entry.group.keep[1]

@@ -45,7 +45,7 @@ def trained(smallest, tmp_path):
         section, model = FORMS[form] if form else (None, {})
         own = {"optimizer": {"learning_rate": 1e-2}} if form and form != "shared" else {}
         table = {"critic": {**section, **own, **(critic or {})}} if form else {}
-        base = {"advantage": "gae" if form else "grpo", "output": str(tmp_path / name), "verify": {"workers": 0}}
+        base = {"advantage": "gae" if form else "grpo", "output": str(tmp_path / name)}
         config = smallest(**{**base, "checkpoint": {"every": 1, "keep_last": 9}, "model": model, **table, **changes})
         return winnow.train(**config, resume=resume, watch=lambda event: None)
 
