@@ -61,11 +61,13 @@ def small(folder: Path, policy: Path, /, **changes: Any) -> dict[str, Any]:
 
 def laws_of(path: Path) -> dict[str, Any]:
     """What of a published configuration makes a gradient (loss, terms, advantage, weighting, selection, allocation,
-    updates, adapter), as changes of `small`. Its numbers are shrunk; its clock, its engine and its 4 and 8 bits are not
-    of a CPU.
+    value model, updates, adapter), as changes of `small`. Its numbers are shrunk; its clock, its engine and its 4 and 8
+    bits are not of a CPU.
     """
     asked = tomllib.loads(path.read_text(encoding="utf-8"))
-    named = {name: asked[name] for name in ("advantage", "weighting", "loss", "terms", "allocate") if name in asked}
+    named = {
+        name: asked[name] for name in ("advantage", "weighting", "loss", "terms", "allocate", "critic") if name in asked
+    }
     model, update = asked["model"], asked.get("update", {})
     lora = {"lora": {**model["lora"], "rank": 4}} if "lora" in model else {}
     probed = {"every": 2, "rollouts_per_prompt": 4} if asked.get("allocate", {}).get("use") == "gvm" else {}

@@ -12,6 +12,7 @@ from winnow.models.device import planned_device
 from winnow.models.load import has_tokenizer
 from winnow.models.model_folder import cached_folder, named_by, on_hub, settings_folder, weight_files
 from winnow.tasks.stream import PromptStream
+from winnow.training.critic_folders import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
 from winnow.training.first_prompt import FirstPrompt
 from winnow.training.members import Members
@@ -96,9 +97,8 @@ def _check_prompts(members: Members, *, values: bool) -> tuple[FirstPrompt, int]
     asked = run_prompts(members)
     training, tokenizer = asked.training, asked.tokenizer
     if config.critic is not None and values:
-        from winnow.training.build_critic import check_value_model  # beside what trains one, which imports for seconds
-
         check_value_model(config, tokenizer)
+        check_start(config)
     PromptStream(training.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     first = FirstPrompt.of(training.prompts[0], tokenizer, config)
     return first, asked.longest

@@ -40,19 +40,17 @@ class Critic(Trained[ValueModel]):
 
     def state(self) -> dict[str, Tensor]:
         """What it has trained, and the moments, by name, for safetensors. The tensors are the live ones, or this rank's
-        shares of them: write them before the next `step`.
+        shares of them: write them before the next `step`. Parameters that are rounded from masters are left out.
         """
-        return {
-            **{f"{VALUE_MODEL}{PARAMETER}{name}": p.detach() for name, p in self.parameters.items()},
-            **{f"{VALUE_MODEL}{MOMENT}{name}": value for name, value in self._optimizer.state().items()},
-        }
+        rounded = self._optimizer.saves_masters
+        parameters = {} if rounded else {f"{PARAMETER}{name}": p.detach() for name, p in self.parameters.items()}
+        moments = {f"{MOMENT}{name}": value for name, value in self._optimizer.state().items()}
+        return {f"{VALUE_MODEL}{name}": tensor for name, tensor in {**parameters, **moments}.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], counts: Mapping[str, Any]) -> None:
         """Continue where `state` and `counts` were taken. Raises RunFolderError when they are of other parameters."""
+        self._set(_exact(tensors))
         moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
-        parameters, _ = split(tensors, f"{VALUE_MODEL}{PARAMETER}")
-        check_saved(parameters, self.parameters)
-        set_parameters(self.parameters, parameters)
         self._optimizer.load_state(moments, counts)
 
     def start(self, tensors: Mapping[str, Tensor]) -> None:
@@ -60,12 +58,21 @@ class Critic(Trained[ValueModel]):
 
         What that run kept in float32 is read in float32, whatever it computed in.
         """
-        moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
-        parameters, _ = split(tensors, f"{VALUE_MODEL}{PARAMETER}")
-        check_saved(parameters, self.parameters)
-        exact = {name: moments.get(f"{name}/{MASTER}", value) for name, value in parameters.items()}
-        set_parameters(self.parameters, exact)
+        exact = _exact(tensors)
+        self._set(exact)
         self._optimizer.set_masters(exact)
+
+    def _set(self, exact: Mapping[str, Tensor]) -> None:
+        check_saved(exact, self.parameters)
+        set_parameters(self.parameters, exact)
+
+
+def _exact(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of a saved value model by name: their masters, where it had any."""
+    parameters, _ = split(tensors, f"{VALUE_MODEL}{PARAMETER}")
+    moments, _ = split(tensors, f"{VALUE_MODEL}{MOMENT}")
+    masters = {name.removesuffix(f"/{MASTER}"): value for name, value in moments.items() if name.endswith(f"/{MASTER}")}
+    return {**parameters, **masters}
 
 
 def make_critic(config: Config, critic: CriticSection, learner: Learner, loaded: Loaded) -> Critic:
@@ -119,6 +126,7 @@ def _optimizer(
         model.parameters,
         masters,
         updates_per_step=critic.epochs * critic.updates_per_step,
+        steps=config.steps,
         saves_masters=saves_masters,
         seed="critic rounding",
     )

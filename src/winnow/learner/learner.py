@@ -172,11 +172,13 @@ def _optimizer(
     config: Config, policy: Policy, masters: Mapping[str, Tensor], *, saves_masters: bool = False
 ) -> Optimizer:
     per_step = config.update.epochs * config.update.updates_per_step
+    held = 0 if config.critic is None else config.critic.pretraining_steps
     return make_optimizer(
         config,
         config.optimizer,
         policy.parameters,
         masters,
         updates_per_step=per_step,
+        steps=max(1, config.steps - held),
         saves_masters=saves_masters,
     )

@@ -73,6 +73,11 @@ class Optimizer:
         """Of the next update."""
         return self._base_rate * rate_factor(self._schedule, self.updates, warmup=self._warmup, total=self._total)
 
+    @property
+    def saves_masters(self) -> bool:
+        """Whether `state` has float32 masters, which the parameters are rounded from."""
+        return self._adamw.saves_masters
+
     def gradients(self) -> list[Tensor]:
         """Summed over the micro-batches so far, of the parameters that have one; of 16-bit ones, in float32."""
         return self._adamw.gradients()

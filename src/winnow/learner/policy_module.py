@@ -80,8 +80,8 @@ class PolicyModule(nn.Module):
     def values(self, hidden: Tensor) -> Tensor:
         """[T] the values of hidden states [T, H]; to be called from within `forward`."""
         assert self.value_head is not None, "it was made with a value head"
-        values: Tensor = self.value_head(hidden.to(self.dtype)).squeeze(-1)
-        return values
+        values: Tensor = self.value_head(hidden.to(self.dtype))
+        return values.squeeze(-1).clone()  # hooks of FSDP2 want no view
 
     def _made_value_head(self) -> nn.Linear:
         """At zero, and in float32 at least: returns are learned more finely than bfloat16 tells numbers apart."""

@@ -84,9 +84,12 @@ class _Candidate:
             group=self.position,
             advantage=advantage[: len(self.rollout.tokens)] if isinstance(advantage, np.ndarray) else advantage,
             weight=float(weight),
-            values=None if self.group.values is None else self.group.values[self.place],
-            returns=None if self.group.returns is None else self.group.returns[self.place],
+            values=self._of_trained(self.group.values),
+            returns=self._of_trained(self.group.returns),
         )
+
+    def _of_trained(self, per_token: tuple[FloatArray, ...] | None) -> FloatArray | None:
+        return None if per_token is None else per_token[self.place][: len(self.rollout.tokens)]
 
 
 def first_tokens(rollout: Rollout, count: int | None) -> Rollout:

@@ -91,8 +91,8 @@ def check_saved(saved: Mapping[str, Tensor], parameters: Mapping[str, nn.Paramet
     """Raise RunFolderError unless a value model's saved parameters are these."""
     if parameters and not saved:
         raise RunFolderError(
-            "the checkpoint has no value model: it was saved by a run without one; name another checkpoint, or start a "
-            "new run with the checkpoint as model.path"
+            "the checkpoint has no value model of this form: it was saved by a run without one, or with another "
+            "critic.form; name another checkpoint, or start a new run with the checkpoint as model.path"
         )
     for name in sorted(parameters.keys() ^ saved.keys()):
         raise RunFolderError(
@@ -122,16 +122,17 @@ def make_optimizer(
     masters: Mapping[str, Tensor],
     *,
     updates_per_step: int,
+    steps: int,
     saves_masters: bool = False,
     seed: SeedName = "rounding",
 ) -> Optimizer:
-    """Steps of the configuration become updates, which is what a schedule counts."""
+    """The optimizer of one that learns in so many steps: they become updates, which is what a schedule counts."""
     exact = {name: p.detach().clone() for name, p in parameters.items() if masters and name not in masters}
     return Optimizer(
         parameters,
         **options.model_dump(exclude={"master_weights", "stochastic_rounding", "warmup_steps"}),
         warmup_updates=options.warmup_steps * updates_per_step,
-        total_updates=config.steps * updates_per_step,
+        total_updates=steps * updates_per_step,
         masters={**masters, **exact},  # a value head is float32, and has a master like the 16-bit weights beside it
         saves_masters=saves_masters,
         seed=(config.seed, seed),

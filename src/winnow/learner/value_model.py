@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from winnow.learner.policy import value_head
 from winnow.learner.policy_module import PolicyModule
 from winnow.learner.sequence_model import SequenceModel
-from winnow.models.adapter import VALUES, adapter_on, value_adapter
+from winnow.models.adapter import VALUES, adapter_on, trained_parameters, value_adapter
 from winnow.records import MicroBatch
 
 
@@ -30,8 +30,8 @@ class ValueModel(SequenceModel):
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """See `SequenceModel`."""
-        own = value_adapter(self.model) if self.on_policy else dict(self.model.named_parameters())
-        return {**{name: p for name, p in own.items() if p.requires_grad}, **value_head(self.module)}
+        own = value_adapter(self.model) if self.on_policy else trained_parameters(self.model)
+        return {**own, **value_head(self.module)}
 
     def shard(self, masters: Mapping[str, Tensor]) -> None:
         """See `SequenceModel`; the policy's module has been divided with the policy."""

@@ -19,7 +19,7 @@ from winnow.memory.passes import pass_parts
 from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.memory.policy_parts import policy_parts
 from winnow.memory.usage import capacity
-from winnow.memory.value_parts import value_checkpoint_bytes, value_model_in_words, value_parts
+from winnow.memory.value_parts import learners_in_words, value_checkpoint_bytes, value_parts
 from winnow.models.precision import in_words, keeps_masters
 
 SHARE = 0.8  # of a device, which a run may fill: the rest is for allocators, kernels and other programs
@@ -40,7 +40,7 @@ def plan_memory(
     ours = (*policy_parts(demand, needs), *value_parts(demand), *pass_parts(demand, needs))
     parts = (*ours, *engine_parts(demand))
     workers = demand.config.verify.workers
-    policy = f"policy on {demand.device} in {in_words(demand.config, demand.device)}{value_model_in_words(demand)}"
+    policy = f"{learners_in_words(demand)} on {demand.device} in {in_words(demand.config, demand.device)}"
     judges = f"{workers} worker{'s' * (workers > 1)} on the cpu" if workers else "the trainer itself"
     return MemoryPlan(
         jobs=f"{policy}{_among_ranks(demand)}; {job(demand)}; rewards by {judges}",

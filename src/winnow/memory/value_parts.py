@@ -32,18 +32,20 @@ def value_checkpoint_bytes(demand: Demand) -> int:
     critic, shapes = demand.config.critic, demand.value_model
     if critic is None or shapes is None:
         return 0
-    trained = sum(p.numel() * p.element_size() for p in shapes.held.parameters() if p.requires_grad)
-    return trained + _moment_bytes(demand.config, critic, shapes) + _master_bytes(demand.config, shapes)
+    masters, moments = _master_bytes(demand.config, shapes), _moment_bytes(demand.config, critic, shapes)
+    if masters and critic.form != "shared":  # from which its parameters can be rounded
+        return masters + moments
+    return sum(p.numel() * p.element_size() for p in shapes.held.parameters() if p.requires_grad) + masters + moments
 
 
-def value_model_in_words(demand: Demand) -> str:
-    """For the sentence about the policy's device."""
+def learners_in_words(demand: Demand) -> str:
+    """What is trained, for the sentence about its device."""
     form = None if demand.config.critic is None else demand.config.critic.form
     return {
-        None: "",
-        "shared": ", with a value head",
-        "adapter": ", with a value model's adapter",
-        "model": ", a value model beside it",
+        None: "policy",
+        "shared": "policy with a value head",
+        "adapter": "policy with a value model's adapter",
+        "model": "policy and value model",
     }[form]
 
 
@@ -83,6 +85,8 @@ def _divided(demand: Demand, critic: CriticSection, shapes: ValueShapes) -> Iter
     gradients = shares.gradient_share_bytes(held, ranks)
     yield MemoryPart("share of the value model gradients", gradients, _updating(critic), device, smaller)
     yield MemoryPart("share of the value model gradients", gradients, _summing(critic), device, smaller)
+    if critic.form == "adapter":  # beside the policy's, in the copy that checkpoints are written from
+        yield MemoryPart("value model's adapter in that copy", weight_bytes(held), "always", "cpu", writer=True)
     if critic.form == "model":
         root = shares.gathered_root_bytes(shapes.reads, ranks)
         yield MemoryPart("gathered value model weights", root, "value sums", device)

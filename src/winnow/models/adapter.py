@@ -202,8 +202,11 @@ def down_projections(model: nn.Module) -> list[nn.Parameter]:
 @contextmanager
 def adapter_off(model: Any) -> Iterator[None]:
     """The model computes as it did without its adapter."""
-    with model.disable_adapter():
-        yield
+    try:
+        with model.disable_adapter():
+            yield
+    finally:
+        _activate(model, TRAINED)  # peft has left every other adapter frozen
 
 
 @contextmanager

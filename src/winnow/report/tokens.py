@@ -28,14 +28,18 @@ def written_by(path: Path) -> tuple[Written, str]:
     if run is None:
         return _nothing, "tokens have no text here: these rollouts lie in no run folder, so no tokenizer is known"
     from winnow.models.load import load_tokenizer
+    from winnow.models.model_folder import cached_folder, on_hub
 
     try:
         saved = checkpoints(run)
         model = str(saved[-1]) if saved else str(read_manifest(run).config["model"]["path"])
-        tokenizer = load_tokenizer(model)
+        here = cached_folder(model) if on_hub(model) else model  # a look at a run brings nothing from the hub
+        if here is None:
+            return _nothing, f"tokens have no text here: {model} is not on this machine"
+        tokenizer = load_tokenizer(str(here))
     except (WinnowError, KeyError, TypeError) as error:
         return _nothing, f"tokens have no text here: {error}"
-    return lambda token: str(tokenizer.decode([token])), ""
+    return lambda token: str(tokenizer.decode([token])) if 0 <= token < len(tokenizer) else "", ""
 
 
 def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent: str) -> Iterator[str]:

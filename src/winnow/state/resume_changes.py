@@ -133,7 +133,8 @@ def _surroundings(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _may_change(key: str, config: Mapping[str, Any]) -> bool:
-    if key == "steps" and (config.get("optimizer") or {}).get("schedule", "constant") != "constant":
+    optimizers = [config.get("optimizer"), (config.get("critic") or {}).get("optimizer")]
+    if key == "steps" and any((of or {}).get("schedule", "constant") != "constant" for of in optimizers):
         return False  # a decaying learning rate reaches 0 at the last step: another end is another run
     return _within(key, MAY_CHANGE)
 

@@ -34,8 +34,9 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
-from winnow.training.build_critic import check_value_model, own_critic, start
+from winnow.training.build_critic import own_critic, start
 from winnow.training.clock import TrainingClock
+from winnow.training.critic_folders import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import hand_over
 from winnow.training.machine_share import workers_of_rank
@@ -125,6 +126,8 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
     train, held_out, tokenizer = asked
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     check_value_model(config, tokenizer)
+    if saved is None:
+        check_start(config)
     plan = plan_devices(members, device, longest_prompt=asked.longest)
     plan.check()
     logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())

@@ -1,4 +1,4 @@
-"""Where a value model of its own comes to be: checked before anything is loaded, then made beside the learner."""
+"""Where a value model of its own comes to be, beside the learner."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from winnow.config import Config
 from winnow.errors import ConfigError, RunFolderError
@@ -16,36 +15,10 @@ from winnow.learner.critic import Critic, make_critic
 from winnow.learner.learner import Learner
 from winnow.learner.trained import VALUE_MODEL
 from winnow.models.adapter import add_lora
-from winnow.models.load import Loaded, describe, load, load_tokenizer
+from winnow.models.load import Loaded, load
 from winnow.models.model_folder import named_by
 from winnow.models.precision import keeps_value_masters
 from winnow.state.checkpoint_names import TENSORS
-
-
-def check_value_model(config: Config, tokenizer: Any) -> None:
-    """Raise ConfigError or DataError for a folder that holds no value model for this policy; no weights are read."""
-    critic = config.critic
-    if critic is None:
-        return
-    if critic.path is not None:
-        with named_by("critic.path"):
-            own, context = load_tokenizer(critic.path), describe(critic.path).context
-        if own.get_vocab() != tokenizer.get_vocab():
-            raise ConfigError(
-                f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
-                f"policy's tokens; name a model of the same family, or leave it out"
-            )
-        longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
-        if context < longest:
-            raise ConfigError(
-                f"critic.path = {critic.path!r} reads {context} tokens, and prompt.max_prompt_tokens + "
-                f"rollout.max_new_tokens = {longest}; name another model, or lower one of them"
-            )
-    if critic.start is not None and not (Path(critic.start).expanduser() / TENSORS).is_file():
-        raise ConfigError(
-            f"critic.start = {critic.start!r} is no checkpoint: there is no {TENSORS} in it; name a folder like "
-            f"RUN/checkpoints/step-000010 of a run with a value model"
-        )
 
 
 def own_critic(config: Config, learner: Learner, policy: Loaded, device: torch.device) -> tuple[Loaded, Critic | None]:
@@ -64,11 +37,12 @@ def start(critic: Critic, config: Config) -> None:
         return
     path = Path(config.critic.start).expanduser() / TENSORS
     try:
-        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"critic.start: {path} cannot be read: {error}; name another checkpoint") from error
     try:
-        critic.start({name: t for name, t in tensors.items() if name.startswith(VALUE_MODEL)})
+        critic.start(tensors)
     except RunFolderError as error:
         raise ConfigError(f"critic.start = {config.critic.start!r}: {error}") from error
 

@@ -25,7 +25,6 @@ from winnow.training.step_values import (
     fill_returns,
     fill_token_rewards,
     fill_values,
-    held,
     is_pretraining,
     train_critic,
     values_metrics,
@@ -66,7 +65,7 @@ def train_step(run: Run, step: int) -> StepReport:
             seed=(run.seed, "schedule", step),
         )
         if is_pretraining(run, step):
-            updates = held(updates)
+            updates = []  # the policy is held, and so is its learning rate's schedule
 
     with clock("logprobs"):  # old and reference log-probs: once, before the first update
         updates = run.learner.compute_logprobs(updates, run.members.needs)
@@ -77,7 +76,7 @@ def train_step(run: Run, step: int) -> StepReport:
     learned = CriticTally()
     if run.critic is not None:  # a value model of its own learns first
         with clock("critic"):
-            learned = train_critic(run, groups, step)
+            learned = train_critic(run, groups, step, planned=len(prompts))
 
     with clock("update"):
         for batch in updates:  # one optimizer step each

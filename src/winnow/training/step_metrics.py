@@ -169,9 +169,10 @@ class Tally:
         taken = [r for r in self.results if not r.skipped]
         metrics = {
             "policy/skipped_updates": float(len(self.results) - len(taken)),
-            "policy/learning_rate": self.results[-1].learning_rate,
             "budget/updates": float(len(taken)),
         }
+        if self.results:  # not while a value model is pretrained
+            metrics["policy/learning_rate"] = self.results[-1].learning_rate
         if taken:
             metrics["policy/loss"] = self.loss / len(taken)
             metrics["policy/grad_norm"] = float(np.mean([r.grad_norm for r in taken]))

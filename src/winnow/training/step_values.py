@@ -65,20 +65,15 @@ def is_pretraining(run: Run, step: int) -> bool:
     return run.config.critic is not None and step < run.config.critic.pretraining_steps
 
 
-def held(batches: Sequence[Batch]) -> list[Batch]:
-    """The batches of a policy that is to learn nothing from them."""
-    return [dataclasses.replace(batch, sequences=()) for batch in batches]
-
-
-def train_critic(run: Run, groups: Sequence[Group], step: int) -> CriticTally:
-    """The updates of a value model of its own, from the returns that its values are taught."""
+def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) -> CriticTally:
+    """The updates of a value model of its own, from what its values are taught; `planned` is that of `schedule`."""
     tally = CriticTally()
     if run.critic is None:
         return tally
     section = run.config.critic
     assert section is not None, "there is no value model without its table"
     loss = ValueLoss(section.clip_range)
-    for batch in _batches(run, groups, step):
+    for batch in _batches(run, groups, step, planned):
         for mb in run.critic.micro_batches(batch):
             value = loss.of_own_model(run.critic.forward(mb), mb)
             run.critic.backward(value.total)
@@ -93,7 +88,7 @@ def values_metrics(run: Run, groups: Sequence[Group]) -> Metrics:
     return {**describe_values(groups, gamma=run.members.gamma), **kl}
 
 
-def _batches(run: Run, groups: Sequence[Group], step: int) -> list[Batch]:
+def _batches(run: Run, groups: Sequence[Group], step: int, planned: int) -> list[Batch]:
     """Of every rollout that it has read, each as the weighting weighs it among those."""
     section = run.config.critic
     assert section is not None, "there is no value model without its table"
@@ -104,7 +99,7 @@ def _batches(run: Run, groups: Sequence[Group], step: int) -> list[Batch]:
         epochs=section.epochs,
         updates_per_step=section.updates_per_step,
         max_new_tokens=run.sampling.max_new_tokens,
-        planned=len(groups),
+        planned=planned,
         pass_rates=run.history.planned_pass_rates([group.prompt for group in groups]),
         drop_silent=False,
         seed=(run.seed, "critic", step),

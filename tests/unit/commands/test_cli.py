@@ -70,7 +70,8 @@ def test_reading_commands_start_without_torch(run, tmp_path):
 
 def test_check_imports_nothing_that_computes_with_a_model():
     """Its import would take as long as all else that `check` does."""
-    code = CHECK_IS_LIGHT.format(call=["check", str(CONFIGS / "arithmetic.toml")])
+    values = ["--set", "advantage=gae", "--set", "critic.form=model"]
+    code = CHECK_IS_LIGHT.format(call=["check", str(CONFIGS / "arithmetic.toml"), *values])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
@@ -254,6 +255,14 @@ def test_only_the_first_tokens_are_trained_and_weighed() -> None:
     assert batch.sequences[1].rollout is whole.rollouts[1], "what is not cut is not copied"
     assert [row.weight for row in batch.sequences] == [1 / 7] * 3
     assert [len(r.tokens) for r in whole.rollouts] == [5, 3, 2], "the group keeps them whole"
+
+
+def test_values_and_returns_are_cut_with_their_tokens() -> None:
+    numbers = (np.array([1.0, 2.0, 3.0]), np.array([4.0]))
+    whole = dataclasses.replace(group("a", [3, 1]), values=numbers, returns=tuple(10 * n for n in numbers))
+    (batch,) = cut([whole], max_trained_tokens=2)
+    assert [row.values.tolist() for row in batch.sequences] == [[1, 2], [4]]
+    assert [row.returns.tolist() for row in batch.sequences] == [[10, 20], [40]]
 
 
 def test_what_would_teach_behind_the_cut_alone_is_silent() -> None:

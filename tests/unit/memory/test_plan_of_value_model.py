@@ -202,6 +202,14 @@ def test_a_sharded_rank_has_a_share_of_it_and_of_what_trains_it():
     assert plan.checkpoint == whole.checkpoint
 
 
+def test_an_adapter_is_divided_with_the_policy_and_copied_with_it_for_checkpoints():
+    """Every matrix of rank 2 has as many rows on each of two ranks, the head all of its own on the first."""
+    plan, numbers = planned("adapter", ranks_of=2, **SHARDED), adapter_numbers(2)
+    assert sizes(plan, "always")["share of the value model"] == 4 * (numbers // 2 + HEAD)
+    assert sizes(plan, "value update")["gathered weights"] == sizes(plan, "update")["gathered weights"]
+    assert plan.writer_bytes("cpu") == sizes(plan, "load")["weights"] + 4 * (numbers + HEAD)
+
+
 def test_in_16_bits_its_shares_are_the_masters_too():
     keys = {"model": {"dtype": "bfloat16"}, "ranks_of": 2}
     plan, whole = planned("model", **SHARDED, **keys), planned("model", **keys)
@@ -253,7 +261,7 @@ def checked(tmp_path, *arguments, critic='form = "model"'):
 
 def test_check_names_its_parts_and_where_it_is(tmp_path):
     shown = checked(tmp_path, "--ranks", "2").stdout
-    assert "policy on cpu in float32, a value model beside it, whole on each of 2 ranks; native samples" in shown
+    assert "policy and value model on cpu in float32, whole on each of 2 ranks; native samples" in shown
     for words in (
         "value model weights 1.9 MiB",
         "value model moments 3.9 MiB",

@@ -18,6 +18,7 @@ from winnow.commands.profile.measuring import measure
 from winnow.commands.profile.points import Asked, Found, Job, Point, points
 from winnow.config import Config
 from winnow.config_file import load
+from winnow.errors import ConfigError
 from winnow.memory.usage import capacity
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.model_folder import weights_folder
@@ -97,6 +98,11 @@ class Profile:
 def prepared(config: Path, sets: Sequence[str], asked: Asked) -> Profile:
     """All that can be refused before a weight is read. Raises ConfigError or DataError."""
     members = resolve_members(load(config, sets), base=config.parent)
+    if members.reads_values:
+        raise ConfigError(
+            "winnow profile measures sampling and the policy's update, and knows no value model's; profile the "
+            "configuration without [critic], and with an advantage that reads no values (advantage.use = 'grpo')"
+        )
     device = resolve_device(members.config.device)
     check_limit(device, asked.memory_limit)
     check_installed(members)

@@ -1,0 +1,51 @@
+"""The folders that a value model is made of, looked at before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from winnow.config import Config
+from winnow.errors import ConfigError
+from winnow.models.load import describe, load_tokenizer
+from winnow.models.model_folder import named_by
+from winnow.state.checkpoint_names import TENSORS
+
+
+def check_value_model(config: Config, tokenizer: Any) -> None:
+    """Raise ConfigError or DataError for a folder that holds no value model for this policy; no weights are read."""
+    critic = config.critic
+    if critic is None:
+        return
+    if critic.path is not None:
+        with named_by("critic.path"):
+            own, described = load_tokenizer(critic.path), describe(critic.path)
+        if own.get_vocab() != tokenizer.get_vocab():
+            raise ConfigError(
+                f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
+                f"policy's tokens; name a model of the same family, or leave it out"
+            )
+        longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
+        most = describe(config.model.path).vocabulary  # of which any may be sampled, also those that stand for nothing
+        if described.vocabulary < most:
+            raise ConfigError(
+                f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
+                f"samples from {most}; name a model of which vocab_size is no smaller, or leave it out"
+            )
+        if described.context < longest:
+            raise ConfigError(
+                f"critic.path = {critic.path!r} reads {described.context} tokens, and prompt.max_prompt_tokens + "
+                f"rollout.max_new_tokens = {longest}; name another model, or lower one of them"
+            )
+
+
+def check_start(config: Config) -> None:
+    """Raise ConfigError where a new run is to begin with the value model of what is no checkpoint."""
+    critic = config.critic
+    if critic is None or critic.start is None:
+        return
+    if not (Path(critic.start).expanduser() / TENSORS).is_file():
+        raise ConfigError(
+            f"critic.start = {critic.start!r} is no checkpoint: there is no {TENSORS} in it; name a folder like "
+            f"RUN/checkpoints/step-000010 of a run with a value model"
+        )
