@@ -52,6 +52,7 @@ class World:
         self.abstract = f"winnow-hostile-{os.getpid()}"
         self._abstract = _listener(stack, _bound("\0" + self.abstract))
         self._before = self._files()
+        self._children_before = _children()  # what other tests of this process have started
         self.neighbour = subprocess.Popen(["/bin/sleep", "600"])
         stack.callback(self._bury)
 
@@ -73,7 +74,8 @@ class World:
             found.append("the neighbour is dead")
         strays = [f"{folder}/winnow-hostile" for folder in ("/", "/tmp", "/var/tmp", "/dev/shm", "/root", "/etc")]
         found += [path for path in strays if os.path.exists(path)]
-        return found + [f"left behind: {command}" for command in _children(but=self.neighbour.pid)]
+        left = _children().items() - self._children_before.items()
+        return found + [f"left behind: {command}" for pid, command in left if pid != self.neighbour.pid]
 
     def _files(self) -> list[tuple[str, int, int, int]]:
         stats = {path.name: path.lstat() for path in self.folder.iterdir()}
@@ -139,9 +141,10 @@ def _listener(stack: ExitStack, end: socket.socket) -> socket.socket:
     return end
 
 
-def _children(*, but: int) -> list[str]:
+def _children() -> dict[int, str]:
+    """The command line of each, by process."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [Path(f"/proc/{pid}/cmdline").read_text()[:80] for pid in listed if int(pid) != but]
+    return {int(pid): Path(f"/proc/{pid}/cmdline").read_text()[:80] for pid in listed}
 
 
 if __name__ == "__main__":
