@@ -103,7 +103,7 @@ def test_a_tenth_that_fails_is_left_out_and_reported(name: str, cause: str, with
 
 def test_the_same_tenth_stops_a_run_that_allows_a_twentieth(with_reward: Smallest) -> None:
     """After 20 failures, that is in the third step."""
-    limits = {"timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
+    limits = {"workers": 1, "timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
     rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 8}
     with pytest.raises(winnow.VerifierError, match=r"raises' failed on 24 of its last 240 verdicts \(limit 5.0%\)"):
         winnow.train(**with_reward("raises", steps=3, rollout=rollout, verify=limits))
@@ -111,7 +111,7 @@ def test_the_same_tenth_stops_a_run_that_allows_a_twentieth(with_reward: Smalles
 
 def test_an_evaluation_without_failures_does_not_outnumber_training_s(with_reward: Smallest) -> None:
     """A tenth of training's verdicts fails; with the evaluations' 400 verdicts a step it would be a fiftieth."""
-    limits = {"timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
+    limits = {"workers": 1, "timeout_seconds": 60.0, "memory_mb": 256, "max_failure_share": 0.05}
     rollout = {"prompts_per_step": 8, "rollouts_per_prompt": 10, "max_new_tokens": 2}
     evaluation = {"problems": 100, "rollouts_per_prompt": 3, "greedy": True, "every": 1, "split": "train"}
     task = {"use": "arithmetic", "levels": [2], "size": 400}
@@ -158,7 +158,7 @@ def test_nothing_but_failures_stops_the_run_with_the_first_of_them(
     name: str, finding: str, with_reward: Smallest
 ) -> None:
     rollout = {"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 8}
-    limits = {"timeout_seconds": 0.2, "memory_mb": 256, "max_failure_share": 0.2}
+    limits = {"workers": 1, "timeout_seconds": 0.2, "memory_mb": 256, "max_failure_share": 0.2}
     with pytest.raises(winnow.VerifierError) as stopped:
         winnow.train(**with_reward(name, rollout=rollout, verify=limits))
     message = str(stopped.value)
