@@ -49,12 +49,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # a configuration, and what
 
 def main() -> None:
     parser = frame.parser(__doc__, threads=1, seeds=3)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
     options = frame.parse(parser)
     found: dict[str, Any] = {}
     for name in options.variants:
-        runs = [_run(options.folder / f"{name}-{seed}", name, seed, options.threads) for seed in range(options.seeds)]
+        runs = [
+            _run(Path(options.folder) / f"{name}-{seed}", name, seed, options.threads) for seed in range(options.seeds)
+        ]
         found[name] = {"runs": runs, **_together(runs, found.get("grpo", {}).get("runs"))}
         print(name, json.dumps(found[name]), flush=True)
     frame.finish("ppo", {"variants": found}, options)
