@@ -96,7 +96,7 @@ def test_weights_of_16_bits_have_masters_and_the_head_is_float32():
     assert always["value model master weights"] == 4 * (NUMBERS + HEAD)
     largest = 2 * 512 * 128  # of the embedding, before it is added to its sum
     assert ours(plan, "value update")["value model gradients"] == 4 * (NUMBERS + HEAD) + largest
-    saved = 2 * NUMBERS + 4 * HEAD + always["value model master weights"] + always["value model moments"]
+    saved = always["value model master weights"] + always["value model moments"]  # what is rounded from them is not
     assert plan.checkpoint - without.checkpoint == saved
     rounded = {"master_weights": False, "stochastic_rounding": True}
     found = planned("model", model={"dtype": "bfloat16"}, critic={"optimizer": rounded})
