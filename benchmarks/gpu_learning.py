@@ -22,7 +22,8 @@ from winnow.models.load import load_tokenizer
 from winnow.models.precision import set_matrix_products
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
-from winnow.training.fit import Evaluated, Event, fit
+from winnow.training.events import Evaluated, Event
+from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
 REPOSITORY = Path(__file__).parents[1]

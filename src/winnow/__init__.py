@@ -37,13 +37,15 @@ from winnow.version import __version__
 if TYPE_CHECKING:
     from winnow.commands.evaluation.measured import Measured
     from winnow.report.opened import OpenRun
-    from winnow.training.fit import Evaluated, Event, Notice, Result, Started, Watch
+    from winnow.training.events import Ended, Evaluated, Notice, Started, Watch
+    from winnow.training.fit import Result
     from winnow.training.members import Critic, Members
 
 __all__ = [
     "Batch",
     "ConfigError",
     "DataError",
+    "Ended",
     "EngineError",
     "Evaluated",
     "Group",
@@ -77,10 +79,11 @@ __all__ = [
 
 # Public names whose modules import torch: imported when they are first asked for.
 _LATER = {
-    "Evaluated": "winnow.training.fit",
-    "Notice": "winnow.training.fit",
+    "Ended": "winnow.training.events",
+    "Evaluated": "winnow.training.events",
+    "Notice": "winnow.training.events",
     "Result": "winnow.training.fit",
-    "Started": "winnow.training.fit",
+    "Started": "winnow.training.events",
     "Measured": "winnow.commands.evaluation.measured",
     "OpenRun": "winnow.report.opened",
 }
@@ -96,7 +99,7 @@ def train(
     *,
     resume: bool = False,
     allow_change: Sequence[str] = (),
-    watch: Watch | None = None,
+    watch: Watch | Sequence[Watch] = (),
     progress: bool = True,
     critic: Critic | Mapping[str, Any] | None = None,
     **config: Any,
@@ -109,10 +112,10 @@ def train(
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
     `resume` goes on from the newest checkpoint of the output folder with the same configuration; `allow_change` names
     keys that differ knowingly (["optimizer.learning_rate"]).
-    `watch` is called with every event, beside the display that `progress` switches off:
+    `watch`, or each of several, is called with every event, beside the display that `progress` switches off:
 
         def watch(event):
-            if isinstance(event, winnow.StepReport):  # or Started, Evaluated, Notice
+            if isinstance(event, winnow.StepReport):  # or Started, Evaluated, Notice, Ended
                 print(event.step, event.metrics["reward/mean"])
 
     `critic` is the table of a value model that is trained, `critic={"form": "shared"}`; or a function that gives each
@@ -132,7 +135,7 @@ def resume(
     run: str | Path,
     *,
     allow_change: Sequence[str] = (),
-    watch: Watch | None = None,
+    watch: Watch | Sequence[Watch] = (),
     progress: bool = True,
     critic: Critic | Mapping[str, Any] | None = None,
     trust_run: bool = False,
@@ -224,18 +227,21 @@ def _values_from(critic: Critic | Mapping[str, Any] | None) -> tuple[Critic | No
     return None, {"critic": critic}
 
 
-def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch | None, progress: bool) -> Result:
+def _fit(
+    members: Members,
+    *,
+    resume: bool,
+    allow_change: Sequence[str],
+    watch: Watch | Sequence[Watch],
+    progress: bool,
+) -> Result:
     from winnow.report.progress import progress as display
     from winnow.training.fit import fit
     from winnow.user_code import check_not_importing
 
     check_not_importing()
+    watches = [watch] if callable(watch) else list(watch)
     with contextlib.ExitStack() as stack:
-        shown: Watch | None = stack.enter_context(display()) if progress else None
-
-        def both(event: Event) -> None:
-            for each in (shown, watch):
-                if each is not None:
-                    each(event)
-
-        return fit(members, resume=resume, allow_change=allow_change, watch=both)
+        if progress:
+            watches.insert(0, stack.enter_context(display()))
+        return fit(members, resume=resume, allow_change=allow_change, watch=watches)

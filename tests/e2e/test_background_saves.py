@@ -12,7 +12,7 @@ import winnow
 from winnow.engines.native.sampler import Native
 from winnow.learner.learner import Learner
 from winnow.state import checkpoint, checkpoint_manifest
-from winnow.training.fit import Notice
+from winnow.training.events import Notice
 from winnow.training.saving import Saving
 
 LORA = {

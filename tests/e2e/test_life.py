@@ -18,7 +18,7 @@ from winnow.config_file import validate
 from winnow.engines.hf import hf
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics
-from winnow.training.fit import Evaluated, Notice
+from winnow.training.events import Evaluated, Notice
 
 FILES = ("model.safetensors", "trainer.safetensors", "trainer.json")
 

@@ -9,7 +9,7 @@ import pytest
 import winnow
 from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
-from winnow.training.fit import Notice, Started
+from winnow.training.events import Notice, Started
 
 
 class Stale(HuggingFace):

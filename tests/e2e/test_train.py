@@ -12,7 +12,7 @@ import winnow
 from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
-from winnow.training.fit import Evaluated, Notice, Started
+from winnow.training.events import Ended, Evaluated, Notice, Started
 
 
 def run(config, **more):
@@ -42,7 +42,7 @@ def test_a_policy_learns_what_it_is_rewarded_for(arch, engine, smallest):
 def test_events_tell_the_story_in_order(smallest):
     _, events = run(smallest(steps=2, evaluate={"every": 1}))
     story = [type(e) for e in events if not isinstance(e, Notice)]
-    assert story == [Started, Evaluated, StepReport, Evaluated, StepReport, Evaluated]
+    assert story == [Started, Evaluated, StepReport, Evaluated, StepReport, Evaluated, Ended]
 
 
 def test_the_model_left_behind_is_a_hugging_face_folder(smallest):

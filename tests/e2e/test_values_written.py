@@ -10,7 +10,7 @@ from winnow.report.show import Choice, show
 from winnow.report.summary import summary
 from winnow.state.logbook import read_metrics, read_rollouts
 from winnow.training.critic_metrics import describe_values
-from winnow.training.fit import Notice
+from winnow.training.events import Notice
 
 
 @pytest.fixture

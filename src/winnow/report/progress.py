@@ -16,7 +16,7 @@ from rich.text import Text
 from winnow.records import StepReport
 from winnow.report.screen import is_screen
 from winnow.report.text import WIDTH, accuracies, compact, decimal, duration, safe, wrapped
-from winnow.training.fit import Evaluated, Event, Notice, Started
+from winnow.training.events import Evaluated, Event, Notice, Started
 
 SPEED = "tok/s"
 

@@ -16,7 +16,6 @@ from winnow import ranks
 from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
-from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
@@ -27,6 +26,7 @@ from winnow.training.boundary import Boundary, begin_save, reached, rescued, sav
 from winnow.training.build import Run, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
+from winnow.training.events import Ended, Evaluated, Notice, Started, Watch, nobody, several, without_repeats
 from winnow.training.machine_share import threads_of_rank
 from winnow.training.members import Members
 from winnow.training.notices import StepNotices, beginning, check_skipped
@@ -34,36 +34,6 @@ from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.signals import Leave, Stop, stop_signals
 from winnow.training.step import train_step
-
-
-@dataclass(frozen=True)
-class Started:
-    """A run is about to take its first step."""
-
-    folder: Path
-    first_step: int
-    last_step: int  # exclusive
-    devices: tuple[str, ...] = ()  # in lines: who computes where, and what memory it will take
-    max_hours: float = 0.0  # of training, where it ends before `last_step`; 0: it does not
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """The weights before `step` were evaluated."""
-
-    step: int
-    metrics: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something a person should read."""
-
-    text: str
-
-
-Event = Started | StepReport | Evaluated | Notice
-Watch = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -81,11 +51,13 @@ def fit(
     *,
     resume: bool = False,
     allow_change: Sequence[str] = (),
-    watch: Watch = lambda event: None,
+    watch: Watch | Sequence[Watch] = (),
     now: Now = time.monotonic,
 ) -> Result:
     """Train to the last step, or for `max_hours`, of which `now` reads the clock. The run folder then holds all that is
     needed to go on from its newest checkpoint.
+
+    `watch`, or each of several, is called with every event (events.py), on the rank that writes.
 
     A resume keeps to what the run began with; `allow_change` names the keys that it may change nevertheless.
 
@@ -97,7 +69,8 @@ def fit(
     if allow_change and not resume:
         raise ConfigError("allow-change is for a run that is resumed: a new one takes every key as it is given")
     with ranks.joined(timeout_seconds=config.ranks.timeout_seconds):
-        watch = _once(watch) if ranks.is_writer() else _nobody
+        watching = (watch,) if callable(watch) else tuple(watch)
+        watch = without_repeats(several(watching)) if ranks.is_writer() else nobody
         return _fit(members, resume=resume, allow_change=allow_change, watch=watch, now=now)
 
 
@@ -127,7 +100,9 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             evaluated = ranks.from_writer(
                 lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
             )
-            return _train(run, first_step=done, evaluated=evaluated, watch=watch)
+            result = _train(run, first_step=done, evaluated=evaluated, watch=watch)
+            watch(Ended(result.steps, result.model, result.interrupted))
+            return result
         finally:
             run.close()
 
@@ -238,23 +213,6 @@ def _leave_at_will(run: Run, before: Boundary, stop: Stop, act: Callable[[], Non
     except Leave:
         return False
     return True
-
-
-def _once(watch: Watch) -> Watch:
-    """`watch`, without a notice that it has had before, word by word: what no save can remove is said once."""
-    said: set[str] = set()
-
-    def pass_on(event: Event) -> None:
-        if not isinstance(event, Notice) or event.text not in said:
-            watch(event)
-        if isinstance(event, Notice):
-            said.add(event.text)
-
-    return pass_on
-
-
-def _nobody(event: Event) -> None:
-    """What watches a run on a rank that is not the writer."""
 
 
 def _due(step: int, every: int) -> bool:

@@ -16,7 +16,7 @@ from winnow.memory.plan import MemoryPart, MemoryPlan
 from winnow.registry import members
 from winnow.training import resolve
 from winnow.training.device_plan import plan_devices
-from winnow.training.fit import Event, Notice, Started
+from winnow.training.events import Event, Notice, Started
 from winnow.training.resolve import resolve_members
 
 FILE = """

@@ -11,7 +11,7 @@ from rich.console import Console
 from synthetic_run import evaluation, metrics
 from winnow.records import StepReport
 from winnow.report.progress import Standing, progress
-from winnow.training.fit import Evaluated, Notice, Started
+from winnow.training.events import Evaluated, Notice, Started
 
 NASTY = Notice("the reward said \x1b[31m[bold]boo[/bold] " + "and went on " * 12)
 

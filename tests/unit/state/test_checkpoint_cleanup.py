@@ -14,7 +14,7 @@ import torch
 import winnow
 from winnow.errors import RunFolderError
 from winnow.state import checkpoint
-from winnow.training.fit import Notice
+from winnow.training.events import Notice
 
 
 def save(folder, step, *, keep_last=1):

@@ -16,7 +16,8 @@ from winnow.models.adapter import add_lora
 from winnow.models.load import load
 from winnow.models.save import write_model_folder
 from winnow.training.device_plan import plan_devices
-from winnow.training.fit import Started, fit
+from winnow.training.events import Started
+from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
 LORA = {"lora": {"rank": 2, "alpha": 4.0}}

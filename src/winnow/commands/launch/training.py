@@ -16,7 +16,8 @@ from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, told
 from winnow.report.progress import progress
 from winnow.report.text import safe
-from winnow.training.fit import Result, Watch, fit
+from winnow.training.events import Watch
+from winnow.training.fit import Result, fit
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 

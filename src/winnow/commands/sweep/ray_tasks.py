@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from winnow.commands.sweep.run_process import Child, Ended, Launched, Launcher
+from winnow.commands.sweep.run_process import Child, Launched, Launcher, ProcessEnd
 from winnow.errors import ConfigError
 from winnow.state.disk import replace_file
 from winnow.state.sweep_folder import SweepRun
@@ -78,16 +78,16 @@ class _Task:
         self._ray = ray
         self._reference = reference
 
-    def poll(self) -> Ended | None:
+    def poll(self) -> ProcessEnd | None:
         ready, _ = self._ray.wait([self._reference], timeout=0)
         if not ready:
             return None
         try:
-            return Ended(*self._ray.get(self._reference))
+            return ProcessEnd(*self._ray.get(self._reference))
         except self._ray.exceptions.TaskCancelledError:
-            return Ended(None, cancelled=True)
+            return ProcessEnd(None, cancelled=True)
         except self._ray.exceptions.RayError as error:
-            return Ended(None, f"the task of Ray failed: {str(error).strip().splitlines()[-1]}")
+            return ProcessEnd(None, f"the task of Ray failed: {str(error).strip().splitlines()[-1]}")
 
     def stop(self) -> None:
         self._ray.cancel(self._reference, force=False)  # raises KeyboardInterrupt in the task

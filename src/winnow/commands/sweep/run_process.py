@@ -21,7 +21,7 @@ Command = Callable[[SweepRun], list[str]]  # the arguments of Python
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """How a launch of a run ended."""
 
     code: int | None  # None where its end was not seen
@@ -32,7 +32,7 @@ class Ended:
 class Launched(Protocol):
     """A run under way."""
 
-    def poll(self) -> Ended | None:
+    def poll(self) -> ProcessEnd | None:
         """How it ended; None while it goes on."""
 
     def stop(self) -> None:
@@ -94,15 +94,15 @@ class Child:
                 start_new_session=True,
             )
 
-    def poll(self) -> Ended | None:
+    def poll(self) -> ProcessEnd | None:
         code = self._process.poll()
-        return None if code is None else Ended(code)
+        return None if code is None else ProcessEnd(code)
 
     def stop(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
-    def wait(self, seconds: float) -> Ended | None:
+    def wait(self, seconds: float) -> ProcessEnd | None:
         """How it ended; None where it goes on after so many seconds."""
         until = time.monotonic() + seconds
         while (ended := self.poll()) is None and time.monotonic() < until:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from winnow.commands.sweep.run_process import Command, Ended, Launched, Launcher, train_command
+from winnow.commands.sweep.run_process import Command, Launched, Launcher, ProcessEnd, train_command
 from winnow.commands.sweep.run_progress import RunProgress, TimeLeft, last_lines
 from winnow.commands.sweep.sweep_display import SweepDisplay, standing
 from winnow.errors import RunFolderError, told
@@ -105,10 +105,10 @@ class Sweep:
         try:
             launched = self.launcher.start(run, self.command(run))
         except OSError as error:
-            launched = NotLaunched(Ended(None, f"cannot be launched: {error}"))
+            launched = NotLaunched(ProcessEnd(None, f"cannot be launched: {error}"))
         self._running.append(_Running(run, launched, self.clock(), written, alone))
 
-    def _end(self, running: _Running, ended: Ended) -> None:
+    def _end(self, running: _Running, ended: ProcessEnd) -> None:
         run, status = running.run, _status(ended, running.asked)
         self._running.remove(running)
         self.folder.note(LedgerLine(run.label, run.seed, status, running.alone, ended.code))
@@ -173,16 +173,16 @@ class Sweep:
 class NotLaunched:
     """A run that could not be launched."""
 
-    ended: Ended
+    ended: ProcessEnd
 
-    def poll(self) -> Ended | None:
+    def poll(self) -> ProcessEnd | None:
         return self.ended
 
     def stop(self) -> None:
         """There is nothing to stop."""
 
 
-def _status(ended: Ended, asked: int) -> Status:
+def _status(ended: ProcessEnd, asked: int) -> Status:
     """A run that is still starting dies of the signal that asks it to end: it has nothing new to save."""
     if ended.code == 0:
         return "finished"

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from winnow.commands.sweep.run_process import Child, Ended, Launcher, OnThisMachine, train_command
+from winnow.commands.sweep.run_process import Child, Launcher, OnThisMachine, ProcessEnd, train_command
 from winnow.commands.sweep.run_progress import RunProgress, TimeLeft, last_lines
 from winnow.commands.sweep.run_sweep import Sweep
 from winnow.commands.sweep.sweep_display import SweepDisplay, standing, sweep_display
@@ -135,7 +135,7 @@ class _Ending:
         if self.looks < 2:
             return None
         self.launcher.under_way -= 1
-        return Ended(self.launcher.code)
+        return ProcessEnd(self.launcher.code)
 
     def stop(self):
         """It ends anyway."""
@@ -195,7 +195,7 @@ class _Saves:
 
     def poll(self):
         self.left -= bool(self.left and self.asked)
-        return None if self.left else Ended(75 if self.asked else 0)
+        return None if self.left else ProcessEnd(75 if self.asked else 0)
 
     def stop(self):
         self.asked += 1
@@ -288,7 +288,7 @@ def test_a_run_saves_and_ends_when_the_sweep_is_killed(tmp_path):
 def test_ctrl_c_in_a_terminal_reaches_the_sweep_alone(tmp_path):
     child = Child(["-c", "import os; print(os.getsid(0) == os.getpid())"], tmp_path / "log")
 
-    assert child.wait(60) == Ended(0)
+    assert child.wait(60) == ProcessEnd(0)
     assert last_lines(tmp_path / "log") == ["True"]
 
 
@@ -296,7 +296,7 @@ def test_a_run_whose_sweep_has_ended_already_does_not_begin(tmp_path, monkeypatc
     monkeypatch.setattr(os, "getpid", lambda: 1)  # of a process that is not the child's parent
     child = Child(["-c", "print('began')"], tmp_path / "log")
 
-    assert child.wait(60) == Ended(1)
+    assert child.wait(60) == ProcessEnd(1)
     assert last_lines(tmp_path / "log") == ["the sweep ended before the run began"]
 
 
