@@ -40,7 +40,7 @@ def test_watch_adds_to_the_display_and_progress_switches_it_off(small, tmp_path,
     winnow.train(**small(steps=1, output=str(tmp_path / "a")), watch=events.append)
     assert "held-out, after 1 steps" in capsys.readouterr().out
     kinds = [type(event) for event in events if not isinstance(event, winnow.Notice)]
-    assert kinds == [winnow.Started, winnow.Evaluated, winnow.StepReport, winnow.Evaluated]
+    assert kinds == [winnow.Started, winnow.Evaluated, winnow.StepReport, winnow.Evaluated, winnow.Ended]
     again = []
     winnow.train(**small(steps=1, output=str(tmp_path / "b")), watch=again.append, progress=False)
     assert capsys.readouterr().out == ""
