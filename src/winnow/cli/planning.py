@@ -1,13 +1,14 @@
-"""Commands for before a run: `winnow check`, `list` and `fetch`."""
+"""Commands for before a run: `winnow check`, `doctor`, `list` and `fetch`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from winnow.cli.door import ConfigFile, Sets, app
+from winnow.cli.door import FAILED, ConfigFile, Sets, app
 
 
 @app.command()
@@ -28,6 +29,22 @@ def check(
 
     for line in checked(config, sets or (), memory, ranks):
         typer.echo(line)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for a report of an issue.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Ask the hub whether it answers.")] = False,
+) -> None:
+    """Say what this machine is, what a run would take of it, and what is missing for what. Loads nothing."""
+    from winnow.commands.doctor.examine import examine
+    from winnow.commands.doctor.lines import lines
+
+    report = examine(network=network)
+    for line in [json.dumps(report, indent=1, allow_nan=False)] if as_json else lines(report):
+        typer.echo(line)
+    if not report["ok"]:
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")
