@@ -152,6 +152,7 @@ SPEAKS_OF_FLAGS = {
     "commands/check.py",
     "commands/doctor/devices.py",
     "commands/doctor/lines.py",
+    "commands/doctor/machine.py",
     "commands/doctor/missing.py",
     "commands/sweep/run_process.py",
     "config_file.py",
