@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, ConfigFile, Sets, app
+from winnow.cli.door import FAILED, ConfigFile, Sets, app, say
 
 
 @app.command()
@@ -28,7 +28,7 @@ def check(
     from winnow.commands.check import checked
 
     for line in checked(config, sets or (), memory, ranks):
-        typer.echo(line)
+        say(line)
 
 
 @app.command()
@@ -42,7 +42,7 @@ def doctor(
 
     report = examine(network=network)
     for line in [json.dumps(report, indent=1, allow_nan=False)] if as_json else lines(report):
-        typer.echo(line)
+        say(line)
     if not report["ok"]:
         raise typer.Exit(FAILED)
 
@@ -55,7 +55,7 @@ def list_(
     from winnow.commands.catalog import KINDS, catalog
 
     for block in KINDS if kind is None else catalog(kind):
-        typer.echo(block)
+        say(block)
 
 
 @app.command()
@@ -68,4 +68,4 @@ def fetch(
 
     data = published(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
-        typer.echo(line)
+        say(line)
