@@ -12,6 +12,8 @@ from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import WinnowError, told
+from winnow.report.foreign_logs import escape_logs
+from winnow.report.text import safe
 from winnow.version import __version__
 
 __all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "app", "main", "say"]
@@ -21,8 +23,6 @@ def say(text: str, *, err: bool = False) -> None:
     """Print what a command says, on standard output or as an error. Whatever came from a model, a file or a user is
     escaped here, once for all commands, and never interpreted by a terminal.
     """
-    from winnow.report.text import safe
-
     typer.echo(safe(text), err=err)
 
 
@@ -71,6 +71,7 @@ def main() -> None:
     """The `winnow` command."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    escape_logs()
     try:
         app()
     except Exception as error:  # a bug, of winnow's or of a function that a user gave
