@@ -12,7 +12,7 @@ import winnow
 from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
-from winnow.training.events import Ended, Evaluated, Notice, Started
+from winnow.training.events import Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def run(config, **more):
@@ -41,8 +41,21 @@ def test_a_policy_learns_what_it_is_rewarded_for(arch, engine, smallest):
 
 def test_events_tell_the_story_in_order(smallest):
     _, events = run(smallest(steps=2, evaluate={"every": 1}))
-    story = [type(e) for e in events if not isinstance(e, Notice)]
+    story = [type(e) for e in events if not isinstance(e, Notice | PhaseBegan | RolloutsFinished)]
     assert story == [Started, Evaluated, StepReport, Evaluated, StepReport, Evaluated, Ended]
+
+
+def test_every_phase_that_is_timed_is_announced_as_it_begins(smallest):
+    _, events = run(smallest(steps=2))
+    story = [e.phase if isinstance(e, PhaseBegan) else type(e) for e in events if not isinstance(e, Notice)]
+    step = ["generate", "verify", "select", "select", "logprobs", "save", "update", "sync", StepReport]
+    measured = ["evaluate", Evaluated]
+    assert story == ["load", Started, *measured, *step, *step, "checkpoint", *measured, Ended]
+    reports = [e for e in events if isinstance(e, StepReport)]
+    for report in reports:
+        timed = {name.removeprefix("seconds/") for name in report.metrics if name.startswith("seconds/")}
+        assert timed - {"step"} == {e.phase for e in events if isinstance(e, PhaseBegan) and e.phase in step}
+    assert [e.step for e in events if isinstance(e, PhaseBegan) and e.phase == "update"] == [0, 1]
 
 
 def test_the_model_left_behind_is_a_hugging_face_folder(smallest):

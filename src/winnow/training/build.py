@@ -41,6 +41,7 @@ from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import hand_over
 from winnow.training.machine_share import workers_of_rank
 from winnow.training.members import Members
+from winnow.training.phases import Phases
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import HeldOut, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
@@ -71,6 +72,7 @@ class Run:
     written: int = -1  # the last step that was learned and whose rows are in the log
     saved: Checkpoint | None = None  # the newest one that is known to be whole
     saving: Saving = field(default_factory=Saving)
+    phases: Phases = field(default_factory=Phases)  # what is being done, for who watches
 
     @property
     def config(self) -> Config:

@@ -26,10 +26,21 @@ from winnow.training.boundary import Boundary, begin_save, reached, rescued, sav
 from winnow.training.build import Run, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
-from winnow.training.events import Ended, Evaluated, Notice, Started, Watch, nobody, several, without_repeats
+from winnow.training.events import (
+    Ended,
+    Evaluated,
+    Notice,
+    PhaseBegan,
+    Started,
+    Watch,
+    nobody,
+    several,
+    without_repeats,
+)
 from winnow.training.machine_share import threads_of_rank
 from winnow.training.members import Members
 from winnow.training.notices import StepNotices, beginning, check_skipped
+from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.signals import Leave, Stop, stop_signals
@@ -87,7 +98,9 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
         )
         done = saved.step if saved else 0
         clock = TrainingClock(config, now)
+        watch(PhaseBegan(done, "load"))
         run = build(members, folder=folder.path, device=device, saved=saved, clock=clock)
+        run.phases = Phases(watch, done)
         try:
             with ranks.announced("writing the manifest"):
                 if ranks.is_writer():
@@ -153,6 +166,7 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
             _evaluate(run, step, watch)
         if not ranks.any_rank(stop.asked):
             with run.clock.step():
+                run.phases.step = step
                 plan(run, step)
                 report = train_step(run, step)
             watch(report)
@@ -220,6 +234,8 @@ def _due(step: int, every: int) -> bool:
 
 
 def _evaluate(run: Run, step: int, watch: Watch) -> None:
+    run.phases.step = step
+    run.phases.begin("evaluate")
     metrics = {**_measured(run), **run.clock.metrics("eval/training_hours")}
     run.logbook.write_between(step, metrics)
     watch(Evaluated(step, metrics))
@@ -238,6 +254,7 @@ def _measured(run: Run) -> dict[str, float]:
             greedy=config.greedy,
             seed=(run.seed, "evaluate"),
             of=task,
+            told=run.phases.told(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
         )
         metrics |= found.metrics
         seconds += found.seconds
@@ -265,6 +282,8 @@ def _failure_told(step: int, watch: Watch) -> Iterator[None]:
 
 
 def _save(run: Run, at: Boundary, watch: Watch) -> Path:
+    run.phases.step = at.step
+    run.phases.begin("checkpoint")
     saved = save(run, at)
     _tell(saved, watch)
     return saved.path
