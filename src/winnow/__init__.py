@@ -35,13 +35,16 @@ from winnow.seeds import Rng
 from winnow.version import __version__
 
 if TYPE_CHECKING:
+    from winnow.alarms import Alarm
     from winnow.commands.evaluation.measured import Measured
     from winnow.report.opened import OpenRun
-    from winnow.training.events import Ended, Evaluated, Notice, Started, Watch
+    from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, Started, Watch
     from winnow.training.fit import Result
     from winnow.training.members import Critic, Members
 
 __all__ = [
+    "Alarm",
+    "AlarmRaised",
     "Batch",
     "ConfigError",
     "DataError",
@@ -79,6 +82,8 @@ __all__ = [
 
 # Public names whose modules import torch: imported when they are first asked for.
 _LATER = {
+    "Alarm": "winnow.alarms",
+    "AlarmRaised": "winnow.training.events",
     "Ended": "winnow.training.events",
     "Evaluated": "winnow.training.events",
     "Notice": "winnow.training.events",
@@ -115,7 +120,7 @@ def train(
     `watch`, or each of several, is called with every event, beside the display that `progress` switches off:
 
         def watch(event):
-            if isinstance(event, winnow.StepReport):  # or Started, Evaluated, Notice, Ended
+            if isinstance(event, winnow.StepReport):  # or Started, AlarmRaised, Evaluated, Notice, Ended
                 print(event.step, event.metrics["reward/mean"])
 
     `critic` is the table of a value model that is trained, `critic={"form": "shared"}`; or a function that gives each

@@ -16,7 +16,7 @@ from rich.text import Text
 from winnow.records import StepReport
 from winnow.report.screen import is_screen
 from winnow.report.text import WIDTH, accuracies, compact, decimal, duration, safe, wrapped
-from winnow.training.events import Evaluated, Event, Notice, Started
+from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, Started
 
 SPEED = "tok/s"
 
@@ -112,6 +112,8 @@ class Display:
                 return "\n".join([*map(safe, event.devices), steps])
             case Evaluated():
                 return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
+            case AlarmRaised():
+                return wrapped(f"alarm: {event.alarm.text}")
             case Notice():
                 return wrapped(f"note: {event.text}")
             case _:
