@@ -49,7 +49,7 @@ class Past:
 
     def add(self, row: Row) -> None:
         """One step's row, with the evaluation before it; a number that is not finite counts as not measured."""
-        row = {name: value for name, value in row.items() if value is not None and math.isfinite(value)}
+        row = {name: float(value) for name, value in row.items() if value is not None and math.isfinite(value)}
         if MEASURED in row:
             found = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
             self.evaluations = _ends([*self.evaluations, found])
@@ -90,7 +90,7 @@ class Rewards:
     @property
     def variance(self) -> float:
         """Of `mean`, at most: as if a prompt's rollouts were all alike: as many numbers as prompts."""
-        return self.std**2 / max(self.prompts, 1.0)
+        return self.std * self.std / max(self.prompts, 1.0)
 
 
 def rewards(rows: Sequence[Row]) -> Rewards:
@@ -100,8 +100,8 @@ def rewards(rows: Sequence[Row]) -> Rewards:
     nothing.
     """
     center = mean(rows, "reward/mean")
-    between = mean_of((number - center) ** 2 for number in values(rows, "reward/mean"))
-    within = mean_of(number**2 for number in values(rows, "reward/std"))
+    between = mean_of(_square(number - center) for number in values(rows, "reward/mean"))
+    within = mean_of(_square(number) for number in values(rows, "reward/std"))
     return Rewards(center, math.sqrt(within + between), total(rows, "group/count"))
 
 
@@ -138,7 +138,7 @@ def variance_of_mean(numbers: Sequence[float]) -> float:
     if count < 2:
         return math.nan
     center = sum(numbers) / count
-    return sum((number - center) ** 2 for number in numbers) / (count - 1) / count
+    return sum(_square(number - center) for number in numbers) / (count - 1) / count
 
 
 def total(rows: Iterable[Row], name: str) -> float:
@@ -149,3 +149,8 @@ def share(rows: Sequence[Row], name: str, of: str) -> float:
     """A count over another, pooled over rows; NaN where there is nothing to count."""
     whole = total(rows, of)
     return total(rows, name) / whole if whole else math.nan
+
+
+def _square(number: float) -> float:
+    """Infinity where that is too large, which `**` refuses."""
+    return number * number

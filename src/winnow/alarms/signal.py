@@ -23,7 +23,11 @@ def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     span = max(1.0, *(row.get("reward/max", 0.0) - row.get("reward/min", 0.0) for row in rows))
     credit = math.sqrt(
-        mean_of(row["advantage/mean"] ** 2 + row["advantage/std"] ** 2 for row in rows if "advantage/std" in row)
+        mean_of(
+            row["advantage/mean"] * row["advantage/mean"] + row["advantage/std"] * row["advantage/std"]
+            for row in rows
+            if "advantage/mean" in row and "advantage/std" in row
+        )
     )
     if credit > CREDIT * span:
         return None

@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from winnow.alarms.alarm import Alarm, Evidence, Kind
 from winnow.alarms.past import BLOCK, MEASURED, Past, Row, is_step
 from winnow.alarms.table import ALARMS, NAMES
@@ -17,6 +19,7 @@ from winnow.errors import ConfigError, did_you_mean
 
 PREFIX = "alarm/"
 DEFAULTS = AlarmsSection()
+LONGEST_VALUE = 60  # characters of a value in a text
 LONGEST = 50  # steps that some rule compares, whatever the limits
 
 
@@ -96,11 +99,15 @@ def check(section: AlarmsSection) -> None:
 
 
 def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
-    """The limits in a configuration; those of one that was written before there were any are the defaults."""
+    """The limits in a configuration; those that it does not know yet, or no longer, are the defaults."""
     if isinstance(settings, AlarmsSection):
         return settings
-    limits = settings.get("alarms", {})
-    return AlarmsSection.model_validate({**limits, "off": tuple(limits.get("off", ()))})
+    limits = settings.get("alarms")
+    known = {name: limits[name] for name in AlarmsSection.model_fields if name in limits} if limits else {}
+    try:
+        return AlarmsSection.model_validate({**known, "off": tuple(known.get("off", ()))})
+    except ValidationError as error:
+        raise ConfigError(f"[alarms] of the run's configuration: {error}") from error
 
 
 def _reach(limits: AlarmsSection) -> int:
@@ -129,9 +136,14 @@ def _value(settings: Mapping[str, Any], key: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value in a sentence: a member by its name."""
+    """A value in a sentence: a member by its name, several by theirs."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    text = ", ".join(_name(one) for one in several) or "none"
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def _name(value: Any) -> str:
     if isinstance(value, Mapping):
-        return str(value["use"]) if value.get("use") else _shown(value.get("parts", ()))
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_shown, value)) or "none"
+        parts = value.get("parts")
+        return str(value.get("use") or (_shown(parts) if parts else "a table"))
     return f"{value:g}" if isinstance(value, float) else str(value)

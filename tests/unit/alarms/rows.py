@@ -59,3 +59,17 @@ def raised(rows, **limits):
     for alarm in of_run(rows, AlarmsSection(**limits)):
         found.setdefault(alarm.name, []).append(alarm.step)
     return found
+
+
+def held_out_run():
+    """100 steps, evaluated at every fifth: training leaves held-out behind, then most is cut off, then it drops."""
+    rows = run(
+        100,
+        group__count=128,
+        reward__accuracy=lambda step: min(1.0, 0.4 + 0.01 * step),
+        reward__mean=lambda step: 0.9 if step < 90 else 0.1,
+        rollout__truncated=lambda step: 0.9 if 30 <= step < 70 else 0.1,
+    )
+    for row in [*rows[::5], {"step": 100}]:
+        row |= {"eval/accuracy_sampled": 0.4, "eval/accuracy_sampled_sem": 0.015}
+    return rows
