@@ -51,6 +51,10 @@ PYTHON = {
     },
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
+    "docs/verifiers.md": {
+        "# rewards.py": "test_the_reward_reads_what_it_says",
+        "# test_rewards.py": "test_its_tests_pass",
+    },
 }
 
 
