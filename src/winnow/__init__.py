@@ -236,6 +236,8 @@ def _fit(
     progress: bool,
 ) -> Result:
     from winnow.report.progress import progress as display
+    from winnow.report.tracking import tracked
+    from winnow.training.events import several
     from winnow.training.fit import fit
     from winnow.user_code import check_not_importing
 
@@ -244,4 +246,5 @@ def _fit(
     with contextlib.ExitStack() as stack:
         if progress:
             watches.insert(0, stack.enter_context(display()))
+        watches.append(stack.enter_context(tracked(members, tell=several(tuple(watches)))))
         return fit(members, resume=resume, allow_change=allow_change, watch=watches)

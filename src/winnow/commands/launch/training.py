@@ -16,6 +16,7 @@ from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, told
 from winnow.report.progress import progress
 from winnow.report.text import safe
+from winnow.report.tracking import tracked
 from winnow.training.events import Watch
 from winnow.training.fit import Result, fit
 from winnow.training.members import Members
@@ -71,9 +72,9 @@ def _train(asked: TrainingRequest) -> int:
     members = asked.members()
     # All ranks end together: a launcher ends the others as soon as one has ended with a code that is not 0.
     with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
-        with _shown() as (watch, begun):
+        with _shown() as (watch, begun), tracked(members, tell=watch) as tracking:
             try:
-                result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=watch)
+                result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=(watch, tracking))
             except WinnowError as error:
                 raise (RunFailed(told(error)) if begun() else error) from error
         code = _told(result)
