@@ -257,6 +257,8 @@ def _fit(
     progress: Progress | bool,
 ) -> Result:
     from winnow.report.progress import progress as display
+    from winnow.report.tracking import tracked
+    from winnow.training.events import several
     from winnow.training.fit import fit
     from winnow.user_code import check_not_importing
 
@@ -264,4 +266,5 @@ def _fit(
     watches = [watch] if callable(watch) else list(watch)
     with contextlib.ExitStack() as stack:
         watches.insert(0, stack.enter_context(display(progress)))
+        watches.append(stack.enter_context(tracked(members, tell=several(tuple(watches)))))
         return fit(members, resume=resume, allow_change=allow_change, watch=watches)

@@ -393,6 +393,13 @@ class AlarmsSection(Section):
     """values_explain_nothing: steps in a row in which values explain less than a constant."""
 
 
+class TrackSection(Member):
+    rollouts: NonNegative = 16
+    """At most so many rollouts of a step go to the tracker, as a table or as traces; 0: none."""
+    wait_seconds: float = Field(30.0, ge=0)
+    """At the end of a run the tracker has so long to take what is left; after a signal, 5 seconds at most."""
+
+
 class Config(Section):
     seed: int = Field(0, ge=-(2**63), lt=2**63)
     """Of every random number of the run."""
@@ -438,6 +445,8 @@ class Config(Section):
     ranks: RanksSection = RanksSection()
     log: LogSection = LogSection()
     alarms: AlarmsSection = AlarmsSection()
+    track: tuple[TrackSection, ...] = ()
+    """Where the run can be watched besides its folder; a name, a table, or a list of them."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -493,10 +502,11 @@ def key_of(path: Sequence[str | int]) -> str:
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
-    """One selector, and one task, for a list of one, tuples for arrays, and `tables`."""
+    """One selector, tracker, and task, for a list of one, tuples for arrays, and `tables`."""
     out = tables(data)
-    if "select" in out:
-        out["select"] = _members(out["select"])
+    for key in ("select", "track"):
+        if key in out:
+            out[key] = _members(out[key])
     evaluate = out.get("evaluate")
     if isinstance(evaluate, Mapping) and "tasks" in evaluate:
         out["evaluate"] = {**evaluate, "tasks": _members(evaluate["tasks"])}

@@ -115,6 +115,13 @@ class EngineTraits(Traits):
         return {"may_change": self.may_change}
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackerTraits(Traits):
+    """What a tracker needs."""
+
+    requires: str | None = None  # a package that has to be installed
+
+
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
 
@@ -196,7 +203,11 @@ TERM = Family("term", ("out", "mb"), "terms", ("winnow.algos.terms",), TermTrait
 ENGINE = Family(
     "engine", ("context",), "rollout.engine", ("winnow.engines",), EngineTraits, "winnow.testing:check_engine"
 )
+TRACKER = Family("tracker", ("run",), "track", ("winnow.trackers",), TrackerTraits, "winnow.testing:check_tracker")
 
 FAMILIES: Mapping[str, Family[Traits]] = MappingProxyType(
-    {family.name: family for family in (TASK, REWARD, ALLOCATOR, SELECTOR, ADVANTAGE, WEIGHTING, LOSS, TERM, ENGINE)}
+    {
+        family.name: family
+        for family in (TASK, REWARD, ALLOCATOR, SELECTOR, ADVANTAGE, WEIGHTING, LOSS, TERM, ENGINE, TRACKER)
+    }
 )

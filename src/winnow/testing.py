@@ -8,11 +8,16 @@ winnow runs the same checks over its registry: registering is enrolling.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import inspect
+import math
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -41,8 +46,12 @@ from winnow.records import (
 )
 from winnow.registry import Entry
 from winnow.seeds import Rng, generator
+from winnow.trackers.tracked_run import ROLLOUT, TrackedRun
 
 RNG = Rng(("contract",))
+_PNG = base64.b64decode(  # one white pixel
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
 
 
 def tiny(arch: str = "qwen2", *, seed: int = 0, dtype: str = "float32", layers: int = 2, hidden: int = 32) -> Loaded:
@@ -163,6 +172,36 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
     if baseline in ("group", "none"):
         for one, other in zip(credits, again, strict=True):
             assert np.array_equal(np.asarray(one), np.asarray(other)), "a group's advantages depend on its neighbours"
+
+
+def check_tracker(entry: Entry[Any]) -> None:
+    """What it makes takes metrics, rollouts, notices, a picture and the end, and its id is a text or None.
+
+    It is made where its library is installed. What has no default is bound before.
+    """
+    if entry.traits.requires is not None and importlib.util.find_spec(entry.traits.requires) is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run = TrackedRun(
+            name="contract", folder=Path(folder), config={"seed": 0, "select": [{"use": "all"}]}, first_step=0
+        )
+        tracker = entry.function(run)
+        assert tracker.id is None or isinstance(tracker.id, str), f"an id is a text or None, not {tracker.id!r}"
+        tracker.log(0, {"reward/mean": 0.5, "eval/seconds": math.nan})
+        row = dict.fromkeys(ROLLOUT, "a`b\n<b>")
+        numbers = {
+            "index": 0,
+            "reward": 1.0,
+            "correct": True,
+            "advantage": None,
+            "keep": True,
+            "length": 3,
+            "version": 0,
+        }
+        tracker.rollouts(0, [{**row, **numbers}])
+        tracker.notice(0, "something to read")
+        tracker.picture(0, "plot", _PNG)
+        tracker.close("finished")
 
 
 def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) -> None:

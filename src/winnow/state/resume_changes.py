@@ -26,6 +26,7 @@ MAY_CHANGE = (
     "log",
     "ranks",
     "model.gradient_checkpointing",
+    "track",
     "rollout.max_ratio_outside",
     "rollout.max_rollouts_at_once",
     "update.layout",

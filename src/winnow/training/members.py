@@ -20,6 +20,7 @@ from winnow.families import (
     Source,
     TaskTraits,
     TermTraits,
+    TrackerTraits,
     WeightingTraits,
 )
 from winnow.options import Bound
@@ -46,6 +47,7 @@ class Members:
     loss: Bound[LossTraits]
     terms: tuple[Bound[TermTraits], ...]
     engine: Bound[EngineTraits]
+    trackers: tuple[Bound[TrackerTraits], ...]  # in the order of config.track
     critic: Critic | None  # a function that says values; winnow's own value model is config.critic
 
     select: Selector  # all selectors, one after the other
@@ -90,11 +92,12 @@ class Members:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The installed packages, winnow aside, that members come from, and what the engine requires."""
+        """The installed packages, winnow aside, that members come from, and what engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
         laws = (self.allocate, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
-        found = {package_of(member.entry) for member in (*tasks_and_rewards, *laws, self.engine)}
-        return tuple(sorted(name for name in (found | {self.engine.traits.requires}) if name is not None))
+        found = {package_of(member.entry) for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
+        required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
+        return tuple(sorted(name for name in (found | required) if name is not None))
 
     @property
     def output(self) -> Path:

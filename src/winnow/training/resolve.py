@@ -28,6 +28,7 @@ from winnow.families import (
     SELECTOR,
     TASK,
     TERM,
+    TRACKER,
     WEIGHTING,
     AdvantageTraits,
     AllocatorTraits,
@@ -77,6 +78,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         loss=loss,
         terms=terms,
         engine=_bound(ENGINE, config.rollout.engine, base),
+        trackers=tuple(_bound(TRACKER, tracker, base) for tracker in config.track),
         critic=None if critic is None else said_by_name("the critic", critic, critic),
         select=chain(selectors),
         objective=_objective(config, loss, terms),
@@ -135,7 +137,8 @@ def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
 
 
 def check_installed(members: Members) -> None:
-    """Raise ConfigError where the engine, a precision or the log needs a package that is not here."""
+    """Raise ConfigError where the engine, a precision, the log or a tracker needs a package that is not here."""
+    _check_trackers(members)
     package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
     if package is not None and not is_installed(package):
         what = f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU)" if own else "it"
@@ -159,6 +162,17 @@ def check_installed(members: Members) -> None:
             "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here; pip install pyarrow, "
             'or write none of them (log.rollouts = "none")'
         )
+
+
+def _check_trackers(members: Members) -> None:
+    for tracker in members.trackers:
+        package = tracker.traits.requires
+        if package is not None and not is_installed(package):
+            what = f"'winnow-rl[{package}]'" if tracker.entry.origin == "winnow" else package
+            raise ConfigError(
+                f"track = {tracker.name!r}: the package {package!r} is not installed here; pip install {what}, or "
+                f"remove the tracker"
+            )
 
 
 def is_installed(package: str) -> bool:

@@ -18,6 +18,7 @@ from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, t
 from winnow.report.progress import Progress, progress
 from winnow.report.screen import own_output
 from winnow.report.text import safe
+from winnow.report.tracking import tracked
 from winnow.training.events import Watch
 from winnow.training.fit import Result, fit
 from winnow.training.members import Members
@@ -84,9 +85,9 @@ def _train_showing(asked: TrainingRequest, output: IO[str]) -> int:
     members = asked.members()
     # All ranks end together: a launcher ends the others as soon as one has ended with a code that is not 0.
     with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
-        with _shown(asked.progress, output) as (watch, begun):
+        with _shown(asked.progress, output) as (watch, begun), tracked(members, tell=watch) as tracking:
             try:
-                result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=watch)
+                result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=(watch, tracking))
             except WinnowError as error:
                 raise (RunFailed(told(error)) if begun() else error) from error
         code = _told(result, model=asked.progress != "json")

@@ -1,0 +1,127 @@
+"""What trackers are told of a run besides its events, read from its folder: earlier metrics, rollouts, a picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from winnow.errors import DataError
+from winnow.report.text import one_line
+from winnow.state.log_lines import row_of
+from winnow.state.logbook import METRICS, read_metrics
+from winnow.state.rollout_files import ROLLOUTS, path_of, read
+from winnow.trackers.tracked_run import ROLLOUT
+
+Rows = list[dict[str, Any]]
+
+
+def finite_or_nan(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics as metrics.jsonl has them: what is not finite is written as null and read as NaN."""
+    return {name: v if v is not None and math.isfinite(v) else math.nan for name, v in metrics.items()}
+
+
+def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """(step, metrics) of each row in the first `size` bytes of metrics.jsonl, from `since` on. Raises DataError."""
+    path = folder / METRICS
+    with path.open("rb") as file:
+        lines = file.read(size).split(b"\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        row = row_of(path, number, line)
+        step = int(row.pop("step"))
+        if step >= since:
+            yield step, finite_or_nan(row)
+
+
+def size_of_log(folder: Path) -> int:
+    """Bytes of metrics.jsonl; 0 where there is none."""
+    try:
+        return (folder / METRICS).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def sample(folder: Path, step: int, limit: int) -> Rows:
+    """At most `limit` rollouts of a step from the log, in its order, with the columns of `ROLLOUT`; none where the step
+    has no file, or wrote no texts.
+
+    Whole groups, those with the widest spread of rewards first, as they are what a group baseline learns from; of the
+    last one, which may not fit, the best and the worst in turn.
+    """
+    path = path_of(folder / ROLLOUTS, step)
+    if limit == 0 or not path.exists():
+        return []
+    rows = [row for row in read(path, columns=ROLLOUT) if row["text"] is not None]
+    chosen = chosen_of([(row["prompt_id"], row["reward"]) for row in rows], limit)
+    return [{name: _plain(rows[place][name]) for name in ROLLOUT} for place in chosen]
+
+
+def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
+    """Places of at most `limit` of (prompt, reward), as `sample` says; rollouts of a prompt stand side by side.
+
+    A reward that is NaN counts as the group's lowest.
+    """
+    groups = [list(group) for _, group in groupby(range(len(rewards)), key=lambda place: rewards[place][0])]
+    value = [-math.inf if math.isnan(reward) else reward for _, reward in rewards]
+
+    def spread(group: list[int]) -> float:
+        known = [value[place] for place in group if math.isfinite(value[place])]
+        return max(known) - min(known) if known else 0.0
+
+    chosen: list[int] = []
+    for group in sorted(groups, key=spread, reverse=True):  # a stable sort: the first of equals first
+        by_reward = sorted(group, key=lambda place: value[place])
+        both_ends = [by_reward[-1 - turn // 2] if turn % 2 == 0 else by_reward[turn // 2] for turn in range(len(group))]
+        chosen += both_ends[: limit - len(chosen)]
+    return sorted(chosen)
+
+
+class Pictures:
+    """The run's plot as PNG, drawn once for all trackers; None without matplotlib and before a step is done."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()  # among trackers' threads, and never held while a tracker is called
+        self._last: tuple[int, bytes | None] = -1, None
+
+    def at(self, step: int) -> bytes | None:
+        """Of the rows up to `step`."""
+        with self._lock:
+            if self._last[0] != step:
+                self._last = step, _drawn(self._folder, step)
+            return self._last[1]
+
+
+def _drawn(folder: Path, step: int) -> bytes | None:
+    if importlib.util.find_spec("matplotlib") is None:
+        return None
+    from winnow.report.plot import draw
+
+    rows = [row for row in read_metrics(folder) if row["step"] <= step]
+    name = one_line(folder.absolute().name).encode("ascii", "backslashreplace").decode()  # in any font
+    try:
+        figure = draw(rows, title=name)
+    except DataError:  # no step is done
+        return None
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100)
+    return drawn.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """In Python's own types; text that UTF-8 can hold, with a lone surrogate as an escape."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return _plain(json.dumps(value, default=str))

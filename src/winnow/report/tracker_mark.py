@@ -1,0 +1,54 @@
+"""What is kept of each tracker in the run folder, for a resume: `trackers/NAME.json`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from winnow.state.disk import check_kind, write_json
+
+TRACKERS = "trackers"
+SETTLED_SECONDS = 5.0  # a library may send later than it was told; a kill loses what is younger
+
+
+class TrackerMark:
+    """The tracker's id, and the first step of which it may lack something."""
+
+    def __init__(self, folder: Path, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises OSError where the folder cannot be made, ValueError for a file that is damaged."""
+        folder = folder / TRACKERS
+        check_kind(folder, "a folder")
+        folder.mkdir(exist_ok=True)
+        self.path = folder / f"{name}.json"
+        check_kind(self.path, "a file")
+        known = json.loads(self.path.read_bytes()) if self.path.exists() else {}
+        sound = isinstance(known, dict) and type(known.get("id")) in (str, type(None))
+        if not sound or (known and type(known.get("next")) is not int):
+            raise ValueError(f"{self.path} is not what winnow writes; remove it, and the tracker begins anew")
+        self.known = bool(known)  # an earlier launch of this run made the tracker
+        self.id: str | None = known.get("id")
+        self.next = int(known.get("next") or 0)
+        self._clock, self._since, self._reached = clock, clock(), self.next
+
+    def begin(self, id: str | None, step: int) -> None:
+        """The tracker was made; it is told everything from `step` on. Raises OSError."""
+        self.id, self.next, self._reached = id, step, step
+        self._write()
+
+    def reach(self, step: int) -> None:
+        """It was told everything before `step`; written down when it is a few seconds old. Raises OSError."""
+        if self._clock() - self._since >= SETTLED_SECONDS:
+            self.next = self._reached
+            self._write()
+        self._reached = max(self._reached, step)
+
+    def settle(self) -> None:
+        """The tracker was closed: it has what it was told. Raises OSError."""
+        self.next = self._reached
+        self._write()
+
+    def _write(self) -> None:
+        self._since = self._clock()
+        write_json(self.path, {"id": self.id, "next": self.next})

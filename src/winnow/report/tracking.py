@@ -1,0 +1,104 @@
+"""A run's trackers as one watch.
+
+with tracked(members, tell=display) as tracking:
+    fit(members, watch=[display, tracking])
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from winnow.config import dump
+from winnow.metrics import distinct
+from winnow.records import StepReport
+from winnow.report.tracked_items import Pictures, finite_or_nan, size_of_log
+from winnow.report.tracker_feed import Item, TrackerFeed, wait_for
+from winnow.trackers.tracked_run import Status
+from winnow.training.events import Ended, Evaluated, Event, Notice, Started, Watch, nobody
+from winnow.training.members import Members
+
+AFTER_A_SIGNAL = 5.0  # seconds that trackers have at most: whoever sent it will not wait long
+
+
+@contextlib.contextmanager
+def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
+    """The watch that feeds every tracker of the configuration, each in a thread of its own. What becomes of one (it
+    failed, it was left out) is a notice for `tell`, in the thread that trains.
+
+    At the end of the block each has its `wait_seconds` to take what is left.
+    """
+    if not members.trackers:
+        yield nobody
+        return
+    names = distinct([tracker.name for tracker in members.trackers])
+    asked = members.config.track
+    feeds = [
+        TrackerFeed(name, tracker.call, rollouts=section.rollouts)
+        for name, tracker, section in zip(names, members.trackers, asked, strict=True)
+    ]
+    watch = _Tracking(feeds, dump(members.config), tell)
+    try:
+        yield watch
+    finally:
+        for feed in feeds:
+            feed.end(watch.status)
+        most = AFTER_A_SIGNAL if watch.status == "interrupted" else float("inf")
+        wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, asked, strict=True)])
+        watch.say()
+
+
+@dataclass
+class _Tracking:
+    """Turns events into items. It reads no file and waits for nothing."""
+
+    feeds: list[TrackerFeed]
+    config: dict[str, object]
+    tell: Watch
+    status: Status = "failed"  # until the run has ended without an error
+    _step: int = field(default=0, init=False)
+    _drawn: int = field(default=-1, init=False)  # the step of the last picture
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._step = event.first_step
+                size, pictures = size_of_log(event.folder), Pictures(event.folder)
+                for feed in self.feeds:
+                    feed.begin(event.folder, self.config, event.first_step, size, pictures)
+            case StepReport():
+                self._step = event.step
+                self._put(Item("rows of metrics", event.step, finite_or_nan(event.metrics), done=True))
+                self._put(Item("samples of rollouts", event.step), lambda feed: feed.rollouts > 0)
+            case Evaluated():
+                self._step = event.step
+                self._put(Item("rows of metrics", event.step, finite_or_nan(event.metrics)))
+                self._picture(event.step)
+            case Notice():
+                self._put(Item("notices", self._step, _printable(event.text)))
+            case Ended():
+                self.status = "interrupted" if event.interrupted else "finished"
+                self._picture(event.steps)
+        self.say()
+
+    def say(self) -> None:
+        """Tell what the trackers' threads have to say."""
+        for feed in self.feeds:
+            while not feed.said.empty():
+                self.tell(Notice(feed.said.get()))
+
+    def _put(self, item: Item, wanted: Callable[[TrackerFeed], bool] = lambda feed: True) -> None:
+        for feed in self.feeds:
+            if wanted(feed):
+                feed.put(item)
+
+    def _picture(self, step: int) -> None:
+        if step != self._drawn:
+            self._put(Item("pictures", step))
+        self._drawn = step
+
+
+def _printable(text: str) -> str:
+    """Text that UTF-8 can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

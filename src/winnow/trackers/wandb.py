@@ -1,0 +1,97 @@
+"""Weights & Biases. Its x axis is winnow's step, a metric of its own: W&B's never goes back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from winnow.errors import ConfigError
+from winnow.registry import register
+from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
+
+STEP = "step"
+
+
+class WandbTracker(Tracker):
+    """One run of W&B, continued under its id by a resume."""
+
+    def __init__(self, run: Any, library: Any) -> None:
+        self.id = run.id
+        self._run, self._library = run, library
+        run.define_metric(STEP, hidden=True)
+        run.define_metric("*", step_metric=STEP)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        self._run.log({**metrics, STEP: step})
+
+    def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """As a table."""
+        data = [[row[name] for name in ROLLOUT] for row in rows]
+        table = self._library.Table(columns=list(ROLLOUT), data=data, allow_mixed_types=True)
+        self._run.log({"rollouts": table, STEP: step})
+
+    def notice(self, step: int, text: str) -> None:
+        """As an alert, which W&B passes on as its user has asked it to."""
+        self._run.alert(title=f"{self._run.name}, step {step}", text=text)
+
+    def picture(self, step: int, name: str, png: bytes) -> None:
+        """See `Tracker`."""
+        with tempfile.TemporaryDirectory() as folder:  # W&B copies the file at once
+            path = Path(folder) / "picture.png"
+            path.write_bytes(png)
+            self._run.log({name: self._library.Image(str(path)), STEP: step})
+
+    def close(self, status: Status) -> None:
+        """An interrupted run is one that failed in W&B's words, until it is resumed."""
+        self._run.finish(exit_code=0 if status == "finished" else 1)
+
+
+@register("tracker", "wandb", requires="wandb", instead_of={"weave": "W&B keeps rollouts as tables"})
+def wandb(
+    run: TrackedRun,
+    *,
+    project: str = "winnow",
+    entity: str | None = None,
+    name: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    mode: Literal["online", "offline"] | None = None,
+) -> Tracker:
+    """Weights & Biases; `mode` is that of WANDB_MODE where it is absent, and "offline" writes into the run folder."""
+    import wandb as library
+
+    folder = run.folder / "trackers"
+    settings = library.Settings(
+        console="off",  # what the terminal shows is winnow's
+        silent=True,
+        disable_git=True,
+        save_code=False,
+        x_disable_stats=True,
+        init_timeout=60,
+    )
+    online = (mode or library.setup().settings.mode) not in ("offline", "dryrun", "disabled")
+    if online and not library.login(prompt=False):
+        raise ConfigError(
+            "W&B knows no key on this machine: run `wandb login`, or set WANDB_API_KEY; or write into the run "
+            'folder, to be sent by `wandb sync`: track = {use = "wandb", mode = "offline"}'
+        )
+    return WandbTracker(
+        library.init(
+            project=project,
+            entity=entity,
+            name=name or run.name,
+            group=group,
+            tags=list(tags),
+            mode=mode,
+            dir=str(folder),
+            id=run.id,
+            resume="allow" if run.id else None,
+            config=dict(run.config),
+            allow_val_change=True,
+            settings=settings,
+        ),
+        library,
+    )
