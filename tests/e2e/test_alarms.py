@@ -34,6 +34,11 @@ def always_one(prompt, rollout):
     return 1.0
 
 
+def one_of_the_prompts(prompt, rollout):
+    """Groups differ, rollouts of a group do not."""
+    return float(prompt.id[-1] in "02468")
+
+
 def half_of_them_fail(prompt, rollout):
     if rollout.index == 1:
         raise RuntimeError("no verdict")
@@ -70,7 +75,7 @@ AT_RANDOM = {"terms": [{"use": "entropy", "coefficient": 1.0}], "optimizer": {"l
 BUILT = {  # what it raises: the changes to the smallest healthy configuration
     "constant_reward": {"steps": 6, "reward": always_one},
     "nothing_trained": {"steps": 4, "reward": always_one},
-    "all_flat": {"steps": 6, "reward": always_one},
+    "all_flat": {"steps": 6, "reward": one_of_the_prompts},
     "all_truncated": {"steps": 6, "rollout": {"max_new_tokens": 1}},
     "unparsable": {"steps": 6, "reward": {"use": "r1_zero"}},
     "verifier_failures": {"steps": 6, "reward": half_of_them_fail, "verify": {"max_failure_share": 0.9}},
@@ -127,7 +132,7 @@ def test_a_resumed_run_raises_the_alarms_of_an_uninterrupted_one(smallest, tmp_p
         return smallest(steps=steps, output=str(tmp_path / name), reward=always_one, **changes)
 
     rows, whole = train(config("whole", 9))
-    assert {alarm.name for alarm in whole} == {"all_flat", "constant_reward", "nothing_trained"}
+    assert {alarm.name for alarm in whole} == {"constant_reward", "nothing_trained"}
     _, before = train(config("parts", 3))
     _, then = train(config("parts", 6), resume=True)
     _, after = train(config("parts", 9), resume=True)
@@ -146,9 +151,9 @@ def test_the_log_of_a_finished_run_tells_what_was_told_as_it_went_on(smallest):
 
 def test_alarms_may_change_at_a_resume_and_a_name_that_is_none_is_refused(smallest):
     train(smallest(steps=2, reward=always_one))
-    assert told(smallest(steps=6, reward=always_one, alarms={"off": ["all_flat", *CUT]}), resume=True) == {
+    assert told(smallest(steps=6, reward=always_one, alarms={"off": ["constant_reward", *CUT]}), resume=True) == {
         "nothing_trained": 2,
-        "constant_reward": 4,
+        "all_flat": 4,
     }
     with pytest.raises(winnow.ConfigError, match=r"alarms\.off: there is no alarm 'al_flat'; did you mean 'all_flat'"):
         winnow.train(**smallest(alarms={"off": ["al_flat"]}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -40,24 +40,26 @@ def summary(rows: Sequence[Row], config: Mapping[str, Any] = MappingProxyType({}
     steps = training_rows(rows)
     if not steps:
         raise DataError("the run has not finished a step yet: there is nothing to sum up")
-    looks_wrong = (*map(wrapped, hints(steps)), *_alarms(rows, config))
-    return "\n".join([*_improvement(steps), *_evaluations(rows), *_cost(rows), *looks_wrong])
+    alarms = of_run(rows, config)
+    looks_wrong = (*hints(steps, {alarm.name for alarm in alarms}), *_told(alarms))
+    return "\n".join([*_improvement(steps), *_evaluations(rows), *_cost(rows), *map(wrapped, looks_wrong)])
 
 
-def hints(steps: Sequence[Row]) -> Iterator[str]:
-    """What the last quarter of the steps says went wrong, with the remedy."""
+def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
+    """What the last quarter of the steps says went wrong, with the remedy; not what a raised alarm has said already."""
     late = steps[-max(1, len(steps) // 4) :]
     rollouts = _sum(late, "budget/rollouts")
-    yield from _flat(late)
-    if _mean(late, "rollout/truncated") > 0.5:
+    if not {"all_flat", "constant_reward"} & set(raised):
+        yield from _flat(late)
+    if "all_truncated" not in raised and _mean(late, "rollout/truncated") > 0.5:
         yield f"! {percent(_mean(late, 'rollout/truncated'))} of the rollouts are cut off: raise rollout.max_new_tokens"
-    if rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
+    if "unparsable" not in raised and rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
         yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt ask for the format?"
     if failed := _sum(steps, "outcome/failed"):
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` tells which and why"
-    if _mean(late, "policy/entropy") < 0.01:
+    if "entropy_collapse" not in raised and _mean(late, "policy/entropy") < 0.01:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
-    if _mean(late, "critic/explained_variance") < 0:
+    if "values_explain_nothing" not in raised and _mean(late, "critic/explained_variance") < 0:
         yield "! the values explain less of the returns than a constant would: docs/ppo.md says what to look at"
     if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
         yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
@@ -65,14 +67,14 @@ def hints(steps: Sequence[Row]) -> Iterator[str]:
         yield f"! {skipped:.0f} updates of the value model were skipped: no row to learn from, or no finite gradient"
 
 
-def _alarms(rows: Sequence[Row], config: Mapping[str, Any]) -> Iterator[str]:
+def _told(alarms: Sequence[Alarm]) -> Iterator[str]:
     """Each alarm as it was raised first, with the last step at which it held."""
     raised: dict[str, list[Alarm]] = {}
-    for alarm in of_run(rows, config):
+    for alarm in alarms:
         raised.setdefault(alarm.name, []).append(alarm)
     for first, *more in raised.values():
         times = f"; raised {len(more) + 1} times" if more else ""
-        yield wrapped(f"alarm: {first.text} (held last at step {[first, *more][-1].last}{times})")
+        yield f"alarm: {first.text} (held last at step {[first, *more][-1].last}{times})"
 
 
 def _flat(late: Sequence[Row]) -> Iterator[str]:

@@ -60,8 +60,9 @@ def test_a_run_and_its_log_tell_the_same():
 
 
 def test_an_evaluation_that_a_resume_keeps_is_not_lost():
-    """The log ends with the evaluation before the next step."""
+    """The log ends with the evaluation before the next step, which is a bad one."""
     rows = held_out_run()
+    rows[40]["eval/accuracy_sampled"] = 0.1
     log, _ = live(rows[:40], AlarmsSection())
     evaluation = {name: value for name, value in rows[40].items() if name.startswith("eval/") or name == "step"}
     resumed, whole = Alarms(), Alarms()
@@ -72,6 +73,7 @@ def test_an_evaluation_that_a_resume_keeps_is_not_lost():
         training = {name: value for name, value in row.items() if not name.startswith("eval/")}
         assert resumed.metrics(row["step"], training) == whole.metrics(row["step"], training)
         assert resumed.begun == whole.begun
+        assert [alarm.name for alarm in whole.begun] == (["sudden_drop"] if row["step"] == 40 else [])
 
 
 def test_the_text_names_evidence_cause_and_keys_with_their_values():

@@ -256,6 +256,16 @@ def test_updates_of_a_policy_that_is_held_are_not_missed():
     assert "5 updates of the value model were skipped" in said(metrics(0, **{"critic/skipped_updates": 5}))
 
 
+def test_alarms_stand_below_with_the_keys_of_the_configuration_and_in_the_place_of_hints():
+    rows = [{"step": i, **metrics(0, **{"rollout/truncated": 0.9 if i % 20 < 10 else 0.1})} for i in range(70)]
+    config = {"alarms": {"clear_steps": 5, "off": ["no_learning"]}, "rollout": {"max_new_tokens": 7}}
+    text = " ".join(summary(rows, config).split())
+    assert "alarm: step 4: all_truncated: 90% of the rollouts of 5 steps hit max_new_tokens. Likely cause: " in text
+    assert "Look at rollout.max_new_tokens (7). (held last at step 69; raised 4 times)" in text
+    assert "cut off" not in text
+    assert "alarm: step 2: all_truncated" in " ".join(summary(rows, {"alarms": {"steps": 3}}).split())
+
+
 def test_the_reward_range_of_a_step_with_a_spread_has_not_collapsed():
     assert "collapsed" not in said(metrics(0, **{"group/flat": 4}))
 
