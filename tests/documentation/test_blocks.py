@@ -49,6 +49,8 @@ PYTHON = {
         "# mypkg/members.py": "tests/e2e/test_extending.py",
         "# test_mine.py": "tests/e2e/test_extending.py",
     },
+    "docs/from-trl.md": {"# winnow: one in, one out": "test_the_reward_of_the_page_is_a_reward"},
+    "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
     "docs/verifiers.md": {

@@ -17,8 +17,7 @@ MESSAGES = [
     row.split("|")[1].strip().strip("`")
     for section in re.split(r"(?m)^## ", PAGE)
     if "| message |" in section
-    for row in section.partition("|---|---|---|\n")[2].splitlines()
-    if row.startswith("|")
+    for row in section.partition("| message |")[2].partition("\n\n")[0].splitlines()[2:]
 ]
 HOLE = "\0"
 
@@ -53,9 +52,10 @@ def test_the_message_is_in_the_source(message):
         (["train", "c.toml", "--set", "steps"], "--set ...: write it as key=value"),
         (["train", "broken.toml"], "not valid TOML"),
         (["train", "c.toml", "--set", "reward=mine.function"], "no ... is called ..."),
+        (["train", "c.toml", "--set", "loss.clip_low=0.3"], "... is missing"),
         (["train", "c.toml", "--set", "reward=none.py:function"], "there is no file ..."),
         (["train", "c.toml", "--set", "reward=raises.py:function"], "importing ... raised"),
-        (["train", "c.toml", "--set", "loss.clip=3"], "has no such option"),
+        (["train", "c.toml", "--set", 'loss={use="clip", low=0.3}'], "has no such option"),
         (["train", "c.toml", "--set", "rollout.rollouts_per_prompt=2"], "select.keep_per_prompt = ... is above ..."),
         (["train", "c.toml", "--set", "model.path=nowhere/at/all"], "model.path: there is no folder ..."),
         (["train", "c.toml", "--set", "device=mps"], "device: 'mps' has no float64"),
