@@ -1,4 +1,4 @@
-"""A run's panels (panels.py) as a picture."""
+"""A run's panels (run_panels.py) as a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from winnow.report.drawing import (
     save_figure,
     scale_of_shares,
 )
-from winnow.report.panels import STEPS, Ends, Panel, Series, panels
+from winnow.report.run_panels import STEPS, Ends, RunPanel, RunSeries, panels
 from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
 
@@ -50,7 +50,7 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "") -> Figure:
     return figure
 
 
-def _panel(axes: Any, panel: Panel) -> None:
+def _panel(axes: Any, panel: RunPanel) -> None:
     axes.set_title(panel.title)
     beside = axes.twinx() if panel.y2_label else None
     if panel.zero:
@@ -73,7 +73,7 @@ def _panel(axes: Any, panel: Panel) -> None:
     _legend(axes, beside)
 
 
-def _draw(axes: Any, series: Series) -> None:
+def _draw(axes: Any, series: RunSeries) -> None:
     color = COLORS[series.color]
     look = {"color": color, "label": series.label, "linestyle": series.style}
     if series.marker or len(series.x) < 3:  # a line through a single step would be invisible

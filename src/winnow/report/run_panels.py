@@ -1,5 +1,5 @@
-"""What is drawn of a run, as plain data: accuracy, completion length, where the signal goes, what the tokens bought; and,
-with a value model, what its values explain and what they are beside the returns.
+"""What is drawn of a run, as plain data: accuracy, completion length, where the signal goes, what the tokens bought;
+with a value model also what its values explain, and what they are beside the returns.
 
 `winnow plot` draws these panels with matplotlib, the page of `winnow report` in a browser.
 """
@@ -28,7 +28,7 @@ Ends = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class RunSeries:
     """A line. NaN is a gap in it."""
 
     label: str
@@ -52,7 +52,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class RunPanel:
     """Lines over one x axis, with one or two scales. Values of a scale in percent are shares, 0 to 1."""
 
     title: str
@@ -65,11 +65,11 @@ class Panel:
     y_range: Ends | None = None
     y2_range: Ends | None = None
     zero: bool = False  # whether 0 is a line of its own
-    series: tuple[Series, ...]
+    series: tuple[RunSeries, ...]
     spans: tuple[Span, ...] = ()
 
 
-def panels(rows: Sequence[Row]) -> list[Panel]:
+def panels(rows: Sequence[Row]) -> list[RunPanel]:
     """Four panels, six of a run with a value model; none of a run without a step. `rows` are in step order."""
     steps = training_rows(rows)
     if not steps:
@@ -80,15 +80,15 @@ def panels(rows: Sequence[Row]) -> list[Panel]:
     return found
 
 
-def _accuracy(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
+def _accuracy(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     lines = [
         _line(steps, "reward/accuracy", "training", "blue"),
         *_held_out(rows, {r["step"]: r["step"] for r in rows}),
     ]
-    beside: list[Series] = []
+    beside: list[RunSeries] = []
     if any(abs(row.get("reward/mean", 0.0) - row.get("reward/accuracy", 0.0)) > 1e-9 for row in steps):
         beside = [_line(steps, "reward/mean", "mean reward", "purple", "dashdot", axis=2)]
-    return Panel(
+    return RunPanel(
         title="accuracy",
         y_label="correct (%)",
         y2_label="mean reward" if beside else None,
@@ -100,12 +100,12 @@ def _accuracy(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
     )
 
 
-def _length(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
+def _length(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     lengths = (
         _line(steps, "rollout/length_max", "longest", "grey", "dotted"),
         _line(steps, "rollout/length_mean", "mean", "blue"),
     )
-    return Panel(
+    return RunPanel(
         title="completion length",
         y_label="tokens",
         y2_label="cut off at max_new_tokens (%)",
@@ -117,17 +117,17 @@ def _length(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
     )
 
 
-def _signal(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
+def _signal(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     shares = (
         _share(steps, "group/flat", "group/count", "flat groups", "orange", "dashed"),
         _share(steps, "select/kept", "budget/rollouts", "rollouts kept", "green", "solid"),
         _share(steps, "select/trained", "budget/rollouts", "rollouts trained on", "blue", "dashdot"),
     )
     label = "share of groups, of rollouts (%)"
-    return Panel(title="signal", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=shares)
+    return RunPanel(title="signal", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=shares)
 
 
-def _budget(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
+def _budget(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     """Tokens against accuracy: held out where it was measured, else in training."""
     sampled, probed = (_column(rows, f"budget/{name}") for name in ("tokens_generated", "probe_tokens"))
     *before, total = accumulate(np.nan_to_num(sampled) + np.nan_to_num(probed), initial=0.0)
@@ -135,7 +135,7 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
     held_out = _held_out(rows, spent)
     label = "training (no evaluation yet)"
     training = _line(steps, "reward/accuracy", label, "blue", x=[spent[row["step"]] for row in steps])
-    return Panel(
+    return RunPanel(
         title="budget: what the tokens bought",
         x_label="tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows),
         y_label="correct, held out (%)" if held_out else "correct (%)",
@@ -146,14 +146,14 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
     )
 
 
-def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
+def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     """What the values know of the returns, beside the loss by which they learn; and steps in which they alone do."""
     explained = np.array(_column(steps, VALUED[0]))
     drawn = np.maximum(explained, LEAST_EXPLAINED)  # NaN stays
-    line = Series(label="explained variance", x=_x(steps), y=tuple(drawn.tolist()), color="blue")
+    line = RunSeries(label="explained variance", x=_x(steps), y=tuple(drawn.tolist()), color="blue")
     beside = [_line(steps, VALUED[1], "value loss", "orange", "dashed", axis=2)] if _has(steps, VALUED[1]) else []
     held = [row["step"] for row in takewhile(policy_is_held, steps)]
-    return Panel(
+    return RunPanel(
         title="value model",
         y_label="explained variance" + " (-1: or below)" * bool(np.any(drawn > explained)),
         y2_label="value loss" if beside else None,
@@ -166,14 +166,14 @@ def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
     )
 
 
-def _values(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
+def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     returns = []
     if _has(steps, "critic/return_mean"):
         mean, spread = (np.array(_column(steps, f"critic/return_{name}")) for name in ("mean", "std"))
         band = tuple((mean - spread).tolist()), tuple((mean + spread).tolist())
         y = tuple(mean.tolist())
-        returns = [Series(label="mean return", x=_x(steps), y=y, color="green", style="dashed", band=band)]
-    return Panel(
+        returns = [RunSeries(label="mean return", x=_x(steps), y=y, color="green", style="dashed", band=band)]
+    return RunPanel(
         title="values and returns",
         y_label="reward to come, mean over tokens",
         x_range=_steps_of(rows),
@@ -181,12 +181,12 @@ def _values(steps: Sequence[Row], rows: Sequence[Row]) -> Panel:
     )
 
 
-def _held_out(rows: Sequence[Row], x: dict[float, float]) -> list[Series]:
+def _held_out(rows: Sequence[Row], x: dict[float, float]) -> list[RunSeries]:
     """The evaluations at `x` of their step; none where there is none."""
     found = []
     if sampled := [row for row in rows if "eval/accuracy_sampled" in row]:
         found.append(
-            Series(
+            RunSeries(
                 label="held out, sampled (± 1 s.e.)",
                 x=tuple(x[row["step"]] for row in sampled),
                 y=tuple(_column(sampled, "eval/accuracy_sampled")),
@@ -197,7 +197,7 @@ def _held_out(rows: Sequence[Row], x: dict[float, float]) -> list[Series]:
         )
     if greedy := [row for row in rows if "eval/accuracy_greedy" in row]:
         found.append(
-            Series(
+            RunSeries(
                 label="held out, greedy",
                 x=tuple(x[row["step"]] for row in greedy),
                 y=tuple(_column(greedy, "eval/accuracy_greedy")),
@@ -218,14 +218,14 @@ def _line(
     *,
     axis: Literal[1, 2] = 1,
     x: Sequence[float] | None = None,
-) -> Series:
+) -> RunSeries:
     places = _x(steps) if x is None else tuple(x)
-    return Series(label=label, x=places, y=tuple(_column(steps, name)), color=color, style=style, axis=axis)
+    return RunSeries(label=label, x=places, y=tuple(_column(steps, name)), color=color, style=style, axis=axis)
 
 
-def _share(steps: Sequence[Row], part: str, whole: str, label: str, color: Color, style: Style) -> Series:
+def _share(steps: Sequence[Row], part: str, whole: str, label: str, color: Color, style: Style) -> RunSeries:
     pairs = zip(_column(steps, part), _column(steps, whole), strict=True)
-    return Series(
+    return RunSeries(
         label=label, x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs), color=color, style=style
     )
 
@@ -238,7 +238,7 @@ def _steps_of(rows: Sequence[Row]) -> Ends:
     return rows[0]["step"], rows[-1]["step"]
 
 
-def _from_0(lines: Sequence[Series], *, room: float) -> Ends:
+def _from_0(lines: Sequence[RunSeries], *, room: float) -> Ends:
     """The ends of a scale from 0 on, with a share of what the lines span as room above them."""
     known = [y for line in lines for y in line.y if not math.isnan(y)]
     top = max(known) + room * (max(known) - min(known)) if known else 0.0
