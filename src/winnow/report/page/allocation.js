@@ -38,7 +38,7 @@
     const most = Math.max(...cells.flat());
     const sum = totals.reduce((n, t) => n + t.rollouts, 0);
     const level = (n) => (n ? `level${Math.max(1, Math.round((8 * Math.sqrt(n)) / Math.sqrt(most)))}` : '');
-    const cell = (n) => h('td', { class: level(n) }, n ? whole(n) : '');
+    const cell = (n) => h('td', { class: level(n) || null }, n ? whole(n) : '');
     const foot = (name, of) => h('tr', {}, h('th', { scope: 'row' }, name), totals.map((t) => h('td', {}, t.prompts ? of(t) : '')));
     return h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': 'rollouts per prompt against pass rate' }, h('table', { class: 'heat' },
       h('caption', { class: 'unseen' }, 'number of prompts by pass rate in percent (columns) and rollouts of the prompt (rows)'),

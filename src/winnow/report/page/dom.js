@@ -12,6 +12,7 @@ const winnow = {};
     'step', 'hidden', 'open', 'checked', 'selected', 'disabled', 'colspan', 'rowspan', 'inputmode', 'autocomplete',
     'spellcheck', 'dir', 'download',
     'viewBox', 'x', 'y', 'x1', 'x2', 'y1', 'y2', 'cx', 'cy', 'r', 'width', 'height', 'd', 'points', 'text-anchor',
+    'preserveAspectRatio',
   ]);
 
   function fill(element, options, children) {

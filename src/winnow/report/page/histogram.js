@@ -38,7 +38,7 @@
       return h('button', { type: 'button', class: 'bar', 'aria-pressed': String(on), title: `reward ${name}: ${count(bin.n, 'rollout')}`, 'aria-label': `reward ${name}: ${count(bin.n, 'rollout')}`,
         on: { click: () => place.go(on ? { rmin: '', rmax: '' } : { rmin: low, rmax: high }) } },
       h('span', { class: 'n', 'aria-hidden': 'true' }, made.length <= 6 ? whole(bin.n) : ''),
-      svg('svg', { viewBox: '0 0 10 40', 'aria-hidden': 'true', class: 'tall' }, svg('rect', { x: 0, y: 40 - tall, width: 10, height: tall })),
+      svg('svg', { viewBox: '0 0 10 40', preserveAspectRatio: 'none', 'aria-hidden': 'true', class: 'tall' }, svg('rect', { x: 0, y: 40 - tall, width: 10, height: tall })),
       h('span', { class: 'x', 'aria-hidden': 'true' }, short(bin.low)));
     });
     const none = passing.length - rewards.length;

@@ -30,7 +30,7 @@
     if (kind === 'step') return h('div', { class: 'row step', role: 'presentation' }, `${runName(item)}step ${item.step}`);
     const { group } = item;
     return h('div', { class: 'row group', role: 'presentation', title: foreign.line(group.prompt, 600) },
-      h('span', { class: 'prompt' }, foreign.line(group.prompt.trim(), 160)),
+      h('span', { class: 'prompt' }, foreign.line(model.ownPrompt(item), 160)),
       h('span', { class: 'id' }, `${foreign.line(group.prompt_id, 40)} · ${count(group.count, 'rollout')} · mean reward ${short(group.mean_reward)}`));
   }
 

@@ -9,6 +9,7 @@
   const items = [];
   const loaded = new Set(); // "run/step", of what is in `items`
   const waiting = new Map();
+  const frames = new Map();
 
   /** The text of a rollout, put together from its tokens the first time somebody asks. */
   function textOf(rollout) {
@@ -20,6 +21,7 @@
     (value === null || value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
 
   function take(run, groups) {
+    frames.delete(run);
     for (const group of groups) {
       group.prompt = asText(group.prompt);
       group.prompt_id = asText(group.prompt_id);
@@ -49,9 +51,38 @@
     items.sort((a, b) => a.run - b.run || a.step - b.step); // stable: the log's order within a step
   }
 
-  /** The group of a prompt in a step of a run, if it is here. */
-  const groupAt = (run, step, prompt) =>
-    items.find((item) => item.run === run && item.step === step && item.group.prompt_id === prompt)?.group;
+  /**
+   * How much of all prompts of a run is the same at both ends, [characters before, characters after]: a template and a
+   * system prompt, which a list leaves out. It ends where a line or a mark of the template does, never within words.
+   */
+  function frame(run) {
+    if (frames.has(run)) return frames.get(run);
+    const prompts = [...new Set(items.filter((item) => item.run === run).map((item) => item.group.prompt))];
+    const [first = '', ...others] = prompts;
+    let [before, after] = others.length ? [first.length, first.length] : [0, 0];
+    for (const other of others) {
+      before = same(before, (i) => other[i] === first[i]);
+      after = same(after, (i) => other.at(-1 - i) === first.at(-1 - i));
+    }
+    before = Math.max(...['\n', '>', ']'].map((end) => first.slice(0, before).lastIndexOf(end))) + 1;
+    const ends = ['\n', '<', '['].map((start) => first.indexOf(start, first.length - after)).filter((i) => i >= 0);
+    after = after && ends.length ? first.length - Math.min(...ends) : 0;
+    frames.set(run, [before, after]);
+    return frames.get(run);
+  }
+
+  function same(most, test) {
+    let n = 0;
+    while (n < most && test(n)) n += 1;
+    return n;
+  }
+
+  /** What is a prompt's own, in the frame that all prompts of its run share. */
+  function ownPrompt(item) {
+    const [before, after] = frame(item.run);
+    const { prompt } = item.group;
+    return prompt.slice(before, Math.max(before, prompt.length - after)).trim() || prompt;
+  }
 
   /** Everywhere else the prompt of this item was sampled: [{run, step, group}]. */
   function elsewhere(item) {
@@ -64,5 +95,5 @@
   }
 
   runs.forEach((run, i) => take(i, run.groups ?? []));
-  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, asText, groupAt, elsewhere, several: runs.length > 1 };
+  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, asText, ownPrompt, elsewhere, several: runs.length > 1 };
 })();

@@ -10,7 +10,7 @@
 
   function where(item) {
     const { run, step, group, rollout } = item;
-    return h('p', { class: 'where' }, model.several ? `${runName(run)} › ` : '', `step ${step} › `, h('bdi', {}, foreign.line(group.prompt_id, 80)), ` › rollout ${rollout.index} of ${whole(group.count)}`);
+    return h('p', { class: 'where' }, model.several ? `${runName(run)} › ` : '', `step ${step} › `, h('bdi', {}, foreign.line(group.prompt_id, 80)), ` › rollout ${rollout.index}`, h('span', { class: 'of' }, ` · ${whole(group.count)} in the group`));
   }
 
   function prompt(group, pattern) {

@@ -11,9 +11,10 @@
   const trouble = h('p', { class: 'trouble', role: 'alert', hidden: true });
   const reading = h('article', { class: 'reader', 'aria-label': 'rollout', tabindex: -1, id: 'reader' });
   const shown = list.make((item, open) => choose(item, open));
+  const heads = h('div', { class: 'heads-of-list', 'aria-hidden': 'true' }, ['', 'reward', 'advant.', 'tokens', '', 'text'].map((head) => h('span', {}, head)));
   const element = h('div', { class: 'rollouts' },
     h('div', { class: 'side' }, form.element, h('details', { class: 'more rewards', open: true }, h('summary', {}, 'rewards'), bars),
-      h('div', { class: 'status' }, told, form.clear), trouble, shown.element, h('p', { class: 'note part' }, included())), reading);
+      h('div', { class: 'status' }, told, form.clear), trouble, heads, shown.element, h('p', { class: 'note part' }, included())), reading);
   let current = null;
   let drawn = '';
 
