@@ -7,7 +7,7 @@
   const MOST_ROWS = 14;
 
   /** Never, ten open tenths, always: a group at either end has no signal, so the ends stand by themselves. */
-  const BINS = ['0', ...Array.from({ length: 10 }, (_, i) => `${i * 10}–${i * 10 + 10}`), '100'];
+  const BINS = ['0', ...Array.from({ length: 10 }, (_, i) => `${i * 10}+`), '100'];
   const binOf = (rate) => (rate <= 0 ? 0 : rate >= 1 ? 11 : 1 + Math.min(9, Math.floor(rate * 10 + 1e-9)));
 
   /** Row of a count: the count itself where there are few different ones, else ranges of equal width. */
@@ -59,8 +59,8 @@
   function section() {
     const parts = model.runs.map(one).filter(Boolean);
     if (!parts.length) return null;
-    return h('section', { 'aria-labelledby': 'allocation' }, h('h2', { id: 'allocation' }, 'Allocation'),
-      h('p', { class: 'note' }, 'How many prompts got so many rollouts (rows) and were solved so often, in percent (columns).'), show(h('div', { class: 'allocations' }), parts));
+    return h('section', { 'aria-labelledby': 'title-allocation' }, h('h2', { id: 'title-allocation' }, 'Allocation'),
+      h('p', { class: 'note' }, 'How many prompts got so many rollouts (rows) and were solved so often, in percent (columns: 0 is never, 0+ is more than never and less than 10, 100 is always).'), show(h('div', { class: 'allocations' }), parts));
   }
 
   winnow.allocation = { section, tally };

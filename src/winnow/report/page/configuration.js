@@ -39,7 +39,7 @@
     draw(false);
     const only = model.several ? h('label', { class: 'inline' }, h('input', { type: 'checkbox', on: { change: (e) => draw(e.target.checked) } }), ' only what differs') : null;
     const all = winnow.dom.button('open all', () => body.querySelectorAll('details').forEach((d) => { d.open = true; }), { class: 'quiet' });
-    return { element: h('section', { 'aria-labelledby': 'configuration', class: 'configuration' }, h('h2', { id: 'configuration' }, 'Configuration'), h('div', { class: 'tools' }, only, all), body), update: () => {} };
+    return { element: h('section', { 'aria-labelledby': 'title-configuration', class: 'configuration' }, h('h2', { id: 'title-configuration' }, 'Configuration'), h('div', { class: 'tools' }, only, all), body), update: () => {} };
   }
 
   winnow.configuration = { make, flatten };

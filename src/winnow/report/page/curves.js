@@ -59,7 +59,7 @@
       const made = specs(off).map(chart.make);
       show(grid, made.length ? made : h('p', { class: 'nothing' }, 'No step is finished yet: there is nothing to draw.'));
     }
-    return { element: h('section', { 'aria-labelledby': 'curves' }, h('h2', { id: 'curves' }, 'Curves'), runs, grid), update };
+    return { element: h('section', { 'aria-labelledby': 'title-curves' }, h('h2', { id: 'title-curves' }, 'Curves'), runs, grid), update };
   }
 
   winnow.curves = { section, hue, name, hidden, toggles, specs };

@@ -3,7 +3,7 @@
 (() => {
   const { h, button } = winnow.dom;
   const { short, signed, whole, known } = winnow.numbers;
-  const { filters, foreign } = winnow;
+  const { filters, foreign, model } = winnow;
 
   const badge = (r) => h('span', { class: `badge ${r.kind}` }, h('span', { 'aria-hidden': 'true' }, `${filters.SIGNS[r.kind] ?? ''} `), r.kind);
 
@@ -21,9 +21,9 @@
 
   function facts(item) {
     const r = item.rollout;
-    const given = (text, limit) => (text === null || text === undefined || text === '' ? null : h('code', {}, foreign.line(winnow.model.asText(text), limit)));
+    const given = (text, limit) => (text === null || text === undefined || text === '' ? null : h('code', {}, foreign.line(model.asText(text), limit)));
     return h('dl', { class: 'facts' },
-      fact('reward', short(r.reward)), fact('parts', parts(r)), fact('advantage', signed(r.advantage)),
+      fact('reward', short(r.reward)), fact('parts', parts(r)), fact(r.advantages ? 'advantage (mean over tokens)' : 'advantage', signed(model.advantageOf(r))),
       fact('weight in the loss', known(r.weight) ? short(r.weight) : null), fact('tokens', whole(r.length)),
       fact('answer found', given(r.extracted, 200)), fact('expected', given(item.group.answer, 200)),
       fact('verifier', r.cause ? `failed: ${foreign.line(r.cause, 40)}` : known(r.seconds) && r.seconds >= 0.1 ? `${short(r.seconds)} s` : null),

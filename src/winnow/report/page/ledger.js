@@ -26,7 +26,7 @@
   function section() {
     if (!model.runs.some((run) => run.ledger?.length)) return null;
     const scale = most();
-    return h('section', { 'aria-labelledby': 'budget' }, h('h2', { id: 'budget' }, 'Budget'),
+    return h('section', { 'aria-labelledby': 'title-budget' }, h('h2', { id: 'title-budget' }, 'Budget'),
       h('p', { class: 'note' }, 'Where the tokens went. Each line is a share of what was generated; only what was trained taught anything.'),
       h('div', { class: 'ledgers' }, model.runs.map((run, i) => one(run, i, scale))));
   }

@@ -31,13 +31,13 @@
     const { group } = item;
     return h('div', { class: 'row group', role: 'presentation', title: foreign.line(group.prompt, 600) },
       h('span', { class: 'prompt' }, foreign.line(model.ownPrompt(item), 160)),
-      h('span', { class: 'id' }, `${foreign.line(group.prompt_id, 40)} · ${count(group.count, 'rollout')} · mean reward ${short(group.mean_reward)}`));
+      h('span', { class: 'id' }, `mean reward ${short(group.mean_reward)} · ${count(group.count, 'rollout')} · ${foreign.line(group.prompt_id, 60)}`));
   }
 
   function told(item) {
     const r = item.rollout;
     return `${runName(item)}step ${item.step}, prompt ${foreign.line(item.group.prompt_id, 60)}, rollout ${r.index}: ${r.kind}, reward ${short(r.reward)}, ` +
-      `advantage ${signed(r.advantage)}, ${count(r.length, 'token')}${r.finish === 'length' ? ', cut off' : ''}, ${r.kept ? 'kept' : 'not kept'}`;
+      `advantage ${signed(model.advantageOf(r))}, ${count(r.length, 'token')}${r.finish === 'length' ? ', cut off' : ''}, ${r.kept ? 'kept' : 'not kept'}`;
   }
 
   /** A line of the text, from where the search is found. */
@@ -56,7 +56,7 @@
     return h('div', { class: `row rollout${r.kept ? '' : ' dropped'}`, role: 'option', id: `row-${index}`, 'data-index': index, 'aria-selected': String(on), 'aria-posinset': index + 1, 'aria-setsize': state.items.length, 'aria-label': told(item) },
       h('span', { class: `verdict ${r.kind}`, title: r.kind }, filters.SIGNS[r.kind] ?? '·'),
       h('span', { class: 'number reward', title: 'reward' }, short(r.reward)),
-      h('span', { class: 'number advantage', title: 'advantage' }, signed(r.advantage)),
+      h('span', { class: 'number advantage', title: 'advantage' }, signed(model.advantageOf(r))),
       h('span', { class: 'number length', title: r.finish === 'length' ? 'tokens, cut off' : 'tokens' }, `${whole(r.length)}${r.finish === 'length' ? '✂' : ''}`),
       h('span', { class: 'kept', title: r.kept ? 'kept' : foreign.line(r.reason ?? '', 80) }, r.kept ? '●' : '○'),
       snippet(item, state.pattern));

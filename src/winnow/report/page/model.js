@@ -17,6 +17,13 @@
     return rollout.text;
   }
 
+  /** The advantage of a rollout: its own, or the mean over its tokens where each has one. */
+  function advantageOf(rollout) {
+    const list = rollout.advantages;
+    if (rollout.advantage !== null || !list?.length) return rollout.advantage;
+    return list.reduce((sum, x) => sum + (x ?? 0), 0) / list.length;
+  }
+
   const asText = (value) =>
     (value === null || value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
 
@@ -95,5 +102,5 @@
   }
 
   runs.forEach((run, i) => take(i, run.groups ?? []));
-  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, asText, ownPrompt, elsewhere, several: runs.length > 1 };
+  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, advantageOf, asText, ownPrompt, elsewhere, several: runs.length > 1 };
 })();

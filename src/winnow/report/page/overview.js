@@ -22,7 +22,7 @@
       h('p', {}, foreign.line(alarm.text, 2000))));
     show(list, all.slice(0, FEW).map(entry));
     const rest = all.length > FEW ? winnow.dom.button(`all ${all.length} alarms`, () => { show(list, all.map(entry)); rest.remove(); }, { class: 'unfold' }) : null;
-    return h('section', { 'aria-labelledby': 'alarms' }, h('h2', { id: 'alarms' }, 'Alarms'), list, rest);
+    return h('section', { 'aria-labelledby': 'title-alarms' }, h('h2', { id: 'title-alarms' }, 'Alarms'), list, rest);
   }
 
   function make() {

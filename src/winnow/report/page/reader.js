@@ -44,7 +44,7 @@
     whenSeen(holder, () => show(holder, tokens.block(item, { ...options(item, at, say, `text of rollout ${r.index}`), fold: 500 })));
     return h('article', { class: `column${current ? ' current' : ''}`, 'aria-label': `rollout ${r.index}, ${r.kind}` },
       h('header', {}, h('h4', {}, `rollout ${r.index}`), facts.badge(r), facts.kept(r), facts.cut(r),
-        h('p', { class: 'note' }, `reward ${short(r.reward)} · advantage ${signed(r.advantage)} · ${count(r.length, 'token')}`)), holder);
+        h('p', { class: 'note' }, `reward ${short(r.reward)} · advantage ${signed(model.advantageOf(r))} · ${count(r.length, 'token')}`)), holder);
   }
 
   /** All rollouts of the group as columns, in a region that scrolls by itself. */

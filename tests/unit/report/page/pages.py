@@ -14,6 +14,7 @@ from typing import Any
 import winnow.report
 
 PAGE = Path(winnow.report.__file__).parent / "page"
+LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
 KINDS = ("correct", "wrong", "unparsable", "failed")
 PART = re.compile(r'<link rel="stylesheet" href="([^"]+)">|<script src="([^"]+)"></script>')
 
@@ -45,10 +46,10 @@ def json_of(data: dict[str, Any]) -> str:
     return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def rollout(index: int, text: str, **other: Any) -> dict[str, Any]:
+def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
     """A rollout of one token per word, or of what `other` says."""
     kind = other.get("kind", KINDS[index % 4])
-    pieces = re.findall(r"\s*\S+|\s+$", text)
+    pieces = re.findall(r"\s*\S+|\s+$", said)
     reward = {"correct": 1.0, "failed": None}.get(kind, 0.0)
     return {
         "index": index, "text": None, "length": len(pieces), "finish": "length" if index % 5 == 4 else "stop",
@@ -62,8 +63,8 @@ def rollout(index: int, text: str, **other: Any) -> dict[str, Any]:
 def group(step: int, prompt_id: str, rollouts: list[dict[str, Any]], **other: Any) -> dict[str, Any]:
     rewards = [r["reward"] for r in rollouts if r["reward"] is not None]
     return {
-        "step": step, "prompt_id": prompt_id, "prompt": f"What is {step} + {prompt_id}?", "answer": "42", "task": "sums",
-        "count": len(rollouts), "mean_reward": sum(rewards) / len(rewards) if rewards else None, "rollouts": rollouts,
+        "step": step, "prompt_id": prompt_id, "prompt": f"What is {step} + {prompt_id}?", "answer": "42",
+        "task": "sums", "count": len(rollouts), "mean_reward": sum(rewards) / len(rewards) if rewards else None, "rollouts": rollouts,
     } | other  # fmt: skip
 
 
@@ -81,7 +82,14 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
     steps = sorted({g["step"] for g in made})
     count = sum(len(g["rollouts"]) for g in made)
     per_step = {s: [len(g["rollouts"]) for g in made if g["step"] == s] for s in steps}
-    accuracy = {"label": "training", "x": [0, 1, 2], "y": [0.2, None, 0.6], "style": "solid", "color": "blue", "axis": 1}
+    accuracy = {
+        "label": "training",
+        "x": [0, 1, 2],
+        "y": [0.2, None, 0.6],
+        "style": "solid",
+        "color": "blue",
+        "axis": 1,
+    }
     held_out = {"label": "held out", "x": [0, 2], "y": [0.1, 0.5], "style": "dashed", "color": "orange", "axis": 1}
     return {
         "name": name, "subtitle": "GRPO + max_variance 16 -> 4",
@@ -89,15 +97,18 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
         "config": {"seed": 0, "loss": {"clip": 0.2, "use": "clip"}, "select": [{"use": "max_variance"}]},
         "panels": [{
             "title": "accuracy", "x_label": "training step", "y_label": "correct", "y2_label": None, "percent": True,
-            "percent2": False, "y_range": [0, 1], "y2_range": None, "spans": [{"label": "policy held", "from": 0, "to": 1}],
+            "percent2": False, "y_range": [0, 1], "y2_range": None,
+            "spans": [{"label": "policy held", "from": 0, "to": 1}],
             "series": [accuracy | {"error": None, "band": [[0.1, None, 0.5], [0.3, None, 0.7]]},
                        held_out | {"error": [0.02, 0.03], "band": None}],
         }],
         "ledger": [
             {"label": name_, "tokens": tokens, "rollouts": tokens // 10, "share": tokens / 1000, "note": ""}
-            for name_, tokens in (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
+            for name_, tokens in LEDGER
         ],
-        "allocation": [{"step": g["step"], "prompt_id": g["prompt_id"], "pass_rate": 0.25, "count": 4} for g in made[:50]],
+        "allocation": [
+            {"step": g["step"], "prompt_id": g["prompt_id"], "pass_rate": 0.25, "count": 4} for g in made[:50]
+        ],
         "alarms": [{"step": 2, "name": "entropy_collapse", "text": "entropy fell below 0.1: raise loss.entropy"}],
         "metrics": {"names": ["step", "reward/mean", "loss"], "rows": [[0, 0.2, 1.0], [1, None, 0.5], [2, 0.6, None]]},
         "meanings": {"reward/mean": "mean reward of all rollouts", "loss": "what is minimised"},
