@@ -3,8 +3,8 @@
  * One chart: lines of any number of runs over a shared axis, drawn by uPlot. Around the canvas stands what a canvas
  * cannot say: a legend of buttons with the values under the pointer, a sentence for a screen reader, a table.
  *
- * A spec is {title, note, x_label, y_label, y2_label, percent, percent2, y_range, y2_range, spans, lines}, a line
- * {label, x, y, dash, colour, axis, error, band}. Values of an axis of percents are shares.
+ * A spec is {title, note, x_label, y_label, y2_label, percent, percent2, y_range, y2_range, zero, spans, lines}, a line
+ * {label, x, y, dash, colour, axis, marker, error, band}. Values of an axis of percents are shares.
  */
 (() => {
   const { h, svg, show, table, whenSeen } = winnow.dom;
@@ -51,7 +51,7 @@
     };
   }
 
-  /** Bands and spans under the lines, errors over them: uPlot draws lines only. */
+  /** Bands, spans and a line at zero under the lines, errors over them: uPlot draws lines only. */
   function underneath(u, spec) {
     const { ctx } = u;
     const { left, top, width, height } = u.bbox;
@@ -64,6 +64,14 @@
       ctx.globalAlpha = 0.25;
       ctx.fillStyle = theme.colour('grey');
       ctx.fillRect(from, top, to - from, height);
+    }
+    if (spec.zero) {
+      const at = u.valToPos(0, 'y', true);
+      ctx.strokeStyle = theme.colour('grey');
+      ctx.beginPath();
+      ctx.moveTo(left, at);
+      ctx.lineTo(left + width, at);
+      ctx.stroke();
     }
     for (const line of spec.lines.filter((l) => l.band && !l.hidden)) {
       const at = (list, i) => u.valToPos(list[i], line.axis === 2 ? 'y2' : 'y', true);
@@ -169,7 +177,7 @@
       return {
         width: plot.clientWidth, height: HEIGHT, scales, axes, legend: { show: false }, padding: [10, 10, 0, 0],
         cursor: { sync: { key: `winnow ${spec.x_label}` }, drag: { x: true, y: false }, points: { size: 7 } },
-        series: [{}, ...spec.lines.map((line) => ({ label: line.label, scale: line.axis === 2 ? 'y2' : 'y', stroke: () => theme.colour(line.colour), width: 1.8, dash: DASHES[line.dash], points: { size: 6, fill: () => theme.colour('panel') }, show: !line.hidden }))],
+        series: [{}, ...spec.lines.map((line) => ({ label: line.label, scale: line.axis === 2 ? 'y2' : 'y', stroke: () => theme.colour(line.colour), width: 1.8, dash: DASHES[line.dash], points: { size: 6, fill: () => theme.colour('panel'), ...(line.marker ? { show: true } : {}) }, show: !line.hidden }))],
         hooks: { drawAxes: [(c) => underneath(c, spec)], draw: [(c) => errors(c, spec)], setCursor: [told],
           setScale: [(c, key) => { if (key === 'x') whole.hidden = c.scales.x.min <= data[0][0] && c.scales.x.max >= data[0].at(-1); }] },
       };

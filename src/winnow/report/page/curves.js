@@ -11,8 +11,8 @@
   const hidden = (at) => new Set(at.hide.split(',').filter(Boolean).map(Number));
 
   function line(series, i, run) {
-    const { label, x, y, style, color, axis, error, band } = series;
-    const own = { label, x, y, axis: axis ?? 1, error, band };
+    const { label, x, y, style, color, axis, marker, error, band } = series;
+    const own = { label, x, y, axis: axis ?? 1, marker, error, band };
     if (!model.several) return { ...own, dash: style in chart.DASHES ? style : 'solid', colour: HUES.includes(color) ? color : 'blue' };
     return { ...own, label: `${name(run)}: ${label}`, dash: DASHES[i % DASHES.length], colour: hue(run) };
   }

@@ -10,12 +10,11 @@
   const FOLD = 6000; // characters shown at first
   const PIECE = 50000; // characters added at a time
 
-  /** "␛" for a control character, `\u202e` for what has no picture of its own. */
+  /** A character as Python would write it in a string: `\x1b`, `\u202e`. */
   function escaped(character) {
-    const code = character.codePointAt(0);
-    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-    if (code === 0x7f) return '␡';
-    return code > 0xffff ? `\\u{${code.toString(16)}}` : `\\u${code.toString(16).padStart(4, '0')}`;
+    if (character === '\r') return '\\r';
+    const code = character.codePointAt(0).toString(16);
+    return code.length < 3 ? `\\x${code.padStart(2, '0')}` : code.length < 5 ? `\\u${code.padStart(4, '0')}` : `\\U${code.padStart(8, '0')}`;
   }
 
   const sign = (character) =>

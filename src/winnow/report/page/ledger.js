@@ -11,7 +11,7 @@
     const fill = h('div', { class: `fill ${/^[a-z]+$/.test(entry.label) ? entry.label : 'other'}` });
     fill.style.width = `${Math.min(100, Math.max(0, (100 * (entry.tokens ?? 0)) / scale))}%`;
     return h('li', {}, h('span', { class: 'label' }, foreign.line(entry.label, 40)), h('div', { class: 'track', 'aria-hidden': 'true' }, fill),
-      h('span', { class: 'amount' }, `${compact(entry.tokens)} tokens`, known(entry.share) ? h('b', {}, ` ${percent(entry.share)}`) : null),
+      h('span', { class: 'amount' }, known(entry.tokens) || !known(entry.rollouts) ? `${compact(entry.tokens)} tokens` : `${compact(entry.rollouts)} rollouts`, known(entry.share) ? h('b', {}, ` ${percent(entry.share)}`) : null),
       entry.note ? h('span', { class: 'note' }, foreign.line(entry.note, 300)) : null);
   }
 

@@ -13,8 +13,8 @@
 
   /** The text of a rollout, put together from its tokens the first time somebody asks. */
   function textOf(rollout) {
-    if (typeof rollout.text !== 'string') rollout.text = rollout.pieces ? rollout.pieces.join('') : '';
-    return rollout.text;
+    if (typeof rollout.text !== 'string' && rollout.pieces) rollout.text = rollout.pieces.join('');
+    return rollout.text ?? '';
   }
 
   /** The advantage of a rollout: its own, or the mean over its tokens where each has one. */

@@ -56,7 +56,7 @@
     const others = [{ run: item.run, step: item.step, group: item.group }, ...model.elsewhere(item)];
     const [run, step, index] = at.other.split(':').map(Number);
     const there = others.find((o) => o.run === run && o.step === step) ?? others[1] ?? others[0];
-    const rollout = there.group.rollouts.find((r) => r.index === index && (there.group !== item.group || r !== item.rollout)) ?? there.group.rollouts.find((r) => r !== item.rollout);
+    const rollout = there.group.rollouts.find((r) => r.index === index && r !== item.rollout) ?? there.group.rollouts.find((r) => r.index === item.rollout.index && r !== item.rollout) ?? there.group.rollouts.find((r) => r !== item.rollout);
     const name = (o) => `${model.several ? `${runName(o.run)} · ` : ''}${o.group === item.group ? 'this group' : `step ${o.step}`} · mean reward ${short(o.group.mean_reward)}`;
     const choose = (o, r) => place.go({ other: `${o.run}:${o.step}:${r ? r.index : ''}` });
     const pick = h('label', { class: 'field' }, h('span', {}, 'beside'), h('select', { id: 'other', on: { change: (e) => choose(others[Number(e.target.value)]) } },

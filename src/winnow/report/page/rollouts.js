@@ -20,11 +20,13 @@
 
   /** What of the log is in this file. */
   function included() {
-    if (model.served) return 'Steps are read from the log when they are chosen; filters and search see those that were.';
+    const notes = model.runs.flatMap((run) => run.rollouts?.notes ?? []).map((text) => foreign.line(text, 400));
+    if (model.served) return ['Steps are read from the log when they are chosen; filters and search see those that were.', ...notes].join(' ');
     return model.runs.map((run) => {
-      const { included: here, of, why } = run.rollouts ?? { included: 0, of: 0 };
-      if (here === of && !why) return '';
-      return `${model.several ? `${foreign.line(run.name, 60)}: ` : ''}${whole(here)} of ${count(of, 'rollout')} (limit ${compact(model.data.limit_bytes)}B). ${foreign.line(why ?? '', 400)}`;
+      const { included: here, of, why, notes } = run.rollouts ?? { included: 0, of: 0 };
+      const part = here === of ? '' : `${whole(here)} of ${count(of, 'rollout')} are in this file (limit ${compact(model.data.limit_bytes)}B).`;
+      const said = [part, ...[why, ...(notes ?? [])].filter(Boolean).map((text) => foreign.line(text, 400))].filter(Boolean).join(' ');
+      return said && `${model.several ? `${foreign.line(run.name, 60)}: ` : ''}${said}`;
     }).filter(Boolean).join(' ');
   }
 

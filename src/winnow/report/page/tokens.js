@@ -41,8 +41,14 @@
     return `level${high > low ? Math.round((8 * (x - low)) / (high - low)) : 0}`;
   }
 
+  /** Where the middle of a long rollout was left out: the place of the piece that says so, or -1. */
+  const gapOf = (rollout) => (rollout.left_out ? rollout.pieces.findIndex((piece, i) => piece.startsWith('[... ') && !known(rollout.logprobs?.[i])) : -1);
+
   function told(rollout, i) {
-    const parts = [`token ${i + 1} of ${rollout.pieces.length}`];
+    const gap = gapOf(rollout);
+    if (i === gap) return ['the middle of this text is not in this file'];
+    const place = gap >= 0 && i > gap ? rollout.length - (rollout.pieces.length - 1 - i) : i + 1;
+    const parts = [`token ${place} of ${Math.max(rollout.length, place)}`];
     const at = (list) => list?.[i];
     if (known(at(rollout.logprobs))) parts.push(`log-prob ${short(at(rollout.logprobs))} (probability ${percent(Math.exp(at(rollout.logprobs)))})`);
     const advantage = rollout.advantages ? at(rollout.advantages) : rollout.advantage;
@@ -56,6 +62,7 @@
     const swatch = (name, text) => h('span', { class: 'swatch' }, h('span', { class: `token ${name}`, 'aria-hidden': 'true' }, ' a '), text);
     if (kind === 'logprob') return [swatch('level0', 'certain'), swatch('level3', '−1'), swatch('level5', '−3'), swatch('level8', 'below −8')];
     const [low, high] = extent(group, kind);
+    if (low === high) return [h('span', {}, `every one is ${KINDS[kind].write(low)}`)];
     if (kind === 'advantage') {
       const size = Math.max(Math.abs(low), Math.abs(high));
       return [swatch('less4', signed(-size)), swatch('less2', signed(-size / 2)), swatch('', '0'), swatch('more2', signed(size / 2)), swatch('more4', signed(size))];
@@ -75,11 +82,13 @@
   /** The block of tokens, or of plain text where the tokens are not known. `say` is told of the token looked at. */
   function block(item, { kind, figures, pattern, say, label, fold = SHOWN }) {
     const { rollout, group } = item;
+    if (!rollout.pieces && typeof rollout.text !== 'string') return h('p', { class: 'nothing' }, 'The text of this rollout was not logged.');
     if (!rollout.pieces) return foreign.block(model.textOf(rollout), pattern, { label });
     const text = model.textOf(rollout);
     const marks = foreign.places(text, pattern);
     const numbers = kind && KINDS[kind] ? KINDS[kind].of(rollout) : null;
     const scale = numbers && extent(group, kind);
+    const gap = gapOf(rollout);
     const body = h('div', { class: `foreign tokens${figures && numbers ? ' figures' : ''}`, role: 'group', 'aria-label': label });
     let [shown, at, mark] = [0, 0, 0];
     const add = (most) => {
@@ -89,7 +98,7 @@
         while (mark < marks.length && marks[mark][1] <= at) mark += 1;
         const own = mark < marks.length && marks[mark][0] < to ? marks.slice(mark, mark + 50) : [];
         const x = numbers?.[shown];
-        made.push(h('span', { class: `token ${numbers ? shade(kind, x, scale) : ''}`, 'data-i': shown, tabindex: shown ? -1 : 0, 'data-figure': figures && numbers ? KINDS[kind].write(x) : null }, piece(text, at, to, own)));
+        made.push(h('span', { class: `token ${shown === gap ? 'left-out' : numbers ? shade(kind, x, scale) : ''}`, 'data-i': shown, tabindex: shown ? -1 : 0, 'data-figure': figures && numbers ? KINDS[kind].write(x) : null }, piece(text, at, to, own)));
         at = to;
       }
       body.append(...made);

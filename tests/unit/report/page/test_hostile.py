@@ -6,6 +6,8 @@ import json
 
 import pages
 
+from winnow.report.text import safe
+
 RAN = "window.ran = true; alert(1)"
 HOSTILE = [
     f"<script>{RAN}</script>",
@@ -111,11 +113,7 @@ def test_characters_that_reorder_or_hide_are_seen(shown):
     for _ in texts:
         seen.append(opened.page.locator(".completion .foreign").text_content())
         opened.page.keyboard.press("j")
-    assert seen == [
-        "␛]8;;http://x␇␀␈␡\\u009b31m",
-        "a\\u202egnp.exe\\u2066\\u200b\\u2028\\u2029b",
-        "lone \\ud800 and \\udc00 halves",
-    ]
+    assert seen == [safe(text) for text in texts]  # as `winnow show` writes them
 
 
 def test_a_long_text_is_folded_and_shown_whole_when_asked(shown):
