@@ -19,7 +19,7 @@
     const differs = (key) => new Set(flat.map((one) => one.get(key))).size > 1;
     const tables = new Map();
     for (const key of keys) {
-      const first = key.split(/[.[]/)[0];
+      const first = /[.[]/.test(key) ? key.split(/[.[]/)[0] : ''; // keys of no table stand together
       tables.set(first, [...(tables.get(first) ?? []), key]);
     }
     const body = h('div');
@@ -29,8 +29,8 @@
     function draw(only) {
       const parts = [...tables].map(([name, own]) => [name, only ? own.filter(differs) : own]).filter(([, own]) => own.length).map(([name, own]) => {
         const n = own.filter(differs).length;
-        return h('details', { class: 'table', open: n > 0 || (!model.several && tables.size < 3) }, h('summary', {}, h('code', {}, foreign.line(name, 80)), h('span', { class: 'note' }, ` ${own.length} ${own.length === 1 ? 'key' : 'keys'}${n ? `, ${n} different` : ''}`)),
-          h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': `configuration of ${foreign.line(name, 80)}` }, h('table', {}, h('caption', { class: 'unseen' }, `configuration: ${foreign.line(name, 80)}`),
+        return h('details', { class: 'table', open: n > 0 || (!model.several && tables.size < 3) }, h('summary', {}, name ? h('code', {}, foreign.line(name, 80)) : 'the run', h('span', { class: 'note' }, ` ${own.length} ${own.length === 1 ? 'key' : 'keys'}${n ? `, ${n} different` : ''}`)),
+          h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': `configuration of ${foreign.line(name || 'the run', 80)}` }, h('table', {}, h('caption', { class: 'unseen' }, `configuration: ${foreign.line(name || 'the run', 80)}`),
             h('thead', { class: model.several ? null : 'unseen' }, h('tr', {}, h('th', { scope: 'col' }, 'key'), model.runs.map((_, i) => h('th', { scope: 'col' }, model.several ? curves.name(i) : 'value')))), h('tbody', {}, own.map(row)))));
       });
       show(body, parts.length ? parts : h('p', { class: 'nothing' }, 'The runs do not differ.'));

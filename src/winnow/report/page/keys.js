@@ -22,7 +22,7 @@
 
   function search() {
     if (place.get().view !== 'rollouts') place.go({ view: 'rollouts' }, { push: true });
-    rollouts.element.classList.remove('reading');
+    place.go({ read: '' });
     rollouts.search.focus();
     rollouts.search.select();
   }

@@ -46,7 +46,8 @@
     const [first] = foreign.places(text, pattern, 1);
     const from = first && first[0] > 40 ? first[0] - 20 : 0;
     const part = text.slice(from, from + 160);
-    return h('span', { class: 'snippet' }, from ? '…' : '', foreign.marked(part.replace(/\n/g, '⏎'), foreign.places(part, pattern)));
+    const { extracted } = item.rollout;
+    return h('span', { class: 'snippet' }, extracted && !first ? h('b', {}, foreign.line(model.asText(extracted), 24), ' ') : null, from ? '…' : '', foreign.marked(part.replace(/\n/g, '⏎'), foreign.places(part, pattern)));
   }
 
   function option(row, state) {

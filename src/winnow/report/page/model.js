@@ -102,5 +102,5 @@
   }
 
   runs.forEach((run, i) => take(i, run.groups ?? []));
-  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, advantageOf, asText, ownPrompt, elsewhere, several: runs.length > 1 };
+  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, advantageOf, asText, frame, ownPrompt, elsewhere, several: runs.length > 1 };
 })();

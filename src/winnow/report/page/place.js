@@ -6,8 +6,9 @@
 (() => {
   const VIEWS = ['overview', 'rollouts', 'metrics', 'configuration'];
   const KEYS = ['run', 'step', 'verdict', 'kept', 'reason', 'end', 'rmin', 'rmax', 'lmin', 'lmax', 'q', 'sort',
-    'at', 'mode', 'other', 'shade', 'figures', 'metric', 'hide'];
+    'at', 'read', 'mode', 'other', 'shade', 'figures', 'metric', 'hide'];
   const listeners = [];
+  let later = null;
   let now = read();
 
   function read() {
@@ -29,8 +30,25 @@
   function go(change, { push = false } = {}) {
     const before = now;
     now = { ...now, ...change };
+    if (push) write('pushState');
+    else later ??= setTimeout(() => write('replaceState'), 100); // browsers refuse more than a few hundred in a row
+    tell(before);
+  }
+
+  function write(how) {
+    clearTimeout(later);
+    later = null;
     const hash = address(now);
-    if (hash !== location.hash) history[push ? 'pushState' : 'replaceState'](null, '', hash);
+    if (hash !== location.hash) history[how](null, '', hash);
+  }
+
+  /** The address changed by other hands: a link, Back, or somebody who typed. */
+  function follow() {
+    if (address(now) === location.hash) return;
+    clearTimeout(later);
+    later = null;
+    const before = now;
+    now = read();
     tell(before);
   }
 
@@ -44,13 +62,8 @@
 
   const atOf = (item) => `${item.run}:${item.step}:${item.rollout.index}:${item.group.prompt_id}`;
 
-  window.addEventListener('popstate', () => { const before = now; now = read(); tell(before); });
-  window.addEventListener('hashchange', () => {
-    if (address(now) === location.hash) return;
-    const before = now;
-    now = read();
-    tell(before);
-  });
+  window.addEventListener('popstate', follow);
+  window.addEventListener('hashchange', follow);
 
   winnow.place = { VIEWS, get: () => now, go, at, atOf, address, listen: (listener) => listeners.push(listener), start: () => tell({}) };
 })();

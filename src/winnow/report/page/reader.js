@@ -4,6 +4,7 @@
   const { h, show, button, option, whenSeen } = winnow.dom;
   const { short, signed, whole, count } = winnow.numbers;
   const { foreign, model, place, tokens, facts, filters } = winnow;
+  const LONG = 2000; // characters of a prompt
   const MODES = { '': 'one rollout', group: 'the whole group', pair: 'beside another' };
 
   const runName = (run) => foreign.line(model.runs[run].name, 60);
@@ -13,9 +14,21 @@
     return h('p', { class: 'where' }, model.several ? `${runName(run)} › ` : '', `step ${step} › `, h('bdi', {}, foreign.line(group.prompt_id, 80)), ` › rollout ${rollout.index}`, h('span', { class: 'of' }, ` · ${whole(group.count)} in the group`));
   }
 
-  function prompt(group, pattern) {
+  /** A prompt in which what all prompts share stands back; a long one is folded instead. */
+  function framed(item, pattern) {
+    const { prompt: text } = item.group;
+    if (text.length > LONG) return foreign.block(text, pattern, { fold: LONG, label: 'prompt' });
+    const [before, after] = model.frame(item.run);
+    const [from, to] = before + after < text.length ? [before, text.length - after] : [0, text.length];
+    const marks = foreign.places(text, pattern);
+    const grey = (start, end) => (start < end ? h('span', { class: 'frame' }, foreign.marked(text, marks, start, end)) : null);
+    return h('div', { class: 'foreign', role: 'group', 'aria-label': 'prompt' }, [grey(0, from), foreign.marked(text, marks, from, to), grey(to, text.length)].flat().filter(Boolean));
+  }
+
+  function prompt(item, pattern) {
+    const { group } = item;
     const title = group.task ? `prompt (${foreign.line(group.task, 60)})` : 'prompt';
-    return h('section', { class: 'prompt', 'aria-label': 'prompt' }, h('h4', {}, title), foreign.block(group.prompt, pattern, { fold: 2000, label: 'prompt' }));
+    return h('section', { class: 'prompt', 'aria-label': 'prompt' }, h('h4', {}, title), framed(item, pattern));
   }
 
   function switches(item, at) {
@@ -82,7 +95,7 @@
       h('h3', { class: 'unseen' }, `rollout ${r.index}`),
       h('p', { class: 'badges' }, facts.badge(r), facts.kept(r), facts.cut(r)),
       facts.facts(item), facts.strip(item.group, r, (other) => place.go({ at: place.atOf({ ...item, rollout: other }) }), 'rollouts of this group'),
-      prompt(item.group, filters.pattern(at.q)), switches(item, at),
+      prompt(item, filters.pattern(at.q)), switches(item, at),
       tokens.kinds(item.group).length ? line : null, view(item, at, say));
   }
 

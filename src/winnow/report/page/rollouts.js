@@ -32,8 +32,7 @@
 
   function choose(item, open = false) {
     if (!item) return;
-    if (open) element.classList.add('reading');
-    place.go({ at: place.atOf(item) }, { push: open && narrow() });
+    place.go({ at: place.atOf(item), ...(open && narrow() ? { read: '1' } : {}) }, { push: open && narrow() });
     if (open && narrow()) { window.scrollTo(0, 0); reading.focus({ preventScroll: true }); }
   }
 
@@ -42,7 +41,7 @@
   const turn = (by, byGroup) => choose(shown.step(by, byGroup));
 
   function back() {
-    element.classList.remove('reading');
+    place.go({ read: '' });
     shown.mark(current);
     shown.element.focus();
   }
@@ -62,6 +61,7 @@
 
   const FILTERS = [...Object.keys(filters.CLEAR), 'sort'];
   let listed = null;
+  let linked = place.get().view === 'rollouts'; // a link to a rollout opens it, on a phone too
 
   function update(at, before, again) {
     if (again || !listed || FILTERS.some((key) => at[key] !== before[key])) {
@@ -77,7 +77,8 @@
       current = find(at, listed);
       shown.mark(current);
     }
-    if (place.at(at.at) && !before.view) element.classList.add('reading');
+    element.classList.toggle('reading', at.read === '1' || (linked && Boolean(at.at)));
+    linked = false;
     read(at);
     fetchWhatIsMissing(at);
   }

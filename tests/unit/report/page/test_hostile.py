@@ -76,7 +76,9 @@ def hostile_run(as_tokens: bool):
 
 def unharmed(opened):
     assert opened.page.evaluate("window.ran") is None
-    assert opened.page.locator("#main img, #main iframe, #main style, #main script, #main a").count() == 0
+    assert (
+        opened.page.locator("#main img, #main iframe, #main style, #main script, #main a:not([href^='#'])").count() == 0
+    )
     assert opened.overflow() == 0
 
 

@@ -109,7 +109,7 @@ def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):
     ]
     opened.page.get_by_role("checkbox", name="draw loss").check()
     opened.page.get_by_role("img", name="loss over training step. loss: from 1 to 0.5.").wait_for()
-    assert "metric=loss" in opened.page.evaluate("location.hash")
+    opened.page.wait_for_url("**metric=loss")
 
 
 def test_configurations_that_differ_are_marked(shown):
@@ -168,3 +168,10 @@ def test_a_run_without_anything_says_so(shown):
         opened.page.evaluate("view => winnow.place.go({view})", view)
     opened.page.evaluate("winnow.place.go({view: 'rollouts'})")
     assert opened.texts(".nothing") == ["This file holds no rollouts."]
+
+
+def test_an_alarm_leads_to_the_rollouts_of_its_step(shown):
+    opened = shown()
+    opened.page.get_by_role("link", name="its rollouts").click()
+    opened.page.locator(".told").filter(has_text="12 of 36 rollouts").wait_for()
+    assert opened.page.get_by_role("combobox", name="step").input_value() == "2"

@@ -129,6 +129,7 @@ def test_a_link_leads_back_to_the_same_rollout_and_filters(shown):
     first.page.keyboard.press("j")
     first.page.keyboard.press("g")
     first.page.locator("[data-verdict=wrong]").click()
+    first.page.wait_for_url(lambda url: "verdict=wrong" in url and "mode=group" in url)
     place = first.page.evaluate("location.hash")
     again = shown(place=place)
     assert where(again) == where(first)
@@ -139,8 +140,8 @@ def test_a_link_leads_back_to_the_same_rollout_and_filters(shown):
 
 def test_the_browsers_back_leads_to_the_view_before(shown):
     opened = shown()
-    for view in ("Rollouts", "Metrics"):
-        opened.page.get_by_role("link", name=view).click()
+    for view in ("rollouts", "metrics"):
+        opened.page.get_by_role("link", name=view, exact=True).click()
     opened.page.go_back()
     assert opened.page.evaluate("document.body.dataset.view") == "rollouts"
     opened.page.wait_for_selector("#list")
