@@ -1,4 +1,4 @@
-"""Commands that read a run: `winnow show`, `plot` and `export`."""
+"""Commands that read a run: `winnow show`, `plot`, `report` and `export`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,41 @@ def plot(
         picture = output or folder / "plot.png"
         draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder))
         typer.echo(f"plot      {picture}")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a sweep's folder.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Default: report.html in the run folder.")
+    ] = None,
+    limit: Annotated[str, typer.Option(help="Rollouts in the file take so much at most.")] = "20MB",
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show whole runs in a browser of this machine, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0: any that is free.")] = 0,
+) -> None:
+    """One page of runs for a browser: curves, budget, allocation, and rollouts token by token."""
+    from winnow.commands.report import output_of, runs_at, size, write_report
+    from winnow.report.text import one_line, wrapped
+
+    found = runs_at(runs)
+    for run in found:
+        _note_cut_row(run.path)
+    if serve:
+        from winnow.commands.report_server import ReportServer
+        from winnow.commands.report_server import serve as answer
+
+        if output is not None:
+            raise typer.BadParameter("--serve writes no file: leave out --output")
+        server = ReportServer(found, port=port)
+        typer.echo(f"serving   {server.url}  (this machine alone; Ctrl-C ends it)")
+        answer(server)
+        return
+    written = write_report(found, output_of(runs, output), limit=size(limit))
+    for note in written.notes:
+        typer.echo(wrapped(f"note: {note}"), err=True)
+    typer.echo(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB)")
 
 
 @app.command()

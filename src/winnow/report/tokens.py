@@ -19,14 +19,22 @@ Written = Callable[[int], str]
 
 
 def written_by(path: Path) -> tuple[Written, str]:
-    """What a run's token ids stand for, and a note where that is not known: then every text is empty.
+    """What a run's token ids stand for, and a note where that is not known: then every text is empty."""
+    tokenizer, unknown = tokenizer_of(path)
+    if tokenizer is None:
+        return _nothing, unknown
+    return lambda token: str(tokenizer.decode([token])) if 0 <= token < len(tokenizer) else "", ""
+
+
+def tokenizer_of(path: Path) -> tuple[Any | None, str]:
+    """The tokenizer that a run's token ids are of, or None and a note that says why it is not known.
 
     `path` is a run folder, its folder of rollouts, or a file of it. The tokenizer is that of the run's newest
-    checkpoint, or of the model that it began with.
+    checkpoint, or of the model that it began with. No code beside either is run.
     """
     run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
     if run is None:
-        return _nothing, "tokens have no text here: these rollouts lie in no run folder, so no tokenizer is known"
+        return None, "tokens have no text here: these rollouts lie in no run folder, so no tokenizer is known"
     from winnow.models.load import load_tokenizer
     from winnow.models.model_folder import cached_folder, on_hub
 
@@ -35,11 +43,10 @@ def written_by(path: Path) -> tuple[Written, str]:
         model = str(saved[-1]) if saved else str(read_manifest(run).config["model"]["path"])
         here = cached_folder(model) if on_hub(model) else model  # a look at a run brings nothing from the hub
         if here is None:
-            return _nothing, f"tokens have no text here: {model} is not on this machine"
-        tokenizer = load_tokenizer(str(here))
+            return None, f"tokens have no text here: {model} is not on this machine"
+        return load_tokenizer(str(here)), ""
     except (WinnowError, KeyError, TypeError) as error:
-        return _nothing, f"tokens have no text here: {error}"
-    return lambda token: str(tokenizer.decode([token])) if 0 <= token < len(tokenizer) else "", ""
+        return None, f"tokens have no text here: {error}"
 
 
 def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent: str) -> Iterator[str]:

@@ -1,0 +1,123 @@
+"""What `winnow report` does: runs into one file that a browser opens."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from winnow.errors import ConfigError, DataError
+from winnow.report.page.assembled import MARK, assembled
+from winnow.report.page.run_data import ReportedRun, report_data
+from winnow.report.text import one_line
+from winnow.state.disk import InTheWay, check_kind, replace_file
+from winnow.state.logbook import METRICS
+from winnow.state.sweep_folder import SWEEP, read_sweep
+
+REPORT = "report.html"
+LOOKED_AT = 4096  # bytes of a file, to tell an earlier report
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report that was written."""
+
+    path: Path
+    size: int  # bytes
+    notes: list[str]
+
+
+def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
+    """The runs in these folders; of a sweep's folder, its runs that have begun to log. Raises DataError."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        folders |= dict.fromkeys(_runs_in(path))
+    names = _names(list(folders))
+    return [ReportedRun(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def output_of(paths: Sequence[Path], output: Path | None) -> Path:
+    """Where the report goes: in the folder, where only one was given. Raises DataError where it may not be written.
+
+    An older report is replaced, anything else is not.
+    """
+    if output is None:
+        if len(paths) != 1:
+            raise DataError("several runs have no folder of their own for a report: name the file to write (-o FILE)")
+        output = (paths[0] if paths[0].is_dir() else paths[0].parent) / REPORT
+    try:
+        check_kind(output, "a file")
+        if os.path.lexists(output) and MARK not in _beginning(output):
+            raise DataError(f"{output} already exists and is no report; choose another file to write, or remove it")
+    except InTheWay as error:
+        raise DataError(f"cannot write {output}: {error}; choose another file to write, or remove it") from error
+    except OSError as error:
+        raise DataError(f"cannot write {output}: {error.strerror}; choose another file to write") from error
+    if not output.parent.is_dir():
+        raise DataError(f"there is no folder {output.parent} to write {output.name} into; make it, or choose another")
+    return output
+
+
+def write_report(runs: Sequence[ReportedRun], output: Path, *, limit: int, made: datetime | None = None) -> Written:
+    """Write the page. `limit` is of the bytes of all rollouts in it, shared evenly by the runs. Raises DataError."""
+    made = made or datetime.now(UTC)
+    pages, notes = [], []
+    for run in runs:
+        page, said = run.in_file(limit // len(runs))
+        pages.append(page)
+        notes += [f"{run.name}: {note}" for note in said]
+    data = report_data(pages, served=False, limit=limit, made=made.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    text = assembled(data, title=title_of(runs), served=False).text.encode()
+    try:
+        replace_file(output, text)
+    except OSError as error:
+        raise DataError(f"cannot write {output}: {error}; choose another file to write (-o FILE)") from error
+    return Written(output, len(text), notes)
+
+
+def title_of(runs: Sequence[ReportedRun]) -> str:
+    """What a browser's tab says."""
+    shown = ", ".join(one_line(run.name) for run in runs[:3])
+    return f"{shown}{', ...' * (len(runs) > 3)} - winnow report"[:200]
+
+
+def size(text: str) -> int:
+    """ "20MB" as bytes; also kB, GB, and a number of bytes. Raises ConfigError."""
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?[bB]?)\s*", text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ConfigError(f"the limit is a number of bytes with its unit, such as 20MB, 500kB or 1GB, not {text!r}")
+    return int(float(match[1]) * unit)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    if path.name == METRICS and path.is_file():
+        return [path.parent]
+    if (path / SWEEP).is_file():
+        begun = [run.path for run in read_sweep(path) if (run.path / METRICS).is_file()]
+        if not begun:
+            raise DataError(f"no run of the sweep {path} has finished a step yet: there is nothing to report")
+        return begun
+    if not (path / METRICS).is_file():
+        raise DataError(f"{path} is no run folder: there is no {METRICS} in it; name the folder of a run")
+    return [path]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, with as much of the path as tells them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(of[-depth:]) for of in parts]
+        if max(Counter(names).values()) == 1:
+            return names
+    return [str(folder.resolve()) for folder in folders]
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(LOOKED_AT)

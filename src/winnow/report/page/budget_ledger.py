@@ -1,0 +1,52 @@
+"""Where a run's tokens went: exact sums of its rows of metrics, in the words of the metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from winnow.report.summary import Row
+
+# label, metric of its tokens, metric of its rollouts, note
+LINES = (
+    ("verified", "budget/tokens_verified", None, "of rollouts that got a verdict"),
+    ("kept", None, "select/kept", "by the selectors; their tokens are not counted apart"),
+    ("trained", "budget/tokens_trained", "select/trained", "distinct tokens that reached the policy's update"),
+    ("wasted", "budget/tokens_wasted", None, "generated and not trained on"),
+    ("cut", "budget/tokens_cut", "budget/rollouts_cut", "of the wasted: behind update.max_trained_tokens"),
+    ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
+    ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, on top of what was generated"),
+)
+MAY_LACK = ("cut", "valued", "probe")
+
+
+def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A line for each use of tokens. `share` is of the tokens generated; None is what was not counted."""
+    generated, sampled = total(rows, "budget/tokens_generated"), total(rows, "budget/rollouts")
+    counted = {
+        "verified": _less(sampled, total(rows, "outcome/failed")),
+        "wasted": _less(sampled, total(rows, "select/trained")),
+    }
+    lines = [_line("generated", generated, sampled, generated, "without probes")]
+    for label, tokens, rollouts, note in LINES:
+        spent = total(rows, tokens) if tokens else None
+        if spent is not None or label not in MAY_LACK:
+            of = total(rows, rollouts) if rollouts else counted.get(label)
+            lines.append(_line(label, spent, of, generated, note))
+    return lines
+
+
+def total(rows: Sequence[Row], name: str) -> int | None:
+    """The sum of a metric that counts; None where no row has it."""
+    values = [row[name] for row in rows if name in row and math.isfinite(row[name])]
+    return int(sum(int(value) for value in values)) if values else None
+
+
+def _line(label: str, tokens: int | None, rollouts: int | None, generated: int | None, note: str) -> dict[str, Any]:
+    share = tokens / generated if tokens is not None and generated else None
+    return {"label": label, "tokens": tokens, "rollouts": rollouts, "share": share, "note": note}
+
+
+def _less(whole: int | None, part: int | None) -> int | None:
+    return None if whole is None else whole - (part or 0)

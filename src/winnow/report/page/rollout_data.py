@@ -1,0 +1,129 @@
+"""A group of rollouts as the page shows it: texts, verdicts, and numbers per token. A long text loses its middle."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from winnow.report.page.step_groups import GroupPlace
+from winnow.report.page.strict_json import plain
+from winnow.report.page.token_pieces import TokenPieces
+from winnow.state.rollout_files import StepFile
+
+COLUMNS = (
+    "step", "prompt_id", "prompt", "answer", "task", "count", "index", "text", "tokens", "logprobs", "length", "finish",
+    "reward", "kind", "parts", "extracted", "cause", "detail", "seconds", "advantage", "advantages", "values", "weight",
+    "reason",
+)  # fmt: skip
+PER_TOKEN = ("logprobs", "advantages", "values")
+NAME = 200  # characters of a prompt's id, a task's name
+
+Row = Mapping[str, Any]
+
+
+def group_data(file: StepFile, place: GroupPlace, pieces: TokenPieces | None, *, longest: int) -> dict[str, Any]:
+    """The group with its rollouts; of a text at most about `longest` characters. Raises DataError."""
+    rows = file.rows(place.first, place.first + place.count, COLUMNS)
+    of = rows[0]
+    answer = of["answer"] if isinstance(of["answer"], str) else json.dumps(plain(of["answer"]), ensure_ascii=False)
+    rewards = [row["reward"] for row in rows if not math.isnan(row["reward"])]
+    return {
+        "step": of["step"],
+        "prompt_id": cut(of["prompt_id"], NAME),
+        "prompt": cut(of["prompt"], longest),
+        "answer": cut(answer, longest),
+        "task": cut(of["task"], NAME),
+        "count": of["count"],
+        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        "rollouts": [rollout_data(row, pieces, longest=longest) for row in rows],
+    }
+
+
+def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[str, Any]:
+    """One rollout, from its row of the log."""
+    extracted = row["extracted"]
+    return {
+        "index": row["index"],
+        "length": row["length"],
+        "finish": row["finish"],
+        "kind": row["kind"],
+        "reward": row["reward"],
+        "parts": row["parts"],
+        "extracted": None if extracted is None else cut(extracted, longest),
+        "cause": row["cause"],
+        "detail": cut(row["detail"], longest),
+        "seconds": rounded(row["seconds"]),
+        "advantage": row["advantage"] if row["advantages"] is None else _mean(row["advantages"]),
+        "kept": row["reason"] == "kept",
+        "reason": cut(row["reason"], NAME),
+        "weight": row["weight"],
+        **_text(row, pieces, longest),
+    }
+
+
+def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
+    """The text in pieces with their numbers, or as a whole."""
+    text = row["text"]
+    found = pieces(row["tokens"], text) if pieces and text is not None and row["tokens"] is not None else None
+    if found is None:
+        shown = None if text is None else cut(text, longest)
+        left_out = len(text) - longest // 2 * 2 if text is not None and len(text) > longest else 0
+        return {"text": shown, "left_out": left_out, "pieces": None, **dict.fromkeys(PER_TOKEN)}
+    head, tail = _ends(found, longest)
+    left_out = sum(map(len, found[head : len(found) - tail]))
+    numbers = {name: None if row[name] is None else row[name].tolist() for name in PER_TOKEN}
+    if not left_out:
+        shown_numbers = {name: None if of is None else [rounded(x) for x in of] for name, of in numbers.items()}
+        return {"text": None, "left_out": 0, "pieces": found, **shown_numbers}
+    end = len(found) - tail
+    return {
+        "text": None,
+        "left_out": left_out,
+        "pieces": [*found[:head], _left_out(left_out), *found[end:]],
+        **{
+            name: None if of is None else [*map(rounded, of[:head]), None, *map(rounded, of[end:])]
+            for name, of in numbers.items()
+        },
+    }
+
+
+def _ends(pieces: Sequence[str], longest: int) -> tuple[int, int]:
+    """How many tokens are shown at the beginning and at the end of a long rollout: all of a short one.
+
+    The tokens of no text count as a character each, so that there are at most `longest` of them.
+    """
+    sizes = [max(1, len(piece)) for piece in pieces]
+    if sum(sizes) <= longest:
+        return len(pieces), 0
+    return _within(sizes, longest // 2), _within(sizes[::-1], longest // 2)
+
+
+def _within(sizes: Sequence[int], room: int) -> int:
+    count = 0
+    for size in sizes:
+        room -= size
+        if room < 0:
+            break
+        count += 1
+    return count
+
+
+def cut(text: str, longest: int) -> str:
+    """The text without the middle of what is longer, which is said in its place."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}{_left_out(len(text) - 2 * half)}{text[len(text) - half :]}"
+
+
+def _left_out(characters: int) -> str:
+    return f" [... {characters:,} characters left out ...] "
+
+
+def rounded(number: float) -> float | None:
+    """To three significant digits; None for what is not finite."""
+    return float(f"{number:.3g}") if math.isfinite(number) else None
+
+
+def _mean(numbers: Any) -> float | None:
+    return float(numbers.mean()) if len(numbers) else None

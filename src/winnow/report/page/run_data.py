@@ -1,0 +1,161 @@
+"""A run as the page's data: what was measured, and those of its rollouts that stand in the file.
+
+The page's JSON is `report_data` of the `run_data` of each run. Numbers that are not finite are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import RunFolderError
+from winnow.metrics import meaning
+from winnow.report.heading import heading
+from winnow.report.page.budget_ledger import ledger
+from winnow.report.page.headline import headline
+from winnow.report.page.included import included
+from winnow.report.page.rollout_data import cut, group_data
+from winnow.report.page.step_groups import GroupPlace, LoggedSteps
+from winnow.report.page.strict_json import encoded, with_list
+from winnow.report.page.token_pieces import TokenPieces
+from winnow.report.run_panels import RunPanel, panels
+from winnow.report.summary import Row, training_rows
+from winnow.report.text import one_line, shorten
+from winnow.report.tokens import tokenizer_of
+from winnow.state.logbook import read_metrics
+from winnow.state.saved_runs import read_manifest
+from winnow.version import __version__
+
+FORMAT = 1
+MOST_PLACES = 10_000  # groups that the picture of the allocation shows
+LONGEST_SERVED = 200_000  # characters of a text that is asked for by its step
+NAME = 200  # characters
+ALARM = "alarm/"
+
+Steps = Mapping[int, Sequence[GroupPlace]]
+
+
+@dataclass
+class ReportedRun:
+    """A run folder and what it is called. Its tokenizer is loaded once, where rollouts are read."""
+
+    path: Path
+    name: str
+    log: LoggedSteps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = LoggedSteps(self.path)
+
+    def in_file(self, limit: int) -> tuple[str, list[str]]:
+        """The run as JSON, with rollouts up to `limit` bytes; and notes for whoever makes the file.
+
+        Raises DataError where its metrics cannot be read.
+        """
+        rows, steps = read_metrics(self.path), self.log.steps()
+        pieces, unknown = self._pieces if steps else (None, "")
+        found = included(self.log, steps, pieces, limit)
+        why = found.why(steps) if steps else _NONE
+        notes = [note for note in (*self.log.notes, unknown, *found.notes) if note]
+        said = {"included": sum(found.rollouts.values()), "why": why, "notes": notes}
+        return with_list(self._fields(rows, steps, said, found.rollouts), "groups", found.in_order), notes
+
+    def served(self) -> str:
+        """The run as JSON without rollouts, which `step` gives. Raises as `in_file`."""
+        rows, steps = read_metrics(self.path), self.log.steps()
+        said = {"included": 0, "why": "" if steps else _NONE, "notes": self.log.notes}
+        return with_list(self._fields(rows, steps, said, {}), "groups", [])
+
+    def step(self, step: int) -> Iterator[str]:
+        """The groups of a step as JSON, one by one. Raises DataError where it is not logged."""
+        file, groups = self.log.file(step), self.log.steps().get(step, [])
+        pieces, _ = self._pieces
+        return (encoded(group_data(file, place, pieces, longest=LONGEST_SERVED)) for place in groups)
+
+    @cached_property
+    def _pieces(self) -> tuple[TokenPieces | None, str]:
+        tokenizer, unknown = tokenizer_of(self.path)
+        return None if tokenizer is None else TokenPieces(tokenizer), unknown
+
+    def _fields(
+        self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
+    ) -> dict[str, Any]:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        of = sum(place.count for places in steps.values() for place in places)
+        return {
+            "name": shorten(one_line(self.name), NAME),
+            "subtitle": one_line(heading(self.path)),
+            "headline": headline(rows),
+            "config": _config(self.path),
+            "panels": [_panel(panel) for panel in panels(rows)],
+            "ledger": ledger(rows),
+            "allocation": _allocation(steps),
+            "alarms": _alarms(rows),
+            "metrics": {"names": names, "rows": [[_short(row.get(name)) for name in names] for row in rows]},
+            "meanings": {name: said for name in names if (said := meaning(name))},
+            "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
+            "rollouts": {**rollouts, "of": of},
+        }
+
+
+_NONE = "no rollouts are logged (the keys log.rollouts and log.every), or no step was finished yet"
+
+
+def report_data(runs: Sequence[str], *, served: bool, limit: int, made: str | None) -> str:
+    """The whole of the page's JSON, from runs that are encoded already."""
+    fields = {"format": FORMAT, "winnow": __version__, "served": served, "limit_bytes": limit}
+    return with_list(fields | ({"made": made} if made else {}), "runs", runs)
+
+
+def _config(run: Path) -> dict[str, Any]:
+    try:
+        return read_manifest(run, own=False).config
+    except RunFolderError:
+        return {}
+
+
+def _panel(panel: RunPanel) -> dict[str, Any]:
+    said = dataclasses.asdict(panel)
+    said["spans"] = [{"label": span.label, "from": span.first, "to": span.last} for span in panel.spans]
+    return said
+
+
+def _allocation(steps: Steps) -> list[dict[str, Any]]:
+    """Counts against pass rates; of a long run, evenly chosen groups."""
+    groups = [place for places in steps.values() for place in places if place.verified]
+    every = -(-len(groups) // MOST_PLACES) or 1
+    return [
+        {
+            "step": place.step,
+            "prompt_id": cut(place.prompt_id, NAME),
+            "pass_rate": _short(place.correct / place.verified),
+            "count": place.count,
+        }
+        for place in groups[::every]
+    ]
+
+
+def _alarms(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Where each alarm began to hold: `alarm/{name}` is 1 in the rows of steps in which it does."""
+    found, before = [], set[str]()
+    for row in training_rows(rows):
+        now = {name for name, value in row.items() if name.startswith(ALARM) and value == 1}
+        for name in sorted(now - before):
+            text = meaning(name) or ""
+            found.append({"step": row["step"], "name": name.removeprefix(ALARM), "text": text})
+        before = now
+    return found
+
+
+def _step(step: int, places: Sequence[GroupPlace], here: int) -> dict[str, int]:
+    return {"step": step, "groups": len(places), "rollouts": sum(place.count for place in places), "included": here}
+
+
+def _short(number: float | None) -> float | None:
+    """Nine digits, which is more than float32 has; a whole number stays exact."""
+    if number is None or number != number or abs(number) == float("inf"):
+        return None
+    return int(number) if number == int(number) else float(f"{number:.9g}")

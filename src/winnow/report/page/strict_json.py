@@ -1,0 +1,38 @@
+"""JSON that stands in a script element of a page: no text in it can end the element, and every number is one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+DEEPEST = 20  # of nested data, such as a gold answer; what lies below is left out
+_ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
+
+
+def encoded(value: Any) -> str:
+    """The value as ASCII: what is not, lone surrogates included, and < > & are written as \\uXXXX. NaN and infinity
+    become null.
+    """
+    return json.dumps(plain(value), allow_nan=False, separators=(",", ":")).translate(_ESCAPED)
+
+
+def with_list(fields: Mapping[str, Any], name: str, items: Iterable[str]) -> str:
+    """An object of `fields`, and of a list of values that are encoded already."""
+    return f'{encoded(fields)[:-1]}{"," if fields else ""}"{name}":[{",".join(items)}]}}'
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """The value in JSON's kinds: a number that is not finite is None, any other object its text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if depth >= DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        return {str(name): plain(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, depth + 1) for item in value]
+    return str(value)
