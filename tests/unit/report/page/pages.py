@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import winnow.report
+from winnow.report.page import assembled as assemble
+from winnow.report.page import strict_json
 
-PAGE = Path(winnow.report.__file__).parent / "page"
 LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
 KINDS = ("correct", "wrong", "unparsable", "failed")
-PART = re.compile(r'<link rel="stylesheet" href="([^"]+)">|<script src="([^"]+)"></script>')
 
 
 def assembled(data: dict[str, Any], *, served: bool = False) -> str:
-    """page.html with its parts in it, under the policy that lets nothing else run."""
-    hashes: dict[str, list[str]] = {"style": [], "script": []}
-
-    def inline(match: re.Match[str]) -> str:
-        tag = "style" if match[1] else "script"
-        text = (PAGE / (match[1] or match[2])).read_text(encoding="utf-8")
-        assert not re.search(r"</script|</style|<!--", text, re.IGNORECASE)
-        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        hashes[tag].append(f"'sha256-{digest}'")
-        return f"<{tag}>{text}</{tag}>"
-
-    page = PART.sub(inline, (PAGE / "page.html").read_text(encoding="utf-8"))
-    policy = (
-        f"default-src 'none'; script-src {' '.join(hashes['script'])}; style-src {' '.join(hashes['style'])}; "
-        f"img-src data:; base-uri 'none'; form-action 'none'" + "; connect-src 'self'" * served
-    )
-    filled = {"policy": policy, "title": html.escape("winnow report"), "data": json_of(data)}
-    return re.sub(r"\{\{(policy|title|data)\}\}", lambda match: filled[match[1]], page)
-
-
-def json_of(data: dict[str, Any]) -> str:
-    """JSON in which no text can end the element that holds it: json.dumps writes all but ASCII as escapes by itself."""
-    text = json.dumps(data, allow_nan=False)
-    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
+    """The page of the data, as `winnow report` writes it."""
+    return assemble.assembled(strict_json.encoded(data), title="winnow report", served=served).text
 
 
 def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
