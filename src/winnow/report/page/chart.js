@@ -1,0 +1,205 @@
+'use strict';
+/**
+ * One chart: lines of any number of runs over a shared axis, drawn by uPlot. Around the canvas stands what a canvas
+ * cannot say: a legend of buttons with the values under the pointer, a sentence for a screen reader, a table.
+ *
+ * A spec is {title, note, x_label, y_label, y2_label, percent, percent2, y_range, y2_range, zero, spans, lines}, a line
+ * {label, x, y, dash, colour, axis, marker, error, band}. Values of an axis of percents are shares.
+ */
+(() => {
+  const { h, svg, show, table, whenSeen } = winnow.dom;
+  const { known, short, compact, percent, whole } = winnow.numbers;
+  const { theme, foreign } = winnow;
+  const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 4], dashdot: [8, 4, 2, 4] };
+  const HEIGHT = 230;
+  const MOST_ROWS = 1000; // of a table of values
+  const charts = new Set();
+
+  /** One list of x for all lines; undefined where a line has no point (uPlot draws on), null where it has a gap. */
+  function join(lines) {
+    const xs = [...new Set(lines.flatMap((line) => line.x))].filter(known).sort((a, b) => a - b);
+    const place = new Map(xs.map((x, i) => [x, i]));
+    const columns = lines.map((line) => {
+      const column = new Array(xs.length).fill(undefined);
+      line.x.forEach((x, i) => { if (place.has(x)) column[place.get(x)] = known(line.y[i]) ? line.y[i] : null; });
+      return column;
+    });
+    return [xs, ...columns];
+  }
+
+  /** [low, high] of the lines shown on an axis, with their errors and bands, and a little room. */
+  function extent(lines, axis, given) {
+    if (given) return given;
+    const values = lines.filter((line) => line.axis === axis && !line.hidden).flatMap((line) => [
+      ...line.y, ...(line.error ?? []).flatMap((e, i) => (known(e) && known(line.y[i]) ? [line.y[i] - e, line.y[i] + e] : [])), ...(line.band ?? []).flat()]).filter(known);
+    if (!values.length) return [0, 1];
+    let [low, high] = [Infinity, -Infinity];
+    for (const x of values) { low = Math.min(low, x); high = Math.max(high, x); }
+    const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.5;
+    return [low >= 0 && low - room < 0 ? Math.min(0, low) : low - room, high + room];
+  }
+
+  const writer = (share) => (share ? percent : compact);
+
+  function axis(scale, label, side, share) {
+    const faint = () => theme.colour('hairline');
+    return {
+      scale, side, label, labelSize: 18, labelGap: 2, labelFont: '12px system-ui, sans-serif', font: '11px system-ui, sans-serif', stroke: () => theme.colour('muted'),
+      grid: { stroke: faint, width: 1, show: side !== 1 }, ticks: { stroke: faint, width: 1, size: 4 },
+      values: (u, splits) => splits.map((x) => (known(x) ? writer(share)(x) : '')),
+      size: side % 2 ? (u, values) => 16 + 6.5 * Math.max(2, ...(values ?? []).map((text) => text.length)) : 30,
+    };
+  }
+
+  /** Bands, spans and a line at zero under the lines, errors over them: uPlot draws lines only. */
+  function underneath(u, spec) {
+    const { ctx } = u;
+    const { left, top, width, height } = u.bbox;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, width, height);
+    ctx.clip();
+    for (const span of spec.spans ?? []) {
+      const [from, to] = [u.valToPos(span.from, 'x', true), u.valToPos(span.to, 'x', true)];
+      ctx.globalAlpha = 0.25;
+      ctx.fillStyle = theme.colour('grey');
+      ctx.fillRect(from, top, to - from, height);
+    }
+    if (spec.zero) {
+      const at = u.valToPos(0, 'y', true);
+      ctx.strokeStyle = theme.colour('grey');
+      ctx.beginPath();
+      ctx.moveTo(left, at);
+      ctx.lineTo(left + width, at);
+      ctx.stroke();
+    }
+    for (const line of spec.lines.filter((l) => l.band && !l.hidden)) {
+      const at = (list, i) => u.valToPos(list[i], line.axis === 2 ? 'y2' : 'y', true);
+      const kept = line.x.map((_, i) => i).filter((i) => known(line.band[0][i]) && known(line.band[1][i]));
+      ctx.globalAlpha = 0.15;
+      ctx.fillStyle = theme.colour(line.colour);
+      ctx.beginPath();
+      kept.forEach((i) => ctx.lineTo(u.valToPos(line.x[i], 'x', true), at(line.band[1], i)));
+      kept.reverse().forEach((i) => ctx.lineTo(u.valToPos(line.x[i], 'x', true), at(line.band[0], i)));
+      ctx.fill();
+    }
+    ctx.restore();
+  }
+
+  function errors(u, spec) {
+    const { ctx } = u;
+    ctx.save();
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    for (const line of spec.lines.filter((l) => l.error && !l.hidden)) {
+      ctx.strokeStyle = theme.colour(line.colour);
+      ctx.beginPath();
+      line.x.forEach((x, i) => {
+        if (!known(line.error[i]) || !known(line.y[i])) return;
+        const scale = line.axis === 2 ? 'y2' : 'y';
+        const [at, low, high] = [u.valToPos(x, 'x', true), u.valToPos(line.y[i] - line.error[i], scale, true), u.valToPos(line.y[i] + line.error[i], scale, true)];
+        ctx.moveTo(at, low);
+        ctx.lineTo(at, high);
+      });
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  const shareOf = (spec, line) => (line.axis === 2 ? spec.percent2 : spec.percent);
+
+  /** A sentence for who cannot see the lines. */
+  function sentence(spec) {
+    const said = spec.lines.map((line) => {
+      const values = line.y.filter(known);
+      const write = shareOf(spec, line) ? percent : short;
+      return values.length ? `${line.label}: from ${write(values[0])} to ${write(values.at(-1))}` : `${line.label}: no value`;
+    });
+    return `${spec.title} over ${spec.x_label}. ${said.join('; ')}.`;
+  }
+
+  function legend(spec, toggle) {
+    return spec.lines.map((line, i) => {
+      const value = h('span', { class: 'value' });
+      const dash = DASHES[line.dash] ?? [];
+      const stroke = svg('line', { x1: 0, y1: 5, x2: 22, y2: 5, class: 'stroke' });
+      stroke.style.stroke = `var(--${line.colour})`;
+      stroke.style.strokeDasharray = dash.join(' ');
+      line.value = value;
+      const own = h('button', { type: 'button', class: 'key', 'aria-pressed': 'true', title: 'show or hide', on: { click: () => own.setAttribute('aria-pressed', String(toggle(i))) } },
+        svg('svg', { viewBox: '0 0 22 10', width: 22, height: 10, 'aria-hidden': 'true' }, stroke), h('span', {}, line.label), value);
+      return own;
+    });
+  }
+
+  function values(spec) {
+    const [xs, ...columns] = join(spec.lines);
+    const every = Math.ceil(xs.length / MOST_ROWS);
+    const rows = xs.map((_, i) => i).filter((i) => i % every === 0).map((i) => [short(xs[i]), ...columns.map((column, k) => (shareOf(spec, spec.lines[k]) ? percent : short)(column[i]))]);
+    return table(`values of ${spec.title}${every > 1 ? `, one row in ${every}` : ''}`, [spec.x_label, ...spec.lines.map((line) => line.label)], rows, 'numbers');
+  }
+
+  /** The element of a chart, which draws itself once it is seen. */
+  function make(spec) {
+    for (const line of spec.lines) { line.axis ??= 1; line.label = foreign.line(line.label, 80); }
+    const plot = h('div', { class: 'plot', role: 'img', tabindex: 0, 'aria-label': sentence(spec) });
+    const at = h('span', { class: 'at' });
+    const more = h('details', { class: 'values' }, h('summary', {}, 'values as a table'));
+    more.addEventListener('toggle', () => { if (more.open && more.children.length === 1) more.append(values(spec)); });
+    const whole = h('button', { type: 'button', class: 'quiet', hidden: true, on: { click: () => u.setScale('x', ends()) } }, 'whole range');
+    const data = join(spec.lines);
+    let u;
+    const ends = () => ({ min: data[0][0], max: data[0].at(-1) });
+    const keys = legend(spec, (i) => {
+      spec.lines[i].hidden = !spec.lines[i].hidden;
+      u?.setSeries(i + 1, { show: !spec.lines[i].hidden });
+      return !spec.lines[i].hidden;
+    });
+    const figure = h('figure', { class: 'chart' }, h('figcaption', {}, h('h3', {}, spec.title), spec.note ? h('p', { class: 'note' }, spec.note) : null),
+      plot, h('div', { class: 'keys', role: 'group', 'aria-label': `lines of ${spec.title}` }, at, keys, whole, (spec.spans ?? []).map((span) => h('span', { class: 'span' }, `shaded: ${span.label}`))), more);
+    if (!data[0].length) { show(plot, h('p', { class: 'nothing' }, 'no values')); return figure; }
+
+    function told(chart) {
+      const i = chart.cursor.idx;
+      const over = known(i) && chart.cursor.left >= 0;
+      at.textContent = over ? `${spec.x_label} ${compact(data[0][i])}` : '';
+      spec.lines.forEach((line, k) => { line.value.textContent = over && data[k + 1][i] !== undefined ? (shareOf(spec, line) ? percent : short)(data[k + 1][i]) : ''; });
+    }
+
+    function options() {
+      const integers = data[0].every(Number.isInteger);
+      const scales = { x: { time: false }, y: { range: () => extent(spec.lines, 1, spec.y_range) } };
+      const axes = [axis('x', spec.x_label, 2, false), axis('y', spec.y_label, 3, spec.percent)];
+      if (integers) axes[0].incrs = [1, 2, 5].flatMap((n) => Array.from({ length: 13 }, (_, k) => n * 10 ** k)).sort((a, b) => a - b);
+      if (spec.lines.some((line) => line.axis === 2)) {
+        scales.y2 = { range: () => extent(spec.lines, 2, spec.y2_range) };
+        axes.push(axis('y2', spec.y2_label ?? '', 1, spec.percent2));
+      }
+      return {
+        width: plot.clientWidth, height: HEIGHT, scales, axes, legend: { show: false }, padding: [10, 10, 0, 0],
+        cursor: { sync: { key: `winnow ${spec.x_label}` }, drag: { x: true, y: false }, points: { size: 7 } },
+        series: [{}, ...spec.lines.map((line) => ({ label: line.label, scale: line.axis === 2 ? 'y2' : 'y', stroke: () => theme.colour(line.colour), width: 1.8, dash: DASHES[line.dash], points: { size: 6, fill: () => theme.colour('panel'), ...(line.marker ? { show: true } : {}) }, show: !line.hidden }))],
+        hooks: { drawAxes: [(c) => underneath(c, spec)], draw: [(c) => errors(c, spec)], setCursor: [told],
+          setScale: [(c, key) => { if (key === 'x') whole.hidden = c.scales.x.min <= data[0][0] && c.scales.x.max >= data[0].at(-1); }] },
+      };
+    }
+
+    whenSeen(plot, () => {
+      u = new uPlot(options(), data, plot);
+      u.root.setAttribute('aria-hidden', 'true');
+      charts.add(u);
+      new ResizeObserver(() => { if (plot.clientWidth) u.setSize({ width: plot.clientWidth, height: HEIGHT }); }).observe(plot);
+    });
+    plot.addEventListener('keydown', (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!by || !u) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const i = Math.max(0, Math.min(data[0].length - 1, (u.cursor.left >= 0 && known(u.cursor.idx) ? u.cursor.idx : -1) + by));
+      u.setCursor({ left: u.valToPos(data[0][i], 'x'), top: 20 });
+    });
+    return figure;
+  }
+
+  theme.listen(() => charts.forEach((u) => { if (u.root.isConnected) u.redraw(false, true); else charts.delete(u); }));
+  winnow.chart = { make, join, extent, sentence, whole, DASHES };
+})();

@@ -1,0 +1,86 @@
+'use strict';
+/** Every metric of the log with its meaning; choosing one draws it, for all runs. */
+(() => {
+  const { h, svg, show } = winnow.dom;
+  const { short, known, count } = winnow.numbers;
+  const { model, place, chart, curves, foreign } = winnow;
+
+  const names = () => [...new Set(model.runs.flatMap((run) => run.metrics?.names ?? []))].filter((name) => name !== 'step');
+
+  /** {x, y} of a metric in a run: the rows that have it. */
+  function column(run, name) {
+    const { names: heads = [], rows = [] } = run.metrics ?? {};
+    const [step, own] = [heads.indexOf('step'), heads.indexOf(name)];
+    const kept = own < 0 ? [] : rows.filter((row) => known(row[own]));
+    return { x: kept.map((row) => row[step]), y: kept.map((row) => row[own]) };
+  }
+
+  function spark(all) {
+    const [low, high] = chart.extent(all.map((c) => ({ ...c, axis: 1 })), 1);
+    const left = Math.min(...all.flatMap((c) => c.x.slice(0, 1)));
+    const right = Math.max(...all.flatMap((c) => c.x.slice(-1)));
+    const at = (x, y) => `${(2 + (96 * (x - left)) / (right - left || 1)).toFixed(1)},${(22 - (20 * (y - low)) / (high - low || 1)).toFixed(1)}`;
+    return svg('svg', { viewBox: '0 0 100 24', class: 'spark', 'aria-hidden': 'true' }, all.map((c, run) => {
+      const own = svg('polyline', { points: c.x.map((x, i) => at(x, c.y[i])).join(' ') });
+      own.style.stroke = `var(--${curves.hue(run)})`;
+      return own;
+    }));
+  }
+
+  const meaning = (name) => foreign.line(model.runs.map((run) => run.meanings?.[name]).find(Boolean) ?? '', 1000);
+
+  function spec(name, off) {
+    const lines = model.runs.map((run, i) => ({ ...column(run, name), label: model.several ? curves.name(i) : name, colour: curves.hue(i), dash: 'solid', axis: 1, run: i })).filter((line) => !off.has(line.run) && line.x.length);
+    return { title: foreign.line(name, 120), note: meaning(name), x_label: 'training step', y_label: '', percent: false, lines };
+  }
+
+  function row(name) {
+    const all = model.runs.map((run) => column(run, name));
+    const cell = (f) => h('td', {}, all.map((c, i) => h('div', {}, c.y.length ? f(c.y) : '–', model.several ? h('span', { class: 'unseen' }, ` in ${curves.name(i)}`) : null)));
+    const box = h('input', { type: 'checkbox', 'data-metric': name, 'aria-label': `draw ${foreign.line(name, 120)}`, on: { change: () => {
+      const on = chosen(place.get());
+      if (!on.delete(name)) on.add(name);
+      place.go({ metric: [...on].join(',') });
+    } } });
+    return h('tr', { 'data-name': name }, h('td', {}, box), h('th', { scope: 'row' }, h('code', {}, foreign.line(name, 120)), h('span', { class: 'note' }, meaning(name))),
+      h('td', {}, spark(all)), cell((y) => short(y[0])), cell((y) => short(y.at(-1))), cell((y) => short(y.reduce((a, b) => Math.min(a, b)))), cell((y) => short(y.reduce((a, b) => Math.max(a, b)))));
+  }
+
+  const chosen = (at) => new Set(at.metric.split(',').filter(Boolean));
+
+  function make() {
+    const grid = h('div', { class: 'charts' });
+    const body = h('tbody');
+    const told = h('p', { class: 'note', role: 'status' });
+    const find = h('input', { type: 'search', placeholder: 'find a metric', 'aria-label': 'find a metric by name or meaning', spellcheck: 'false', on: { input: () => sift() } });
+    const element = h('section', { 'aria-labelledby': 'title-metrics', class: 'metrics' }, h('h2', { id: 'title-metrics' }, 'Metrics'), curves.toggles(), grid, h('div', { class: 'tools' }, find, told),
+      h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': 'metrics' }, h('table', {}, h('caption', { class: 'unseen' }, 'metrics of the log'),
+        h('thead', {}, h('tr', {}, ['draw', 'metric', 'course', 'first', 'last', 'least', 'most'].map((head) => h('th', { scope: 'col' }, head)))), body)));
+    let drawn = null;
+
+    function sift() {
+      const sought = find.value.toLowerCase();
+      let seen = 0;
+      for (const tr of body.children) {
+        tr.hidden = !tr.querySelector('th').textContent.toLowerCase().includes(sought);
+        seen += tr.hidden ? 0 : 1;
+      }
+      told.textContent = count(seen, 'metric');
+    }
+
+    function update(at) {
+      if (!body.firstChild) { show(body, names().map(row)); sift(); }
+      if (`${at.metric} ${at.hide}` === drawn) return;
+      drawn = `${at.metric} ${at.hide}`;
+      const on = chosen(at);
+      const off = curves.hidden(at);
+      element.querySelectorAll('[data-run]').forEach((box) => box.setAttribute('aria-pressed', String(!off.has(Number(box.dataset.run)))));
+      body.querySelectorAll('[data-metric]').forEach((box) => { box.checked = on.has(box.dataset.metric); });
+      show(grid, on.size ? [...on].map((name) => chart.make(spec(name, off))) : h('p', { class: 'nothing' }, 'Choose metrics below to draw them here.'));
+    }
+
+    return { element, update };
+  }
+
+  winnow.metrics = { make, column };
+})();

@@ -1,0 +1,41 @@
+'use strict';
+/** The first view: what was learned for how much, what was wrong, the curves, where the tokens went and to which prompts. */
+(() => {
+  const { h, show } = winnow.dom;
+  const { model, place, curves, ledger, allocation, foreign } = winnow;
+
+  function headline(run, i) {
+    return h('article', { class: 'run', 'aria-label': curves.name(i) },
+      model.several ? h('h2', {}, curves.name(i)) : null,
+      run.subtitle ? h('p', { class: 'subtitle' }, foreign.line(run.subtitle, 400)) : null,
+      h('dl', { class: 'headline' }, (run.headline ?? []).map((entry) => h('div', {}, h('dt', {}, foreign.line(entry.label, 100)),
+        h('dd', {}, h('strong', {}, foreign.line(entry.value, 60)), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 200)) : null)))));
+  }
+
+  /** A link to the rollouts of an alarm's step, where they are. */
+  function toStep({ run, step }) {
+    if (!(model.runs[run].steps ?? []).some((s) => s.step === step && (model.served || s.included))) return null;
+    return [' · ', h('a', { href: place.address({ view: 'rollouts', run: model.several ? String(run) : '', step: String(step) }) }, 'its rollouts')];
+  }
+
+  function alarms() {
+    const all = model.runs.flatMap((run, i) => (run.alarms ?? []).map((alarm) => ({ ...alarm, run: i })));
+    if (!all.length) return null;
+    const list = h('ul', { class: 'alarms' });
+    const FEW = 8;
+    const entry = (alarm) => h('li', {}, h('span', { 'aria-hidden': 'true', class: 'sign' }, '▲'), h('div', {},
+      h('p', {}, h('strong', {}, foreign.line(alarm.name, 80).replaceAll('_', ' ')), h('span', { class: 'note' }, ` ${model.several ? `${curves.name(alarm.run)}, ` : ''}step ${alarm.step}`, toStep(alarm))),
+      h('p', {}, foreign.line(alarm.text, 2000))));
+    show(list, all.slice(0, FEW).map(entry));
+    const rest = all.length > FEW ? winnow.dom.button(`all ${all.length} alarms`, () => { show(list, all.map(entry)); rest.remove(); }, { class: 'unfold' }) : null;
+    return h('section', { 'aria-labelledby': 'title-alarms' }, h('h2', { id: 'title-alarms' }, 'Alarms'), list, rest);
+  }
+
+  function make() {
+    const drawn = curves.section();
+    const element = h('div', { class: 'overview' }, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), drawn.element, ledger.section(), allocation.section());
+    return { element, update: (at) => drawn.update(at) };
+  }
+
+  winnow.overview = { make, place };
+})();

@@ -1,0 +1,69 @@
+'use strict';
+/**
+ * Where the reader is, kept in the address after `#`, so that a link leads back: the view, the filters, the rollout.
+ * `#rollouts?step=3&verdict=wrong&at=0:3:2:prompt-id` is run 0, step 3, rollout 2 of that prompt.
+ */
+(() => {
+  const VIEWS = ['overview', 'rollouts', 'metrics', 'configuration'];
+  const KEYS = ['run', 'step', 'verdict', 'kept', 'reason', 'end', 'rmin', 'rmax', 'lmin', 'lmax', 'q', 'sort',
+    'at', 'read', 'mode', 'other', 'shade', 'figures', 'metric', 'hide'];
+  const listeners = [];
+  let later = null;
+  let now = read();
+
+  function read() {
+    const [view, query = ''] = location.hash.slice(1).split(/\?(.*)/s);
+    const given = new URLSearchParams(query);
+    const place = { view: VIEWS.includes(view) ? view : 'overview' };
+    for (const key of KEYS) place[key] = given.get(key) ?? '';
+    return place;
+  }
+
+  function address(place) {
+    const query = new URLSearchParams();
+    for (const key of KEYS) if (place[key]) query.set(key, place[key]);
+    const text = query.toString();
+    return `#${place.view}${text ? `?${text}` : ''}`;
+  }
+
+  /** Change some of it. `push`: a new entry, to which the browser's Back returns. */
+  function go(change, { push = false } = {}) {
+    const before = now;
+    now = { ...now, ...change };
+    if (push) write('pushState');
+    else later ??= setTimeout(() => write('replaceState'), 100); // browsers refuse more than a few hundred in a row
+    tell(before);
+  }
+
+  function write(how) {
+    clearTimeout(later);
+    later = null;
+    const hash = address(now);
+    if (hash !== location.hash) history[how](null, '', hash);
+  }
+
+  /** The address changed by other hands: a link, Back, or somebody who typed. */
+  function follow() {
+    if (address(now) === location.hash) return;
+    clearTimeout(later);
+    later = null;
+    const before = now;
+    now = read();
+    tell(before);
+  }
+
+  const tell = (before) => listeners.forEach((listener) => listener(now, before));
+
+  /** {run, step, index, prompt} of `at`, or null. */
+  function at(text = now.at) {
+    const match = /^(\d+):(\d+):(\d+):(.*)$/s.exec(text);
+    return match && { run: Number(match[1]), step: Number(match[2]), index: Number(match[3]), prompt: match[4] };
+  }
+
+  const atOf = (item) => `${item.run}:${item.step}:${item.rollout.index}:${item.group.prompt_id}`;
+
+  window.addEventListener('popstate', follow);
+  window.addEventListener('hashchange', follow);
+
+  winnow.place = { VIEWS, get: () => now, go, at, atOf, address, listen: (listener) => listeners.push(listener), start: () => tell({}) };
+})();

@@ -1,0 +1,98 @@
+"""One browser for all tests of the page, Debian's chromium-headless-shell; where there is none they skip and say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pages
+import pytest
+
+SHELL = os.environ.get("WINNOW_TEST_BROWSER") or shutil.which("chromium-headless-shell")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if SHELL is None:
+        pytest.skip(
+            "no chromium-headless-shell: apt-get install chromium-headless-shell, or name one by WINNOW_TEST_BROWSER"
+        )
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=SHELL, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+@dataclass
+class Opened:
+    """A page and what happened on it that should not have."""
+
+    page: Any
+    wrong: list[str] = field(default_factory=list)  # console errors, exceptions, dialogs
+    requests: list[str] = field(default_factory=list)
+    own: str = ""  # the only address it may ask for
+
+    def texts(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
+
+    def overflow(self) -> int:
+        """Pixels by which the page is wider than its window."""
+        root = "document.documentElement"
+        return int(self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
+
+
+@pytest.fixture(scope="module")
+def context(browser: Any) -> Iterator[Any]:
+    made = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watched(context: Any) -> Iterator[Callable[..., Opened]]:
+    """watched(width=390): an empty page of that width. Afterwards nothing may have gone wrong on any."""
+    all_opened: list[Opened] = []
+
+    def watch(width: int = 1280) -> Opened:
+        page = context.new_page()
+        page.set_viewport_size({"width": width, "height": 900})
+        page.set_default_timeout(10_000)
+        opened = Opened(page)
+        page.on("console", lambda m: opened.wrong.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: opened.wrong.append(str(error)))
+        page.on("dialog", lambda dialog: (opened.wrong.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: opened.requests.append(request.url))
+        all_opened.append(opened)
+        return opened
+
+    yield watch
+    for opened in all_opened:
+        opened.page.close()
+    for opened in all_opened:
+        assert opened.wrong == []
+        assert {request.split("#")[0] for request in opened.requests if opened.own} <= {opened.own}
+
+
+@pytest.fixture
+def shown(watched: Callable[..., Opened], tmp_path: Path) -> Callable[..., Opened]:
+    """shown(data, place="#rollouts", width=390): the data's page, opened as a file, which may ask for nothing else."""
+
+    def show(data: dict[str, Any] | None = None, place: str = "", width: int = 1280) -> Opened:
+        path = tmp_path / "report.html"
+        path.write_text(pages.assembled(data or pages.data()), encoding="utf-8")
+        opened = watched(width)
+        opened.own = path.as_uri()
+        opened.page.goto(opened.own + place)
+        opened.page.wait_for_selector("#main > *")
+        return opened
+
+    return show

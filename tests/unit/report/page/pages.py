@@ -1,0 +1,96 @@
+"""Report pages for a browser: the page's files put together around any data, and data with every kind of rollout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from winnow.report.page import assembled as assemble
+from winnow.report.page import strict_json
+
+LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
+KINDS = ("correct", "wrong", "unparsable", "failed")
+
+
+def assembled(data: dict[str, Any], *, served: bool = False) -> str:
+    """The page of the data, as `winnow report` writes it."""
+    return assemble.assembled(strict_json.encoded(data), title="winnow report", served=served).text
+
+
+def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
+    """A rollout of one token per word, or of what `other` says."""
+    kind = other.get("kind", KINDS[index % 4])
+    pieces = re.findall(r"\s*\S+|\s+$", said)
+    reward = {"correct": 1.0, "failed": None}.get(kind, 0.0)
+    return {
+        "index": index, "text": None, "length": len(pieces), "finish": "length" if index % 5 == 4 else "stop",
+        "kind": kind, "reward": reward, "parts": {"answer": reward or 0.0}, "extracted": "42", "cause": None,
+        "detail": "", "seconds": 0.01, "advantage": None if reward is None else reward - 0.5, "kept": index % 2 == 0,
+        "reason": "kept" if index % 2 == 0 else "not selected", "weight": 0.01, "pieces": pieces,
+        "logprobs": [-0.4 * (i % 7) for i in range(len(pieces))], "advantages": None, "values": None,
+    } | other  # fmt: skip
+
+
+def group(step: int, prompt_id: str, rollouts: list[dict[str, Any]], **other: Any) -> dict[str, Any]:
+    rewards = [r["reward"] for r in rollouts if r["reward"] is not None]
+    return {
+        "step": step, "prompt_id": prompt_id, "prompt": f"What is {step} + {prompt_id}?", "answer": "42",
+        "task": "sums", "count": len(rollouts), "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        "rollouts": rollouts,
+    } | other  # fmt: skip
+
+
+def groups(steps: int = 3, prompts: int = 3, count: int = 4) -> Iterator[dict[str, Any]]:
+    """The prompt `q0` in every step, its neighbours too; every verdict in each group."""
+    for step in range(steps):
+        for prompt in range(prompts):
+            made = [rollout(i, f"step {step} prompt {prompt} sample {i} says forty two") for i in range(count)]
+            yield group(step, f"q{prompt}", made)
+
+
+def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: Any) -> dict[str, Any]:
+    """One run with something in every section of the page."""
+    made = list(groups()) if made is None else made
+    steps = sorted({g["step"] for g in made})
+    count = sum(len(g["rollouts"]) for g in made)
+    per_step = {s: [len(g["rollouts"]) for g in made if g["step"] == s] for s in steps}
+    accuracy = {
+        "label": "training",
+        "x": [0, 1, 2],
+        "y": [0.2, None, 0.6],
+        "style": "solid",
+        "color": "blue",
+        "axis": 1,
+    }
+    held_out = {"label": "held out", "x": [0, 2], "y": [0.1, 0.5], "style": "dashed", "color": "orange", "axis": 1}
+    return {
+        "name": name, "subtitle": "GRPO + max_variance 16 -> 4",
+        "headline": [{"label": "held-out accuracy", "value": "10% -> 50%", "detail": "after 3 steps"}],
+        "config": {"seed": 0, "loss": {"clip": 0.2, "use": "clip"}, "select": [{"use": "max_variance"}]},
+        "panels": [{
+            "title": "accuracy", "x_label": "training step", "y_label": "correct", "y2_label": None, "percent": True,
+            "percent2": False, "y_range": [0, 1], "y2_range": None,
+            "spans": [{"label": "policy held", "from": 0, "to": 1}],
+            "series": [accuracy | {"error": None, "band": [[0.1, None, 0.5], [0.3, None, 0.7]]},
+                       held_out | {"error": [0.02, 0.03], "band": None}],
+        }],
+        "ledger": [
+            {"label": name_, "tokens": tokens, "rollouts": tokens // 10, "share": tokens / 1000, "note": ""}
+            for name_, tokens in LEDGER
+        ],
+        "allocation": [
+            {"step": g["step"], "prompt_id": g["prompt_id"], "pass_rate": 0.25, "count": 4} for g in made[:50]
+        ],
+        "alarms": [{"step": 2, "name": "entropy_collapse", "text": "entropy fell below 0.1: raise loss.entropy"}],
+        "metrics": {"names": ["step", "reward/mean", "loss"], "rows": [[0, 0.2, 1.0], [1, None, 0.5], [2, 0.6, None]]},
+        "meanings": {"reward/mean": "mean reward of all rollouts", "loss": "what is minimised"},
+        "steps": [{"step": s, "groups": len(n), "rollouts": sum(n), "included": sum(n)} for s, n in per_step.items()],
+        "rollouts": {"included": count, "of": count, "why": ""}, "groups": made,
+    } | other  # fmt: skip
+
+
+def data(*runs: dict[str, Any], **other: Any) -> dict[str, Any]:
+    return {
+        "format": 1, "winnow": "0.1.0", "served": False, "limit_bytes": 20_000_000, "runs": list(runs) or [run()]
+    } | other  # fmt: skip

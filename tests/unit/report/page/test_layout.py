@@ -1,0 +1,177 @@
+"""The whole page at two widths: nothing sticks out, what can be used has a name, charts say what they show."""
+
+from __future__ import annotations
+
+import re
+
+import pages
+import pytest
+
+VIEWS = ("overview", "rollouts", "metrics", "configuration")
+NAMELESS = re.compile(
+    r"^\s*- (button|link|textbox|searchbox|combobox|checkbox|spinbutton|listbox|option|img|region|table)(:| \[|$)",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_view_is_wider_than_its_window_and_everything_has_a_name(shown, width):
+    opened = shown(pages.data(pages.run("mine"), pages.run("a name that is rather long, of a second run")), width=width)
+    for view in VIEWS:
+        opened.page.evaluate("view => winnow.place.go({view, mode: 'group'})", view)
+        assert opened.overflow() == 0, view
+        tree = opened.page.locator("body").aria_snapshot()
+        assert not NAMELESS.search(tree), f"{view}: {NAMELESS.search(tree)}"
+        assert "- banner" in tree
+        assert "- main" in tree
+        assert '- navigation "views"' in tree
+
+
+def test_the_names_are_what_a_person_would_call_things(shown):
+    tree = shown(place="#rollouts").page.locator("body").aria_snapshot()
+    for line in (
+        'button "dark colours"',
+        'button "keys"',
+        'searchbox "search in texts and prompts"',
+        'listbox "rollouts"',
+        'button "next rollout (j)"',
+        'option "step 0, prompt q0, rollout 0: correct, reward 1, advantage +0.5, 9 tokens, kept"',
+        'button "reward 0: 18 rollouts"',
+        'combobox "shade by"',
+    ):
+        assert line in tree
+
+
+def test_on_a_phone_the_list_gives_way_to_the_rollout_and_comes_back(shown):
+    opened = shown(place="#rollouts", width=390)
+    assert not opened.page.locator("#reader").is_visible()
+    opened.page.locator("#list [role=option]").nth(2).click()
+    assert opened.page.locator("#reader").is_visible()
+    assert not opened.page.locator("#list").is_visible()
+    opened.page.get_by_role("button", name="list").click()
+    assert opened.page.locator("#list").is_visible()
+    assert opened.page.locator("#list [aria-selected=true]").get_attribute("aria-posinset") == "3"
+
+
+def test_a_chart_has_words_a_table_and_buttons_for_its_lines(shown):
+    opened = shown()
+    chart = opened.page.get_by_role(
+        "img", name="accuracy over training step. training: from 20% to 60%; held out: from 10% to 50%."
+    )
+    chart.wait_for()
+    opened.page.wait_for_selector(".plot canvas")
+    opened.page.get_by_text("values as a table").click()
+    table = opened.page.get_by_role("table", name="values of accuracy")
+    table.wait_for()
+    rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert rows == [["0", "20%", "10%"], ["1", "–", "–"], ["2", "60%", "50%"]]
+    chart.focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.texts(".keys .at") == ["training step 0"]
+    assert opened.texts(".key .value") == ["20%", "10%"]
+    key = opened.page.get_by_role("button", name="held out")
+    key.click()
+    assert key.get_attribute("aria-pressed") == "false"
+
+
+def test_the_budget_and_the_allocation_are_what_was_counted(shown):
+    entries = [
+        {"step": 0, "prompt_id": str(i), "pass_rate": rate, "count": n}
+        for i, (rate, n) in enumerate([(0, 2), (0, 2), (0.5, 8), (0.3, 8), (1, 2)])
+    ]
+    opened = shown(pages.data(pages.run(allocation=entries)))
+    amounts = [element.text_content() for element in opened.page.locator(".ledger .amount").all()]
+    assert amounts == ["1.0k tokens 100%", "1.0k tokens 100%", "250 tokens 25%", "240 tokens 24%", "760 tokens 76%"]
+    assert [opened.page.evaluate("i => document.querySelectorAll('.fill')[i].style.width", i) for i in range(5)] == [
+        "100%",
+        "100%",
+        "25%",
+        "24%",
+        "76%",
+    ]
+    rows = [row.locator("th, td").all_inner_texts() for row in opened.page.locator(".heat tbody tr").all()]
+    assert [row[0] for row in rows] == ["8", "2"]
+    heads = opened.texts(".heat thead th")
+    assert dict(zip(heads, rows[0], strict=True)) == {"rollouts": "8", "30+": "1", "50+": "1"} | {
+        h: "" for h in heads if h not in ("rollouts", "30+", "50+")
+    }
+    assert (rows[1][1], rows[1][-1]) == ("2", "1")
+    assert "27% of their rollouts went to prompts that were always or never solved" in " ".join(
+        opened.texts("#main .note")
+    )
+
+
+def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):
+    opened = shown(place="#metrics")
+    opened.page.get_by_role("searchbox", name="find a metric").fill("minimised")
+    assert [row.locator("code").inner_text() for row in opened.page.locator(".metrics tbody tr:visible").all()] == [
+        "loss"
+    ]
+    opened.page.get_by_role("checkbox", name="draw loss").check()
+    opened.page.get_by_role("img", name="loss over training step. loss: from 1 to 0.5.").wait_for()
+    opened.page.wait_for_url("**metric=loss")
+
+
+def test_configurations_that_differ_are_marked(shown):
+    second = pages.run(
+        "yours", config={"seed": 1, "loss": {"clip": 0.2, "use": "clip"}, "select": [{"use": "max_variance"}]}
+    )
+    opened = shown(pages.data(pages.run(), second), "#configuration")
+    assert opened.texts(".differs th") == ["≠ seed"]
+    opened.page.get_by_role("checkbox", name="only what differs").check()
+    assert opened.page.locator(".configuration tbody tr").count() == 1
+
+
+def test_a_run_that_is_hidden_leaves_every_chart(shown):
+    opened = shown(pages.data(pages.run("mine"), pages.run("yours")))
+    assert len(opened.texts(".chart .key")) == 4
+    opened.page.get_by_role("button", name="yours", exact=True).click()
+    assert opened.texts(".chart .key") == ["mine: training", "mine: held out"]
+
+
+def test_dark_and_light_are_chosen_or_the_systems(shown):
+    opened = shown()
+    paper = "getComputedStyle(document.documentElement).backgroundColor"
+    light = opened.page.evaluate(paper)
+    opened.page.emulate_media(color_scheme="dark")
+    dark = opened.page.evaluate(paper)
+    assert dark != light
+    opened.page.get_by_role("button", name="dark colours").click()
+    assert opened.page.evaluate(paper) == light
+
+
+def test_ten_thousand_rollouts_cost_few_elements(shown):
+    made = list(pages.groups(steps=25, prompts=25, count=16))
+    opened = shown(pages.data(pages.run(made=made)), "#rollouts")
+    assert opened.texts(".told") == ["10,000 rollouts"]
+    assert opened.page.locator("#list *").count() < 500
+    opened.page.locator("#list").evaluate("list => { list.scrollTop = list.scrollHeight; }")
+    opened.page.locator("#list").get_by_role("option", name="step 24, prompt q24, rollout 15").wait_for()
+    assert opened.page.locator("#list *").count() < 500
+
+
+def test_a_run_without_anything_says_so(shown):
+    nothing = {
+        "headline": [],
+        "config": {},
+        "panels": [],
+        "ledger": [],
+        "allocation": [],
+        "alarms": [],
+        "metrics": {"names": [], "rows": []},
+        "meanings": {},
+        "steps": [],
+    }
+    opened = shown(pages.data(pages.run(made=[], **nothing)))
+    assert "nothing to draw" in opened.texts(".nothing")[0]
+    for view in VIEWS[1:]:
+        opened.page.evaluate("view => winnow.place.go({view})", view)
+    opened.page.evaluate("winnow.place.go({view: 'rollouts'})")
+    assert opened.texts(".nothing") == ["This file holds no rollouts."]
+
+
+def test_an_alarm_leads_to_the_rollouts_of_its_step(shown):
+    opened = shown()
+    opened.page.get_by_role("link", name="its rollouts").click()
+    opened.page.locator(".told").filter(has_text="12 of 36 rollouts").wait_for()
+    assert opened.page.get_by_role("combobox", name="step").input_value() == "2"

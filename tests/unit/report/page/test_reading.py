@@ -1,0 +1,203 @@
+"""Reading rollouts as a person does: filters, search, the keyboard, links, groups and steps side by side."""
+
+from __future__ import annotations
+
+import pages
+import pytest
+
+TOLD = ".told"
+READ = ".completion .foreign"
+
+
+def names(opened):
+    """Accessible names of the rollouts that are listed; the first screen of them."""
+    return [row.get_attribute("aria-label") for row in opened.page.locator("[role=option]").all()]
+
+
+def told(opened, text):
+    """Wait until the count of listed rollouts says this."""
+    opened.page.locator(TOLD).filter(has_text=text).wait_for()
+
+
+def test_every_filter_leaves_what_it_says(shown):
+    opened = shown(place="#rollouts")  # 3 steps of 3 prompts, each with one rollout of every verdict
+    page = opened.page
+    told(opened, "36 rollouts")
+    page.get_by_role("button", name="✓ correct").or_(page.locator("[data-verdict=correct]")).first.click()
+    told(opened, "9 of 36 rollouts")
+    assert all(": correct, reward 1," in name for name in names(opened))
+    page.locator("[data-verdict=failed]").click()
+    told(opened, "18 of 36 rollouts")
+    page.get_by_role("combobox", name="step").select_option("2")
+    told(opened, "6 of 36 rollouts")
+    assert all(name.startswith("step 2,") for name in names(opened))
+    page.get_by_text("more filters").click()
+    page.get_by_role("combobox", name="kept", exact=True).select_option("no")
+    told(opened, "3 of 36 rollouts")
+    assert all(name.endswith("not kept") and ": failed" in name for name in names(opened))
+    page.get_by_role("button", name="clear filters").click()
+    told(opened, "36 rollouts")
+    page.get_by_role("combobox", name="why kept or not").select_option("not selected")
+    told(opened, "18 of 36 rollouts")
+
+
+def test_ranges_and_ends(shown):
+    made = [
+        pages.rollout(
+            i, " ".join(["word"] * (i + 1)), kind="correct", reward=i / 10, finish="length" if i > 7 else "stop"
+        )
+        for i in range(10)
+    ]
+    opened = shown(pages.data(pages.run(made=[pages.group(0, "p", made)])), "#rollouts?rmin=0.2&rmax=0.5")
+    told(opened, "4 of 10 rollouts")
+    opened.page.get_by_text("more filters").click()
+    opened.page.get_by_role("spinbutton", name="tokens, least").fill("5")
+    opened.page.keyboard.press("Tab")
+    told(opened, "2 of 10 rollouts")  # words 5 and 6: rollouts 4 and 5
+    opened.page.get_by_role("button", name="clear filters").click()
+    told(opened, "10 rollouts")
+    opened.page.get_by_role("combobox", name="end", exact=True).select_option("cut")
+    told(opened, "2 of 10 rollouts")
+    opened.page.get_by_role("combobox", name="order").select_option("reward-high")
+    assert "rollout 9" in names(opened)[0]
+
+
+def test_a_bar_of_the_histogram_is_a_filter_and_takes_itself_back(shown):
+    opened = shown(place="#rollouts")
+    opened.page.get_by_role("button", name="reward 1: 9 rollouts").click()
+    told(opened, "9 of 36 rollouts")
+    opened.page.get_by_role("button", name="reward 1: 9 rollouts").click()
+    told(opened, "36 rollouts")
+    assert opened.texts(".histogram .note") == ["9 rollouts without a reward"]
+
+
+def test_a_search_finds_every_character_as_itself_and_marks_it(shown):
+    made = [
+        pages.group(0, "p", [pages.rollout(0, "f(x) = [a+b]* $1"), pages.rollout(1, "FX ab"), pages.rollout(2, "no")])
+    ]
+    opened = shown(pages.data(pages.run(made=made)), "#rollouts")
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("[A+b]*")
+    told(opened, "1 of 3 rollouts")
+    assert opened.texts(f"{READ} mark") == ["[a+b]*"]
+    opened.page.keyboard.press("Escape")
+    assert opened.page.evaluate("document.activeElement.id") != "search"
+
+
+def test_a_search_runs_over_the_ends_of_tokens(shown):
+    made = [pages.group(0, "p", [pages.rollout(0, "", pieces=["for", "ty", " two"], logprobs=[-1, -2, -3], length=3)])]
+    opened = shown(pages.data(pages.run(made=made)), "#rollouts?q=rty t")
+    assert opened.texts(f"{READ} mark") == ["r", "ty", "t"]
+    assert "".join(opened.page.locator(READ).all_text_contents()) == "forty two"
+
+
+def where(opened):
+    return opened.texts(".where")[0]
+
+
+def test_keys_turn_the_rollouts_and_the_groups(shown):
+    opened = shown(place="#rollouts")
+    seen = []
+    for key in ("j", "j", "k", "ArrowRight", "ArrowLeft", "n", "n", "p"):
+        opened.page.keyboard.press(key)
+        seen.append(where(opened).replace(" · 4 in the group", "").removeprefix("step 0 › "))
+    assert seen == [f"q{g} › rollout {i}" for g, i in [(0, 1), (0, 2), (0, 1), (0, 2), (0, 1), (1, 0), (2, 0), (1, 0)]]
+    opened.page.locator("#list").focus()
+    opened.page.keyboard.press("ArrowDown")
+    assert "q1 › rollout 1" in where(opened)
+    assert opened.page.locator("#list").get_attribute("aria-activedescendant") == opened.page.locator(
+        "[aria-selected=true]"
+    ).get_attribute("id")
+    opened.page.keyboard.press("?")
+    assert opened.page.get_by_role("dialog", name="Keys").is_visible()
+    opened.page.keyboard.press("j")  # not while the help is open
+    opened.page.keyboard.press("Escape")
+    assert "q1 › rollout 1" in where(opened)
+
+
+def test_letters_that_are_typed_are_no_commands(shown):
+    opened = shown(place="#rollouts")
+    opened.page.locator("#search").fill("")
+    opened.page.locator("#search").press_sequentially("jn1?")
+    assert "q0 › rollout 0" in where(opened) or opened.texts(".nothing")
+    assert opened.page.evaluate("document.body.dataset.view") == "rollouts"
+
+
+def test_a_link_leads_back_to_the_same_rollout_and_filters(shown):
+    first = shown(place="#rollouts")
+    first.page.keyboard.press("n")
+    first.page.keyboard.press("j")
+    first.page.keyboard.press("g")
+    first.page.locator("[data-verdict=wrong]").click()
+    first.page.wait_for_url(lambda url: "verdict=wrong" in url and "mode=group" in url)
+    place = first.page.evaluate("location.hash")
+    again = shown(place=place)
+    assert where(again) == where(first)
+    assert len(again.texts("article.column")) == 4
+    told(again, "9 of 36 rollouts")
+    assert again.page.evaluate("location.hash") == place
+
+
+def test_the_browsers_back_leads_to_the_view_before(shown):
+    opened = shown()
+    for view in ("rollouts", "metrics"):
+        opened.page.get_by_role("link", name=view, exact=True).click()
+    opened.page.go_back()
+    assert opened.page.evaluate("document.body.dataset.view") == "rollouts"
+    opened.page.wait_for_selector("#list")
+
+
+def test_what_is_known_of_a_rollout_stands_beside_it(shown):
+    odd = pages.rollout(
+        0,
+        "so 42",
+        kind="failed",
+        parts={"answer": 1.0, "format": -0.5},
+        cause="timeout",
+        detail="took 9 s",
+        reason="failed: timeout",
+        kept=False,
+    )
+    opened = shown(pages.data(pages.run(made=[pages.group(7, "p7", [odd], prompt="six by seven?")])), "#rollouts")
+    facts = dict(zip(opened.texts(".facts dt"), opened.texts(".facts dd"), strict=True))
+    assert facts["parts"] == "answer 1, format −0.5"
+    assert facts["reward"] == "–"
+    assert facts["verifier"] == "failed: timeout"
+    assert facts["said"] == "took 9 s"
+    assert facts["answer found"] == facts["expected"] == "42"
+    assert opened.texts(".badges .badge") == ["! failed", "○ failed: timeout"]
+    assert opened.texts(".prompt .foreign") == ["six by seven?"]
+
+
+def test_a_token_that_is_focused_or_hovered_tells_its_numbers(shown):
+    told_of = pages.rollout(0, "a b c", logprobs=[0, -0.693, -9], advantages=[0.5, -1, 2], values=[0.1, 0.2, 0.3])
+    opened = shown(pages.data(pages.run(made=[pages.group(0, "p", [told_of])])), "#rollouts")
+    tokens = opened.page.locator(f"{READ} .token")
+    tokens.nth(0).focus()
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.texts(".readout") == ["b token 2 of 3 · log-prob −0.693 (probability 50%) · advantage −1 · value 0.2"]
+    tokens.nth(2).hover()
+    assert "advantage +2" in opened.texts(".readout")[0]
+    assert [tokens.nth(i).get_attribute("class").split()[1] for i in range(3)] == ["level0", "level3", "level8"]
+    opened.page.locator("#shade").select_option("advantage")
+    assert [tokens.nth(i).get_attribute("class").split()[1] for i in range(3)] == ["more1", "less2", "more4"]
+    opened.page.get_by_role("checkbox", name="numbers under tokens").check()
+    assert [tokens.nth(i).get_attribute("data-figure") for i in range(3)] == ["+0.5", "−1", "+2"]
+
+
+def test_a_rollout_stands_beside_one_of_the_same_prompt_in_another_step_or_run(shown):
+    runs = [pages.run("mine"), pages.run("yours")]
+    opened = shown(pages.data(*runs), "#rollouts?mode=pair&at=0:0:1:q2")
+    assert len(opened.texts("article.column")) == 2
+    choices = opened.texts("#other option")
+    assert len(choices) == 6  # its own group, two more steps, three of the other run
+    opened.page.locator("#other").select_option(label=next(text for text in choices if "yours · step 2" in text))
+    assert "step 2 prompt 2 sample" in opened.texts("article.column")[1]
+    assert "step 0 prompt 2 sample 1" in opened.texts("article.column")[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("#rollouts?at=0:9:0:gone", "is not in this file"), ("#rollouts?q=zzz", "No rollout passes")]
+)
+def test_a_link_to_what_is_not_there_says_so(shown, place, said):
+    assert said in shown(place=place).texts(".nothing")[0]

@@ -1,0 +1,68 @@
+"""The page of `winnow report --serve`: steps are fetched when they are chosen; what cannot be fetched is said."""
+
+from __future__ import annotations
+
+import json
+
+import pages
+import pytest
+
+URL = "http://report.test/"
+
+
+@pytest.fixture
+def served(watched):
+    """served(place): the page from a server that has steps 0 and 1 of one run, and fails for step 2."""
+
+    def serve(place=""):
+        made = list(pages.groups())
+        own = pages.run(made=made) | {"groups": []}
+        opened = watched()
+        html = pages.assembled(pages.data(own, served=True), served=True)
+
+        def answer(route):
+            path = route.request.url.removeprefix(URL)
+            if path.startswith("runs/0/steps/2"):
+                route.fulfill(status=500, body="step 2 cannot be read: <b>torn</b>")
+            elif path.startswith("runs/"):
+                step = int(path.rsplit("/", 1)[1])
+                route.fulfill(
+                    content_type="application/json", body=json.dumps({"groups": [g for g in made if g["step"] == step]})
+                )
+            else:
+                route.fulfill(content_type="text/html", body=html)
+
+        opened.page.route("**/*", answer)
+        opened.page.goto(URL + place)
+        return opened
+
+    return serve
+
+
+def test_a_step_is_read_when_it_is_chosen_and_filters_say_what_they_see(served):
+    opened = served("#rollouts")
+    assert opened.texts(".nothing") == ["Choose a step to read its rollouts."]
+    step = opened.page.get_by_role("combobox", name="step")
+    step.select_option("1")
+    opened.page.locator(".told").filter(has_text="12 rollouts loaded").wait_for()
+    step.select_option("0")
+    opened.page.locator(".told").filter(has_text="12 of 24 rollouts loaded").wait_for()
+    step.select_option("")
+    opened.page.locator(".told").filter(has_text="24 rollouts loaded").wait_for()
+    assert opened.page.locator("#list [role=option]").first.get_attribute("aria-label").startswith("step 0,")
+    assert [url.removeprefix(URL) for url in opened.requests if "runs/" in url] == ["runs/0/steps/1", "runs/0/steps/0"]
+
+
+def test_a_link_reads_the_step_that_it_names(served):
+    opened = served("#rollouts?at=0:1:2:q1")
+    opened.page.locator(".where").filter(has_text="step 1 › q1 › rollout 2").wait_for()
+
+
+def test_what_the_server_refuses_is_said_as_text(served):
+    opened = served("#rollouts?step=2")
+    opened.page.get_by_role("alert").wait_for()
+    assert opened.texts(".trouble") == ["The step could not be read: 500: step 2 cannot be read: <b>torn</b>"]
+    assert opened.wrong == [
+        "Failed to load resource: the server responded with a status of 500 (Internal Server Error)"
+    ]
+    opened.wrong.clear()
