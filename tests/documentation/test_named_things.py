@@ -95,3 +95,16 @@ def test_files_that_are_named_exist(page):
     if page in OTHERS:
         named = {name for name in named if name.startswith("configs/")}
     assert not [name for name in named if not (REPOSITORY / name).exists()]
+
+
+def test_the_reference_names_every_key_metric_member_and_option():
+    page = PAGES["docs/reference.md"]
+    rows = set(re.findall(r"(?m)^\| `([^`]+)` \|", page))
+    assert {key.name for key in keys()} | set(METRICS) == rows
+    for family in FAMILIES.values():
+        section = page.partition(f"\n### {family.name}\n")[2].partition("\n### ")[0]
+        for name, entry in members(family.name).items():
+            if entry.origin == "winnow" and name == entry.name:
+                (signature,) = re.findall(rf"(?m)^{name}\((.*)\)$", section)
+                said = re.findall(r"(?:^|, )([a-z_]+)(?= = |,|$)", signature)
+                assert sorted(entry.options) == sorted(said)

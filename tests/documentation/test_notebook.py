@@ -37,13 +37,13 @@ def ran(tmp_path_factory):
 def test_the_policy_learns_and_the_curve_shows_it(ran):
     names, printed = ran
     assert names["accuracy"][-1] > names["accuracy"][0] + 0.2
-    assert len(names["left"].lines[0].get_xdata()) == 14
+    assert len(names["left"].lines[0].get_xdata()) == 12
     assert printed.splitlines()[-1].endswith("of sampled answers are right")
 
 
 def test_the_frames_hold_what_the_run_wrote(ran):
     names, _ = ran
-    assert list(names["held_out"]["step"]) == [0, 14]
+    assert list(names["held_out"]["step"]) == [0, 12]
     assert len(names["last"]) == 256
     assert names["by_prompt"]["kept"].sum() == names["last"]["keep"].sum() > 0
 

@@ -17,8 +17,8 @@ from winnow.cli import app
 
 PAGE = "docs/tutorial.md"
 # As a reader would: fewer steps than the page's 40 and 20, fewer held-out problems, and the trainer runs the reward.
-FEWER = {"step-000040": "step-000010", "steps=20": "steps=8", "steps=5": "steps=1"}
-SMALL = ("threads=1", "device=cpu", "verify.workers=0", "evaluate.problems=24", "evaluate.every=0")
+FEWER = {"step-000040": "step-000008", "steps=20": "steps=8", "steps=5": "steps=1"}
+SMALL = ("threads=1", "device=cpu", "verify.workers=0", "evaluate.problems=16", "evaluate.every=0")
 
 
 class Reader:
@@ -29,7 +29,7 @@ class Reader:
         self.said: dict[str, str] = {}
 
     def write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text.replace("steps = 40", "steps = 10"))
+        (self.folder / name).write_text(text.replace("steps = 40", "steps = 8"))
 
     def run(self, command: str) -> None:
         first, *rest = command.split()
@@ -45,7 +45,9 @@ class Reader:
         if name == "train":
             arguments = [arguments[0], *small, *arguments[1:]]
         if name == "eval":
-            arguments += ["--set", "threads=1", "--set", "verify.workers=0", "--samples", "4"]
+            arguments += ["--set", "threads=1", "--set", "verify.workers=0", "--samples", "2"]
+        if name in ("audit", "score"):
+            arguments += ["--set", "verify.workers=0"]
         result = CliRunner().invoke(app, [name, *arguments])
         assert result.exit_code == (1 if "mentioned" in command else 0), (command, result.output, result.exception)
         self.said[command] = result.output
