@@ -216,9 +216,11 @@ def open_run(path: str | Path) -> OpenRun:
     """Read a run folder: its configuration, checkpoints, metrics and rollouts. Imports no torch, runs nothing of it.
 
         run = winnow.open_run("runs/mine")
+        run.config["rollout"]["rollouts_per_prompt"], run.checkpoints[60]  # the resolved configuration, a model folder
         run.metrics()["reward/mean"]  # [steps]
-        run.rollouts(step=3)["text"]  # [rollouts of that step]
-        run.frame("metrics").plot(x="step", y="reward/mean")  # where pandas is installed
+        run.evaluations()["eval/accuracy_sampled"]  # [evaluations]
+        run.rollouts(step=3, columns=["text", "reward"])["text"]  # [rollouts of that step]
+        run.frame("metrics").plot(x="step", y="reward/mean")  # the same with pandas: winnow-rl[pandas]
 
     Everything is read when it is asked for. Raises RunFolderError for what is no run's folder.
     """

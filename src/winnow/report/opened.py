@@ -1,4 +1,4 @@
-"""A run folder as data: configuration, checkpoints, and both logs as arrays."""
+"""A run folder as data: configuration, checkpoints, and both logs as arrays or as data frames."""
 
 from __future__ import annotations
 
@@ -11,67 +11,154 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from winnow.errors import ConfigError
-from winnow.state.logbook import read_metrics, read_rows
-from winnow.state.saved_runs import Manifest, checkpoints, read_manifest
+from winnow.errors import ConfigError, RunFolderError, WinnowError, did_you_mean
+from winnow.report.heading import heading
+from winnow.report.text import one_line
+from winnow.state.checkpoint_names import FOLDER, find, is_checkpoint_path
+from winnow.state.logbook import METRICS, read_metrics, read_rows
+from winnow.state.manifest import MANIFEST
+from winnow.state.saved_runs import Manifest, read_manifest
+from winnow.state.sweep_folder import SWEEP, read_sweep
 
 Columns = dict[str, NDArray[Any]]  # name -> [rows]
+What = Literal["metrics", "evaluations", "rollouts"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OpenRun:
-    """A run's folder. Nothing is read before it is asked for, and nothing is kept but the manifest."""
+    """A run's folder. Nothing is read before it is asked for, and nothing is kept but the manifest.
+
+    What is asked for are columns, name -> array; `frame` gives the same as a pandas DataFrame.
+    """
 
     path: Path
 
     @cached_property
-    def manifest(self) -> Manifest:
+    def _manifest(self) -> Manifest:
         return read_manifest(self.path, own=False)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the run was made of, as manifest.json has it: config, versions, device, digests of the files it read."""
+        return self._manifest.data
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration, nested as in TOML."""
-        return self.manifest.config
+        return self._manifest.config
 
     @property
-    def checkpoints(self) -> list[Path]:
-        """Model folders, oldest first."""
-        return checkpoints(self.path)
+    def checkpoints(self) -> dict[int, Path]:
+        """Steps done -> model folder, oldest first."""
+        try:
+            return {step: path for step, path in find(self.path) if path.is_dir()}
+        except OSError:  # there are none yet
+            return {}
 
     def metrics(self) -> Columns:
-        """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`."""
+        """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`.
+
+        What was measured before a step stands in its row, so an evaluation after the last step has a row of its own.
+        """
         return _columns(read_metrics(self.path), missing=float("nan"))
 
+    def evaluations(self) -> Columns:
+        """ "step", as many as were done before, and eval/... -> [evaluations]."""
+        rows = [row for row in read_metrics(self.path) if "eval/seconds" in row]
+        own = [{name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows]
+        return _columns(own, missing=float("nan"))
+
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
-        """column -> [rollouts] of one step or of all, in the log's order; these columns, or all.
+        """column -> [rollouts] of one step or of all, in the log's order; step and these columns, or all. Others
+        are not read.
 
-        Numbers and truth values are arrays of their own kind with NaN for none; texts, arrays of tokens and whatever
-        else differs from row to row are arrays of objects.
+        Numbers are arrays of their own kind, with NaN for none; so are truth values, unless one is None. Those are
+        objects, as are texts, `answer`, `meta` and `parts` (decoded JSON), and arrays of tokens or log-probs [length].
         """
-        return _columns(read_rows(self.path, step, columns), missing=None)
+        found = _columns(read_rows(self.path, step, columns), missing=None)
+        return found or {name: np.empty(0, dtype=object) for name in columns or ()}
 
-    def frame(self, what: Literal["metrics", "rollouts"] = "metrics", step: int | None = None) -> Any:
-        """The same as a pandas DataFrame. Raises ConfigError where pandas is not installed."""
+    def frame(self, what: What = "metrics", *, step: int | None = None, columns: Collection[str] | None = None) -> Any:
+        """`metrics()`, `evaluations()` or `rollouts(step, columns)` as a pandas DataFrame; truth values with None are
+        pandas' "boolean". Raises ConfigError where pandas is not installed.
+        """
         try:
             import pandas
         except ImportError as error:
-            raise ConfigError("a data frame needs another library: pip install pandas") from error
-        columns = self.metrics() if what == "metrics" else self.rollouts(step)
+            raise ConfigError("a data frame needs another library: pip install 'winnow-rl[pandas]'") from error
+        found = self.rollouts(step, columns) if what == "rollouts" else _asked(self, what, columns)
         # By itself pandas makes Arrow's strings of texts, which hold no lone surrogate
-        return pandas.DataFrame({name: pandas.Series(column, dtype=column.dtype) for name, column in columns.items()})
+        return pandas.DataFrame({name: pandas.Series(array, dtype=_kind(array)) for name, array in found.items()})
+
+    def __repr__(self) -> str:
+        try:
+            said = f": {', '.join(self._said())}"
+        except WinnowError:  # a log that is damaged
+            said = ""
+        return one_line(f"OpenRun({str(self.path)!r}){said}")
+
+    def _said(self) -> list[str]:
+        rows = [row for row in read_metrics(self.path) if "budget/rollouts" in row] if self._has_log else []
+        of = self.config.get("steps", "?")
+        saved = len(self.checkpoints)
+        return [
+            f"{len(rows)} of {of} steps",
+            f"{saved} checkpoint{'s' * (saved != 1)}",
+            *filter(None, [heading(self.path)]),
+        ]
+
+    @property
+    def _has_log(self) -> bool:
+        return (self.path / METRICS).is_file()
 
 
 def opened(path: Path) -> OpenRun:
-    """The run in a folder. Raises RunFolderError where there is none."""
+    """The run in a folder. Raises RunFolderError where there is none, naming the run that is meant where one is."""
     run = OpenRun(path.expanduser())
+    if not (run.path / MANIFEST).exists():
+        _check_place(run.path)
     run.manifest  # noqa: B018  (raises)
     return run
 
 
+def _check_place(path: Path) -> None:
+    """Raise RunFolderError for what belongs to a run, or has runs in it, and is none."""
+    if (path / SWEEP).is_file():
+        begun = [run.path for run in read_sweep(path) if (run.path / MANIFEST).is_file()]
+        some = f"open one of its {len(begun)} runs, such as {begun[0]}" if begun else "none of its runs has begun"
+        raise RunFolderError(f"{path} is a sweep: {some}; winnow compare sets them side by side")
+    around = path.resolve()
+    for run in (around.parent.parent if is_checkpoint_path(around) else around.parent, around.parent):
+        if (run / MANIFEST).is_file() and (around.name in (FOLDER, METRICS, MANIFEST) or is_checkpoint_path(around)):
+            raise RunFolderError(f"{path} belongs to the run {run}: open that")
+
+
+def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
+    if what not in ("metrics", "evaluations"):
+        raise ConfigError(f"there is no frame of {what!r}: ask for 'metrics', 'evaluations' or 'rollouts'")
+    found = run.metrics() if what == "metrics" else run.evaluations()
+    for name in columns or ():
+        if name not in found:
+            raise ConfigError(f"the run's {what} have no {name!r}{did_you_mean(name, found)}")
+    return found if columns is None else {name: found[name] for name in columns}
+
+
+def _kind(array: NDArray[Any]) -> Any:
+    """What pandas is to make of an array."""
+    kinds = {type(value) for value in array} if array.dtype == object else set()
+    return "boolean" if kinds == {bool, type(None)} else array.dtype
+
+
 def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
-    rows = list(rows)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _array([row.get(name, missing) for row in rows]) for name in names}
+    """The rows' columns. A value is held once, in its column."""
+    values: dict[str, list[Any]] = {}
+    count = 0
+    for count, row in enumerate(rows, start=1):
+        for name, value in row.items():
+            column = values.setdefault(name, [])
+            column.extend([missing] * (count - 1 - len(column)))
+            column.append(value)
+    return {name: _array([*column, *[missing] * (count - len(column))]) for name, column in values.items()}
 
 
 def _array(values: list[Any]) -> NDArray[Any]:

@@ -23,7 +23,8 @@ def console_on(file: IO[str] | None = None) -> Console:
     says, by which others choose colors.
     """
     file = file or sys.stdout
-    return _Console(file=file, force_terminal=None if file.isatty() else False)
+    isatty = getattr(file, "isatty", None)  # a program's own standard output may have none
+    return _Console(file=file, force_terminal=None if isatty and isatty() else False)
 
 
 def is_screen(console: Console) -> bool:

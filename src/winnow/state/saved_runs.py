@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Manifest:
     config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
     base: Path  # the folder that its "file.py:function" names start from
     inputs: dict[str, Any]  # digests of the files that it read, by key of the configuration
+    data: dict[str, Any] = field(default_factory=dict)  # all of it, as it was written: versions and machine too
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
@@ -50,7 +51,8 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     if data is None or not isinstance(data.get("config"), dict):
         raise RunFolderError(f"{path} is no manifest of a run of winnow; give a configuration of your own instead")
     inputs = data.get("inputs")
-    return Manifest(path, data["config"], Path(str(data.get("base", run))), inputs if isinstance(inputs, dict) else {})
+    known = inputs if isinstance(inputs, dict) else {}
+    return Manifest(path, data["config"], Path(str(data.get("base", run))), known, data)
 
 
 def run_of(model: str) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ from winnow.cli import app
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.report.opened import OpenRun
 from winnow.state.checkpoint import newest
+from winnow.state.sweep_folder import read_sweep
 
 QUIET = {"progress": False}
 
@@ -155,6 +157,65 @@ def test_an_open_run_is_its_logs_as_arrays(tmp_path):
     assert rows["tokens"].shape == (count,)  # ragged or not, one list per rollout
     assert len(run.rollouts()["step"]) > count
     assert run.config == {"seed": 0}
+    assert run.manifest == {"winnow_run": 1, "config": {"seed": 0}}
+
+
+def test_what_a_rollout_is_made_of_is_decoded(tmp_path):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy", steps=1)))
+    rows = run.rollouts(step=0)
+    assert rows["answer"].tolist() == ["132"] * 7
+    assert rows["meta"].tolist() == [{}] * 7
+    assert rows["parts"][0] == {}
+    assert rows["tokens"][0].tolist() == [0, 1, 2]
+    assert rows["correct"].tolist() == [True, True, False, False, False, None, False]
+    assert np.isnan(rows["reward"][5])  # its verifier failed
+    assert rows["weight"].dtype == np.float64
+
+
+def test_columns_are_chosen_and_others_are_not_read(tmp_path):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    assert list(run.rollouts(step=3, columns=["reward", "step"])) == ["step", "reward"]
+    with pytest.raises(DataError, match="rewards"):
+        run.rollouts(columns=["rewards"])
+
+
+def test_evaluations_are_rows_of_their_own(tmp_path):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    found = run.evaluations()
+    assert found["step"].tolist() == [0, 5, 10]
+    assert found["eval/accuracy_sampled"].tolist() == [0.05, 0.61, 0.58]
+    assert all(name == "step" or name.startswith("eval/") for name in found)
+
+
+def test_a_run_says_what_it_is(tmp_path):
+    folder = with_manifest(write_run(tmp_path / "toy"))
+    (folder / "manifest.json").write_text(
+        '{"winnow_run": 1, "config": {"steps": 40, "model": {"path": "bundled\\u001b[2J"}}}'
+    )
+    assert repr(winnow.open_run(folder)) == f"OpenRun({str(folder)!r}): 10 of 40 steps, 3 checkpoints, bundled\\x1b[2J"
+    (folder / "metrics.jsonl").write_text("no row\n")
+    assert repr(winnow.open_run(folder)) == f"OpenRun({str(folder)!r})"
+    (folder / "metrics.jsonl").unlink()
+    assert ": 0 of 40 steps" in repr(winnow.open_run(folder))
+
+
+def test_what_belongs_to_a_run_names_it(tmp_path):
+    folder = with_manifest(write_run(tmp_path / "toy"))
+    for part in ("metrics.jsonl", "checkpoints", "checkpoints/step-000010"):
+        with pytest.raises(RunFolderError, match=rf"belongs to the run {re.escape(str(folder.resolve()))}: open that"):
+            winnow.open_run(folder / part)
+
+
+def test_a_sweep_names_its_runs(tmp_path):
+    said = {"winnow_sweep": 1, "labels": {"a": {}}, "seeds": [1, 2], "baseline": None, "inputs": {}}
+    (tmp_path / "sweep.json").write_text(json.dumps(said))
+    with pytest.raises(RunFolderError, match="is a sweep: none of its runs has begun"):
+        winnow.open_run(tmp_path)
+    run = next(run.path for run in read_sweep(tmp_path))
+    run.mkdir(parents=True)
+    with_manifest(run)
+    with pytest.raises(RunFolderError, match=rf"is a sweep: open one of its 1 runs, such as {re.escape(str(run))};"):
+        winnow.open_run(tmp_path)
 
 
 def with_manifest(folder: Path) -> Path:
@@ -166,13 +227,18 @@ def with_manifest(folder: Path) -> Path:
 
 def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
     run = winnow.open_run(str(with_manifest(write_run(tmp_path / "toy"))))
-    assert [path.name for path in run.checkpoints] == ["step-000002", "step-9", "step-000010"]
+    assert [(step, path.name) for step, path in run.checkpoints.items()] == [
+        (2, "step-000002"),
+        (9, "step-9"),
+        (10, "step-000010"),
+    ]
+    assert winnow.open_run(str(with_manifest(tmp_path))).checkpoints.keys() == {2, 9, 10}  # not a step yet
 
 
 def test_a_frame_needs_pandas(tmp_path, monkeypatch):
     run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pip install pandas"):
+    with pytest.raises(ConfigError, match=r"pip install .winnow-rl\[pandas\]."):
         run.frame()
 
 
@@ -181,6 +247,22 @@ def test_a_frame_has_the_arrays_as_columns(tmp_path):
     run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
     assert isinstance(run.frame(), pandas.DataFrame)
     assert list(run.frame("rollouts", step=3)["text"]) == list(run.rollouts(3)["text"])
+    frame = run.frame("rollouts", step=3, columns=["reward", "correct", "index"])
+    kinds = {"step": "int64", "index": "int64", "reward": "float64", "correct": "boolean"}
+    assert frame.dtypes.astype(str).to_dict() == kinds
+    assert frame["correct"].mean() == pytest.approx(2 / 6)  # the one whose verifier failed is left out
+    assert frame["reward"].mean() == pytest.approx(2 / 6)
+    assert run.frame("evaluations", columns=["eval/accuracy_greedy"])["eval/accuracy_greedy"].tolist() == [
+        0.04,
+        0.7,
+        0.66,
+    ]
+    assert run.frame().set_index("step").loc[4, "reward/mean"] == 0.5
+    assert run.frame().dtypes["step"] == "int64"
+    with pytest.raises(ConfigError, match="the run's metrics have no 'reward/maen'; did you mean 'reward/mean'"):
+        run.frame(columns=["reward/maen"])
+    with pytest.raises(ConfigError, match="there is no frame of 'metric'"):
+        run.frame("metric")
 
 
 def test_a_folder_that_is_no_run_is_not_opened(tmp_path):

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -177,6 +178,13 @@ def test_what_is_no_terminal_gets_no_escape_sequence(variable, monkeypatch):
         for event in (Started(Path("run"), 0, 9), PhaseBegan(0, "generate"), step(0)):
             watch(event)
     assert [line[:3] for line in out.getvalue().splitlines()] == ["ste", "1/9"]
+
+
+def test_a_stream_need_not_know_whether_it_is_a_terminal():
+    said = []
+    with progress(file=SimpleNamespace(write=said.append, flush=lambda: None)) as watch:
+        watch(Started(Path("run"), 0, 9))
+    assert "".join(said) == "steps 0 to 8, written to run\n"
 
 
 def test_a_dumb_terminal_gets_lines():
