@@ -35,14 +35,26 @@ from winnow.seeds import Rng
 from winnow.version import __version__
 
 if TYPE_CHECKING:
+    from winnow.alarms import Alarm
     from winnow.commands.evaluation.measured import Measured
     from winnow.report.opened import OpenRun
     from winnow.report.progress import Progress
-    from winnow.training.events import Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started, Watch
+    from winnow.training.events import (
+        AlarmRaised,
+        Ended,
+        Evaluated,
+        Notice,
+        PhaseBegan,
+        RolloutsFinished,
+        Started,
+        Watch,
+    )
     from winnow.training.fit import Result
     from winnow.training.members import Critic, Members
 
 __all__ = [
+    "Alarm",
+    "AlarmRaised",
     "Batch",
     "ConfigError",
     "DataError",
@@ -82,6 +94,8 @@ __all__ = [
 
 # Public names whose modules import torch: imported when they are first asked for.
 _LATER = {
+    "Alarm": "winnow.alarms",
+    "AlarmRaised": "winnow.training.events",
     "Ended": "winnow.training.events",
     "Evaluated": "winnow.training.events",
     "Notice": "winnow.training.events",
@@ -122,7 +136,7 @@ def train(
     `watch`, or each of several, is called with every event, beside that display:
 
         def watch(event):
-            if isinstance(event, winnow.StepReport):  # or Started, PhaseBegan, Evaluated, Notice ...
+            if isinstance(event, winnow.StepReport):  # or Started, PhaseBegan, AlarmRaised, Evaluated, Notice ...
                 print(event.step, event.metrics["reward/mean"])
 
     `critic` is the table of a value model that is trained, `critic={"form": "shared"}`; or a function that gives each

@@ -30,7 +30,7 @@ WORDS = [
     "config",
     "config_file",
 ]
-ROOMS = {"tasks", "engines", "verify", "learner", "state"}
+ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
 DOOR = {"__main__", "cli", "testing", "winnow"}
 FLOORS = [set(WORDS), {"algos", "rewards"}, {"models"}, {"memory"}, ROOMS, {"training"}, {"report"}, {"commands"}, DOOR]
 

@@ -45,17 +45,16 @@ def plot(
     summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
 ) -> None:
     """Draw a run in four panels, six with a value model, and sum it up in text."""
+    from winnow.report.heading import config_of, heading
     from winnow.report.summary import summary
     from winnow.state.logbook import read_metrics
 
-    rows = read_metrics(run)
+    rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     _note_cut_row(run)
-    say(summary(rows))
+    say(summary(rows, config_of(folder)))
     if not summary_only:
-        from winnow.report.heading import heading
         from winnow.report.plot import plot as draw
 
-        folder = run if run.is_dir() else run.parent
         picture = output or folder / "plot.png"
         draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder))
         say(f"plot      {picture}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from winnow.records import StepReport
 from winnow.report.standing import Standing
-from winnow.training.events import Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def event_json(event: Event, standing: Standing) -> str:
@@ -31,6 +31,9 @@ def _fields(event: Event, standing: Standing) -> dict[str, Any]:
             return {"event": "step", "step": event.step, "metrics": event.metrics, "seconds_left": left}
         case Evaluated():
             return {"event": "evaluated", "step": event.step, "metrics": event.metrics}
+        case AlarmRaised():
+            alarm = event.alarm
+            return {"event": "alarm", "step": alarm.step, "name": alarm.name, "text": alarm.text}
         case Notice():
             return {"event": "notice", "text": event.text}
         case Ended():

@@ -20,7 +20,7 @@ from winnow.report.event_json import event_json
 from winnow.report.screen import console_on, is_screen, silence
 from winnow.report.standing import BETWEEN, Standing
 from winnow.report.text import accuracies, safe, wrapped
-from winnow.training.events import Evaluated, Event, Notice, PhaseBegan, Started
+from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, Started
 
 Progress = Literal["auto", "plain", "json", "none"]
 QUICK = 1.0  # seconds: nobody could read the phases of a shorter step
@@ -121,6 +121,8 @@ def _message(event: Event) -> str | None:
             return "\n".join([*map(safe, event.devices), steps])
         case Evaluated():
             return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
+        case AlarmRaised():
+            return wrapped(f"alarm: {event.alarm.text}")
         case Notice():
             return wrapped(f"note: {event.text}")
         case _:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from winnow.alarms import Alarm
 from winnow.records import StepReport
 
 
@@ -59,6 +60,13 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class AlarmRaised:
+    """An alarm began to hold at the step that was just reported."""
+
+    alarm: Alarm
+
+
+@dataclass(frozen=True)
 class Ended:
     """The run ended without an error."""
 
@@ -67,7 +75,7 @@ class Ended:
     interrupted: bool  # a signal ended it early
 
 
-Event = Started | PhaseBegan | RolloutsFinished | StepReport | Evaluated | Notice | Ended
+Event = Started | PhaseBegan | RolloutsFinished | StepReport | AlarmRaised | Evaluated | Notice | Ended
 Watch = Callable[[Event], None]
 
 

@@ -16,6 +16,7 @@ from winnow import ranks
 from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
+from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
@@ -27,6 +28,7 @@ from winnow.training.build import Run, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
 from winnow.training.events import (
+    AlarmRaised,
     Ended,
     Evaluated,
     Notice,
@@ -39,7 +41,7 @@ from winnow.training.events import (
 )
 from winnow.training.machine_share import threads_of_rank
 from winnow.training.members import Members
-from winnow.training.notices import StepNotices, beginning, check_skipped
+from winnow.training.notices import beginning, check_skipped, of_step
 from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
@@ -113,6 +115,7 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             evaluated = ranks.from_writer(
                 lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
             )
+            run.alarms.remember(ranks.from_writer(run.logbook.metrics, doing="reading the log"))
             result = _train(run, first_step=done, evaluated=evaluated, watch=watch)
             watch(Ended(result.steps, result.model, result.interrupted))
             return result
@@ -159,7 +162,7 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
     """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
     config = run.config
     watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
-    notices, done = StepNotices(run), first_step
+    done = first_step
 
     def advance(step: int) -> None:
         if _evaluation_is_due(run, step) and not (evaluated and step == first_step):
@@ -169,9 +172,7 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
                 run.phases.step = step
                 plan(run, step)
                 report = train_step(run, step)
-            watch(report)
-            for text in notices.of(report):
-                watch(Notice(text))
+            _tell_step(run, report, watch)
             check_skipped(run, step)
 
     alone = ranks.count() == 1  # a step that all ranks make is left by all or none
@@ -194,6 +195,15 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
         if not whole and not ranks.any_rank(stop.asked):
             whole = _leave_at_will(run, last, stop, partial(_evaluate, run, done, watch))
     return Result(run.folder, model, done, interrupted=not whole)
+
+
+def _tell_step(run: Run, report: StepReport, watch: Watch) -> None:
+    """A step that is done, the alarms that began with it, and what else there is to say of it."""
+    watch(report)
+    for alarm in run.alarms.begun:
+        watch(AlarmRaised(alarm))
+    for text in of_step(run, report):
+        watch(Notice(text))
 
 
 def _steps(run: Run, first: int, watch: Watch) -> Iterator[int]:
@@ -238,6 +248,7 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
     run.phases.begin("evaluate")
     metrics = {**_measured(run), **run.clock.metrics("eval/training_hours")}
     run.logbook.write_between(step, metrics)
+    run.alarms.evaluated(metrics)
     watch(Evaluated(step, metrics))
 
 

@@ -94,6 +94,7 @@ def train_step(run: Run, step: int) -> StepReport:
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run, groups), **learned.metrics()}
         metrics |= run.clock.metrics("time/training_hours")
+        metrics |= run.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
         run.written = step
     return report

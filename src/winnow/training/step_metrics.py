@@ -171,6 +171,7 @@ class Tally:
         taken = [r for r in self.results if not r.skipped]
         metrics = {
             "policy/skipped_updates": float(len(self.results) - len(taken)),
+            "policy/not_finite_updates": float(sum(not math.isfinite(r.grad_norm) for r in self.results)),
             "budget/updates": float(len(taken)),
         }
         if self.results:  # not while a value model is pretrained
