@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from winnow.alarms import Alarm, of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, did_you_mean
 from winnow.report.heading import heading
 from winnow.report.text import one_line
@@ -67,6 +68,10 @@ class OpenRun:
         rows = [row for row in read_metrics(self.path) if "eval/seconds" in row]
         own = [{name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows]
         return _columns(own, missing=float("nan"))
+
+    def alarms(self) -> list[Alarm]:
+        """Those that were raised, in order, each with its step, name and text (docs/alarms.md)."""
+        return of_run(read_metrics(self.path), self.config)
 
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
         """column -> [rollouts] of one step or of all, in the log's order; step and these columns, or all. Others

@@ -144,7 +144,7 @@ def _picture(standing: Standing) -> Table:
     picture = Table.grid()
     if standing.begun:
         picture.add_row(ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60))
-    for line in (standing.line() if standing.begun else "", standing.doing()):
+    for line in (standing.line() if standing.begun else "", standing.doing(), standing.alarmed()):
         if line:
             picture.add_row(Text(line, no_wrap=True, overflow="ellipsis"))
     return picture

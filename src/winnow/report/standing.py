@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from winnow.alarms import Alarm
 from winnow.records import StepReport
 from winnow.report.text import WIDTH, compact, decimal, duration, one_line
-from winnow.training.events import Ended, Evaluated, Event, PhaseBegan, RolloutsFinished, Started
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, PhaseBegan, RolloutsFinished, Started
 
 SPEED = "tok/s"
 BETWEEN = ("load", "evaluate", "checkpoint")  # phases of no step
@@ -28,6 +29,7 @@ class Standing:
     sampled: tuple[int, int] | None = None  # rollouts finished and asked for, while they are sampled
     metrics: dict[str, float] = field(default_factory=dict)  # of the last step
     evaluation: dict[str, float] = field(default_factory=dict)  # the last one
+    alarm: Alarm | None = None  # the newest
     max_hours: float = 0.0
     seconds_left: float | None = None  # at the pace since the first step, evaluations between steps included
     _since: float = 0.0  # when the first step of this process began
@@ -44,6 +46,8 @@ class Standing:
                 self.sampled = event.finished, event.asked
             case StepReport():
                 self._step(event)
+            case AlarmRaised():
+                self.alarm = event.alarm
             case Evaluated():
                 self.evaluation = event.metrics
             case _:
@@ -90,3 +94,7 @@ class Standing:
         at = "" if self.phase in BETWEEN else f"step {self.step}: "
         far = "" if self.sampled is None else f", {self.sampled[0]:,} of {self.sampled[1]:,} rollouts"
         return one_line(f"{at}{self.phase}{far}")
+
+    def alarmed(self) -> str:
+        """ "newest alarm: all_flat (step 3)"; empty where none was raised."""
+        return "" if self.alarm is None else one_line(f"newest alarm: {self.alarm.name} (step {self.alarm.step})")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from winnow.alarms import Alarm
 from winnow.records import StepReport
 from winnow.report.progress import progress
-from winnow.training.events import Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 HOSTILE = "\x1b]52;c;AAAA\x07\x7f\x9b2J\u202e\u2028\r\b\ud800 end"
 
@@ -32,6 +33,7 @@ def test_each_event_is_an_object():
         RolloutsFinished(2, 3, 8),
         StepReport(step=2, metrics={"seconds/step": 7.0, "time/training_hours": 0.5, "reward/mean": 0.25}),
         Evaluated(3, {"eval/accuracy_greedy": 0.5}),
+        AlarmRaised(Alarm(step=3, name="all_flat", text="step 3: flat")),
         Notice("look here"),
         Ended(3, Path("runs/x/checkpoints/step-000003"), True),
         Ended(0, None, True),
@@ -47,6 +49,7 @@ def test_each_event_is_an_object():
             "metrics": {"seconds/step": 7.0, "time/training_hours": 0.5, "reward/mean": 0.25},
         },
         {"event": "evaluated", "step": 3, "metrics": {"eval/accuracy_greedy": 0.5}},
+        {"event": "alarm", "step": 3, "name": "all_flat", "text": "step 3: flat"},
         {"event": "notice", "text": "look here"},
         {"event": "ended", "steps": 3, "model": "runs/x/checkpoints/step-000003", "interrupted": True},
         {"event": "ended", "steps": 0, "model": None, "interrupted": True},

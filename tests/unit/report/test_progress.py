@@ -12,11 +12,12 @@ import pytest
 from rich.console import Console
 
 from synthetic_run import evaluation, metrics
+from winnow.alarms import Alarm
 from winnow.records import StepReport
 from winnow.report.progress import progress
 from winnow.report.screen import console_on, is_screen
 from winnow.report.standing import Standing
-from winnow.training.events import Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 NASTY = Notice("the reward said \x1b[31m[bold]boo[/bold] " + "and went on " * 12)
 
@@ -143,6 +144,17 @@ def test_a_screen_shows_the_phase_and_how_far_it_is():
     assert screen(Started(Path("run"), 0, 9), PhaseBegan(0, "evaluate"))[-1] == "evaluate"
     assert screen(Started(Path("run"), 0, 9), PhaseBegan(0, "update"), LONG)[-1].startswith("1/9  reward")  # over
     assert screen(PhaseBegan(0, "load")) == ["load"]  # nothing is known of its steps
+
+
+def test_the_newest_alarm_stays_and_each_is_said_once():
+    first, second = (
+        AlarmRaised(Alarm(step=number, name=name, text=f"step {number}: {name} \x1b[31m"))
+        for number, name in ((0, "all_flat"), (1, "all_truncated"))
+    )
+    events = Started(Path("run"), 0, 9), LONG, first, second, PhaseBegan(2, "generate")
+    assert screen(*events)[-2:] == ["step 2: generate", "newest alarm: all_truncated (step 1)"]
+    plain = told(*events).splitlines()
+    assert plain[2:] == ["alarm: step 0: all_flat \\x1b[31m", "alarm: step 1: all_truncated \\x1b[31m"]
 
 
 def test_phases_of_steps_that_nobody_can_follow_are_not_drawn():
