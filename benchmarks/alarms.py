@@ -51,13 +51,6 @@ BUILT: dict[str, dict[str, Any]] = {  # those that take more steps than a test h
         "optimizer": {"learning_rate": 0.05, "warmup_steps": 400, "max_grad_norm": 100.0},
     },
     "no_learning": {"steps": 110, "optimizer": {"learning_rate": 1e-9}},
-    "overfitting": {  # 16 problems, learned by heart; the held-out ones are harder
-        "steps": 121,
-        "task": {"use": "arithmetic", "levels": [4], "size": 16},
-        "rollout": {"prompts_per_step": 16, "rollouts_per_prompt": 16, "max_new_tokens": 48},
-        "optimizer": {"learning_rate": 1e-3, "eps": 1e-3},
-        "evaluate": {"every": 20, "problems": 256, "rollouts_per_prompt": 4, "split": "test", "greedy": False},
-    },
 }
 
 
