@@ -17,6 +17,7 @@ from winnow.alarms.past import (
     is_held,
     mean,
     mean_of,
+    prompts,
     rewards,
     spread_of,
     values,
@@ -67,11 +68,11 @@ def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
-    spread = rewards(rows).std
+    spread, means, sizes = rewards(rows).std, values(rows, "reward/mean"), [prompts(row) for row in rows]
     for width in WIDTHS:
-        blocks = [rewards(rows[at : at + width]) for at in range(0, len(rows) - width + 1, width)]
-        noise = [spread / math.sqrt(max(block.prompts, 1.0)) for block in blocks]
-        turns = _turns([block.mean for block in blocks], noise, limits, spread)
+        blocks = [slice(at, at + width) for at in range(0, len(rows) - width + 1, width)]
+        noise = [spread / math.sqrt(sum(sizes[block])) for block in blocks]
+        turns = _turns([mean_of(means[block], sizes[block]) for block in blocks], noise, limits, spread)
         if len(turns) > limits.swings:
             return _sawing("the mean reward", "reward/mean", turns, f"in {len(rows)} steps")
     held_out = [e.accuracy for e in past.evaluations]
