@@ -51,32 +51,26 @@ BUILT: dict[str, dict[str, Any]] = {  # those that take more steps than a test h
         "optimizer": {"learning_rate": 0.05, "warmup_steps": 400, "max_grad_norm": 100.0},
     },
     "no_learning": {"steps": 110, "optimizer": {"learning_rate": 1e-9}},
-    "overfitting": {  # 16 problems, learned by heart; the held-out ones are harder
-        "steps": 121,
-        "task": {"use": "arithmetic", "levels": [4], "size": 16},
-        "rollout": {"prompts_per_step": 16, "rollouts_per_prompt": 16, "max_new_tokens": 48},
-        "optimizer": {"learning_rate": 1e-3, "eps": 1e-3},
-        "evaluate": {"every": 20, "problems": 256, "rollouts_per_prompt": 4, "split": "test", "greedy": False},
-    },
 }
 
 
 def main() -> None:
     parser = frame.parser(__doc__, threads=1, seeds=2)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--fixture", type=Path, help="write what the rules read of the healthy runs")
+    parser.add_argument("folder")
+    parser.add_argument("--fixture", help="write what the rules read of the healthy runs")
     options = frame.parse(parser)
+    folder = Path(options.folder)
     healthy, rows_of = dict[str, Any](), dict[str, list[dict[str, float]]]()
     for seed in range(options.seeds):
         for name in HEALTHY:
             key = f"{name}-s{seed}"
-            rows_of[key], config = _healthy(options.folder / key, name, seed, options.threads)
+            rows_of[key], config = _healthy(folder / key, name, seed, options.threads)
             healthy[key] = _judged(rows_of[key], config)
             print(key, json.dumps(healthy[key]), flush=True)
-    built = {name: _built(options.folder / f"built-{name}", changes) for name, changes in BUILT.items()}
+    built = {name: _built(folder / f"built-{name}", changes) for name, changes in BUILT.items()}
     print(json.dumps(built), flush=True)
     if options.fixture:
-        write_fixture(options.fixture, rows_of)
+        write_fixture(Path(options.fixture), rows_of)
     frame.finish("alarms", {"healthy": healthy, "built": built}, options)
 
 

@@ -44,6 +44,8 @@ METRICS: dict[str, str] = {
     "outcome/timed_out": "rollouts in whose outcome a limit of the wall clock had a say: failed(timeout), and programs "
     "that `code_tests` ended by the clock; where it is not 0 the machine's load may have changed the step",
     "group/count": "groups sampled",
+    "group/effective": "groups of equal size whose rewards would have as noisy a mean: (sum n)^2 / sum n^2 over the n "
+    "verified rollouts of each group (Kish 1965, Survey Sampling)",
     "group/flat": "groups whose verified rewards are all equal: no group baseline can learn from them",
     "group/all_correct": "flat groups in which every rollout is correct: too easy",
     "group/all_wrong": "flat groups in which no rollout is correct: too hard",

@@ -11,10 +11,15 @@ from winnow.alarms.past import (
     Compared,
     Past,
     Rewards,
+    Row,
+    accuracy,
+    errors,
     is_held,
     mean,
     mean_of,
+    prompts,
     rewards,
+    spread_of,
     values,
     variance_of_mean,
 )
@@ -35,17 +40,20 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     first, now = past.first[:third], past.last(third)
     if len(first) < third or not now or now[-1]["step"] - first[0]["step"] + 1 < limits.no_learning_steps:
         return None
-    if any(is_held(row) for row in now) or mean(now, "reward/accuracy") >= LEARNED:
+    if any(is_held(row) for row in now) or accuracy(now) >= LEARNED:
         return None
-    was, is_now = values(first, "reward/mean"), values(now, "reward/mean")
-    gain, noise = mean_of(is_now) - mean_of(was), math.sqrt(variance_of_mean(was) + variance_of_mean(is_now))
+    gain, noise = _gained(first, now)
+    at_once, its_noise = _gained(first[: max(2, third // 3)], now)  # what was learned within the first third
     spread = max(rewards(first).std, rewards(now).std)
-    if not gain + CONFIDENT * noise <= limits.no_learning_gain * spread or _held_out_gained(past):
+    if not gain + CONFIDENT * noise <= limits.no_learning_gain * spread:
         return None
+    if at_once > max(CONFIDENT * its_noise, limits.no_learning_gain * spread) or _held_out_gained(past):
+        return None
+    reached = mean(now, "reward/mean")
     return Evidence(
-        f"the mean reward is {mean_of(is_now):.3g} after {now[-1]['step'] + 1:.0f} steps, {gain:+.2g} ± {noise:.1g} "
+        f"the mean reward is {reached:.3g} after {now[-1]['step'] + 1:.0f} steps, {gain:+.2g} ± {noise:.1g} "
         f"against the first {third} steps",
-        {"reward/mean": mean_of(is_now), "gain": gain, "standard_error": noise},
+        {"reward/mean": reached, "gain": gain, "standard_error": noise},
     )
 
 
@@ -60,16 +68,15 @@ def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
-    spread = rewards(rows).std
+    spread, means, sizes = rewards(rows).std, values(rows, "reward/mean"), [prompts(row) for row in rows]
     for width in WIDTHS:
-        blocks = [rewards(rows[at : at + width]) for at in range(0, len(rows) - width + 1, width)]
-        noise = [spread / math.sqrt(max(block.prompts, 1.0)) for block in blocks]
-        turns = _turns([block.mean for block in blocks], noise, limits, spread)
+        blocks = [slice(at, at + width) for at in range(0, len(rows) - width + 1, width)]
+        noise = [spread / math.sqrt(sum(sizes[block])) for block in blocks]
+        turns = _turns([mean_of(means[block], sizes[block]) for block in blocks], noise, limits, spread)
         if len(turns) > limits.swings:
             return _sawing("the mean reward", "reward/mean", turns, f"in {len(rows)} steps")
     held_out = [e.accuracy for e in past.evaluations]
-    center = mean_of(held_out)
-    turns = _turns(held_out, [e.error for e in past.evaluations], limits, math.sqrt(max(center * (1 - center), 0.0)))
+    turns = _turns(held_out, errors(past.evaluations), limits, spread_of(mean_of(held_out)))
     if len(turns) > limits.swings:
         return _sawing("held-out accuracy", MEASURED, turns, f"in {len(held_out)} evaluations")
     return None
@@ -90,12 +97,19 @@ def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
 
 
+def _gained(before: Sequence[Row], now: Sequence[Row]) -> tuple[float, float]:
+    """(how much the mean reward has risen, its standard error by how steps differ)"""
+    was, is_now = values(before, "reward/mean"), values(now, "reward/mean")
+    return mean_of(is_now) - mean_of(was), math.sqrt(variance_of_mean(was) + variance_of_mean(is_now))
+
+
 def _held_out_gained(past: Past) -> bool:
     """Whether the newest evaluation is better than the first one, beyond noise."""
     if len(past.evaluations) < 2:
         return False
-    first, last = past.evaluations[0], past.evaluations[-1]
-    return last.accuracy - first.accuracy > CONFIDENT * math.hypot(first.error, last.error)
+    noise = errors(past.evaluations)
+    gain = past.evaluations[-1].accuracy - past.evaluations[0].accuracy
+    return gain > CONFIDENT * math.hypot(noise[0], noise[-1])
 
 
 def _dropped(before: Rewards, now: Rewards, limits: AlarmsSection) -> Evidence | None:
@@ -111,9 +125,9 @@ def _held_out_dropped(past: Past, limits: AlarmsSection) -> Evidence | None:
     if len(past.evaluations) < 2:
         return None
     now, best = past.evaluations[-1], max(past.evaluations[:-1], key=lambda e: e.accuracy)
-    noise, drop = math.hypot(now.error, best.error), best.accuracy - now.accuracy
-    spread = math.sqrt(max(best.accuracy * (1 - best.accuracy), 0.0))
-    if not drop > max(limits.standard_errors * noise, limits.drop * spread):
+    error = dict(zip((e.step for e in past.evaluations), errors(past.evaluations), strict=True))
+    noise, drop = math.hypot(error[now.step], error[best.step]), best.accuracy - now.accuracy
+    if not drop > max(limits.standard_errors * noise, limits.drop * spread_of(best.accuracy)):
         return None
     text = (
         f"held-out accuracy fell from {best.accuracy:.1%} (step {best.step}) to {now.accuracy:.1%} (noise {noise:.1%})"
@@ -147,6 +161,8 @@ def _sawing(what: str, name: str, turns: Sequence[float], when: str) -> Evidence
 
 def _parted(start: Compared, now: Compared, limits: AlarmsSection) -> bool:
     """Whether training is above held-out, and more so than at first, both beyond noise."""
-    errors = (start.error, start.held_out.error, now.error, now.held_out.error)
-    least = max(limits.gap, limits.standard_errors * math.hypot(*errors))
+    spread = max(spread_of(chance) for chance in (start.train, now.train, (start.train + now.train) / 2))
+    held_out = errors((start.held_out, now.held_out))
+    noise = math.hypot(spread / math.sqrt(start.prompts), spread / math.sqrt(now.prompts), *held_out)
+    least = max(limits.standard_errors * noise, limits.gap)
     return now.gap > least and now.gap - start.gap > least

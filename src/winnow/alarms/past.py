@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,7 +31,7 @@ class Compared:
 
     held_out: HeldOutAccuracy
     train: float  # accuracy
-    error: float  # its standard error, at most
+    prompts: float  # which it is over
 
     @property
     def gap(self) -> float:
@@ -68,10 +69,8 @@ class Past:
         behind = BLOCK // 2
         around = [row for row in self.rows[-BLOCK:] if row["step"] > step - BLOCK and not is_held(row)]
         for held_out in self.evaluations[-BLOCK:]:
-            if held_out.step + behind - 1 == step and (train := mean(around, "reward/accuracy")) <= 1:
-                prompts = max(total(around, "group/count"), 1.0)
-                error = math.sqrt(max(train * (1 - train), 0.0) / prompts)
-                self.compared = _ends([*self.compared, Compared(held_out, train, error)])
+            if held_out.step + behind - 1 == step and (train := accuracy(around)) <= 1:
+                self.compared = _ends([*self.compared, Compared(held_out, train, sum(map(prompts, around)))])
 
 
 def _ends(found: list[T]) -> list[T]:
@@ -85,24 +84,55 @@ class Rewards:
 
     mean: float
     std: float  # of one reward
-    prompts: float  # groups, each with a prompt of its own
+    prompts: float  # as many numbers that are independent
 
     @property
     def variance(self) -> float:
-        """Of `mean`, at most: as if a prompt's rollouts were all alike: as many numbers as prompts."""
+        """Of `mean`, at most: as if a prompt's rollouts were all alike, so that each prompt is one number."""
         return self.std * self.std / max(self.prompts, 1.0)
 
 
 def rewards(rows: Sequence[Row]) -> Rewards:
     """Of all verified rollouts of some steps; NaN where there were none.
 
-    Their variance is that within steps and that between: of a few prompts that are alike by chance, a step's own tells
+    A step counts as much as it has prompts; where one prompt has nearly all rollouts, that is hardly more than one.
+    The variance is that within steps and that between: of a few prompts that are alike by chance, a step's own tells
     nothing.
     """
-    center = mean(rows, "reward/mean")
-    between = mean_of(_square(number - center) for number in values(rows, "reward/mean"))
-    within = mean_of(_square(number) for number in values(rows, "reward/std"))
-    return Rewards(center, math.sqrt(within + between), total(rows, "group/count"))
+    measured = [row for row in rows if "reward/mean" in row and "reward/std" in row]
+    weights = [prompts(row) for row in measured]
+    center = mean_of(values(measured, "reward/mean"), weights)
+    between = mean_of((_square(row["reward/mean"] - center) for row in measured), weights)
+    within = mean_of((_square(row["reward/std"]) for row in measured), weights)
+    return Rewards(center, math.sqrt(within + between), sum(weights))
+
+
+def accuracy(rows: Sequence[Row]) -> float:
+    """Of some steps, each counting as much as it has prompts."""
+    measured = [row for row in rows if "reward/accuracy" in row]
+    return mean_of(values(measured, "reward/accuracy"), [prompts(row) for row in measured])
+
+
+def prompts(row: Row) -> float:
+    """Of a step, as many as would give as noisy a mean with equally many rollouts each; at least 1."""
+    return max(row.get("group/effective", row.get("group/count", 1.0)), 1.0)
+
+
+def errors(found: Sequence[HeldOutAccuracy]) -> list[float]:
+    """The standard error of each evaluation, at least what the number of problems makes of their mean accuracy.
+
+    Of a few problems that come out alike an evaluation's own error is 0. How many there are follows from the others;
+    NaN where it follows from none.
+    """
+    spread = spread_of(mean_of(one.accuracy for one in found))
+    known = [one.error / spread_of(one.accuracy) for one in found if one.error > 0 and spread_of(one.accuracy) > 0]
+    each = max(known, default=math.nan)  # 1 / sqrt(problems), at most
+    return [max(each * spread, one.error) for one in found]
+
+
+def spread_of(chance: float) -> float:
+    """Standard deviation of what is 1 with this chance, else 0."""
+    return math.sqrt(max(chance * (1 - chance), 0.0))
 
 
 def is_step(row: Row) -> bool:
@@ -126,10 +156,12 @@ def mean(rows: Iterable[Row], name: str) -> float:
     return mean_of(values(rows, name))
 
 
-def mean_of(numbers: Iterable[float]) -> float:
+def mean_of(numbers: Iterable[float], weights: Sequence[float] | None = None) -> float:
     """NaN of none."""
     found = list(numbers)
-    return sum(found) / len(found) if found else math.nan
+    if weights is None:
+        return sum(found) / len(found) if found else math.nan
+    return sum(map(operator.mul, found, weights)) / sum(weights) if found else math.nan
 
 
 def variance_of_mean(numbers: Sequence[float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from winnow.alarms.alarm import Evidence
-from winnow.alarms.past import Past, mean, values
+from winnow.alarms.past import Past, accuracy, mean, values
 from winnow.config import AlarmsSection
 
 SOLVED = 0.8  # accuracy: a policy that is right as often needs no further exploration
@@ -16,13 +16,11 @@ DIVERGENCES = ("loss/kl", "reward/kl")
 def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
     """The policy writes nearly the same each time, and is often wrong."""
     rows = past.last(limits.steps)
-    entropy, accuracy = mean(rows, "policy/entropy"), mean(rows, "reward/accuracy")
-    if not entropy < limits.entropy_floor or accuracy >= SOLVED:
+    entropy, right = mean(rows, "policy/entropy"), accuracy(rows)
+    if not entropy < limits.entropy_floor or right >= SOLVED:
         return None
-    text = (
-        f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token, while {accuracy:.0%} of the answers are right"
-    )
-    return Evidence(text, {"policy/entropy": entropy, "reward/accuracy": accuracy})
+    text = f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token, while {right:.0%} of the answers are right"
+    return Evidence(text, {"policy/entropy": entropy, "reward/accuracy": right})
 
 
 def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:

@@ -11,6 +11,10 @@ from __future__ import annotations
 from winnow.alarms import learning, rollouts, signal, stability, values
 from winnow.alarms.alarm import Kind
 
+_PROMPTS = ("group/count", "group/effective")
+_REWARD = ("reward/mean", "reward/std", *_PROMPTS)
+_HELD_OUT = ("eval/accuracy_sampled", "eval/accuracy_sampled_sem")
+
 ALARMS: tuple[Kind, ...] = (
     Kind(
         name="all_flat",
@@ -80,7 +84,7 @@ ALARMS: tuple[Kind, ...] = (
         cause="the weighting or the reward favours length, the policy repeats itself, or updates are too large",
         keys=("weighting", "reward", "optimizer.learning_rate", "rollout.max_new_tokens"),
         limits=("length_factor", "standard_errors"),
-        reads=("rollout/length_mean", "rollout/truncated", "reward/mean", "reward/std", "group/count"),
+        reads=("rollout/length_mean", "rollout/truncated", *_REWARD),
         rule=rollouts.length_explosion,
     ),
     Kind(
@@ -89,7 +93,7 @@ ALARMS: tuple[Kind, ...] = (
         cause="the reward or the weighting favours short answers, or the policy has given up reasoning for a guess",
         keys=("reward", "weighting", "optimizer.learning_rate"),
         limits=("length_factor", "standard_errors"),
-        reads=("rollout/length_mean", "rollout/truncated", "reward/mean", "reward/std", "group/count"),
+        reads=("rollout/length_mean", "rollout/truncated", *_REWARD),
         rule=rollouts.length_collapse,
     ),
     Kind(
@@ -99,7 +103,7 @@ ALARMS: tuple[Kind, ...] = (
         "is too low",
         keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
         limits=("steps", "entropy_floor"),
-        reads=("policy/entropy", "reward/accuracy"),
+        reads=("policy/entropy", "reward/accuracy", *_PROMPTS),
         rule=stability.entropy_collapse,
     ),
     Kind(
@@ -178,10 +182,7 @@ ALARMS: tuple[Kind, ...] = (
         "the policy can change",
         keys=("optimizer.learning_rate", "select", "advantage", "update.updates_per_step", "reward", "task"),
         limits=("no_learning_steps", "no_learning_gain"),
-        reads=(
-            "reward/mean", "reward/std", "reward/accuracy", "group/count", "eval/accuracy_sampled",
-            "eval/accuracy_sampled_sem",
-        ),
+        reads=(*_REWARD, "reward/accuracy", *_HELD_OUT),
         rule=learning.no_learning,
     ),
     Kind(
@@ -191,10 +192,7 @@ ALARMS: tuple[Kind, ...] = (
         "checkpoint",
         keys=("optimizer.learning_rate", "optimizer.max_grad_norm", "update.epochs", "terms"),
         limits=("drop", "standard_errors"),
-        reads=(
-            "reward/mean", "reward/std", "group/count", "reward/accuracy", "eval/accuracy_sampled",
-            "eval/accuracy_sampled_sem",
-        ),
+        reads=(*_REWARD, *_HELD_OUT),
         rule=learning.sudden_drop,
     ),
     Kind(
@@ -203,9 +201,7 @@ ALARMS: tuple[Kind, ...] = (
         cause="the learning rate is too high, or too few prompts decide an update",
         keys=("optimizer.learning_rate", "rollout.prompts_per_step", "update.updates_per_step", "optimizer.schedule"),
         limits=("swings", "drop", "standard_errors"),
-        reads=(
-            "reward/mean", "reward/std", "group/count", "eval/accuracy_sampled", "eval/accuracy_sampled_sem",
-        ),
+        reads=(*_REWARD, *_HELD_OUT),
         rule=learning.oscillation,
     ),
     Kind(
@@ -214,7 +210,7 @@ ALARMS: tuple[Kind, ...] = (
         cause="the problems are too few and seen too often, or golds and answers leak through the prompt",
         keys=("task", "steps", "optimizer.learning_rate", "terms"),
         limits=("gap", "standard_errors"),
-        reads=("reward/accuracy", "group/count", "eval/accuracy_sampled", "eval/accuracy_sampled_sem"),
+        reads=("reward/accuracy", *_PROMPTS, *_HELD_OUT),
         rule=learning.overfitting,
     ),
     Kind(

@@ -247,8 +247,10 @@ def _outcomes(groups: Sequence[Group]) -> Metrics:
 
 def _groups(groups: Sequence[Group], verified: Sequence[Group]) -> Metrics:
     flat_groups = [g.correct for g in verified if g.rollouts and flat(g.rewards)]
+    sizes = np.array([len(g.rollouts) for g in verified], dtype=np.float64)
     return {
         "group/count": float(sum(bool(g.rollouts) for g in groups)),
+        "group/effective": float(sizes.sum() ** 2 / max((sizes**2).sum(), 1.0)),
         "group/flat": float(len(flat_groups)),
         "group/all_correct": float(sum(bool(correct.all()) for correct in flat_groups)),
         "group/all_wrong": float(sum(not correct.any() for correct in flat_groups)),

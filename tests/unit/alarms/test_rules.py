@@ -62,6 +62,8 @@ def test_every_alarm_has_rows_that_raise_it():
     assert {name for name, *_ in ILL} | {"overfitting"} == {kind.name for kind in ALARMS}
 
 
+ONE_PROMPT = {"group__effective": lambda step: 32 - 31 * (step == 30)}  # nearly all rollouts of a step are of one
+
 # Limits, and what a symptom may also mean: none of these raises the alarm.
 WELL = [
     ("all_flat", run(12, **{**FLAT, "group__flat": 30})),
@@ -94,6 +96,8 @@ WELL = [
     ("no_learning", run(300, reward__mean=lambda s: 0.4 + 0.001 * s)),
     ("sudden_drop", run(40, reward__mean=lambda s: 0.0 if s == 30 else 0.6)),  # one bad step of 32 prompts
     ("sudden_drop", run(40, reward__mean=lambda s: 0.3 if s >= 30 else 0.6, group__count=2)),  # of few prompts: noise
+    ("sudden_drop", run(40, reward__mean=lambda s: 0.6 - 0.5 * (s == 30), **ONE_PROMPT)),
+    ("entropy_collapse", run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT)),
     ("oscillation", run(60, reward__mean=lambda s: 0.4 if s // 5 % 2 else 0.5)),
     ("values_explain_nothing", run(30, **{**CRITIC, "critic__explained_variance": lambda s: 0.0 if s == 15 else -0.1})),
     ("values_explain_nothing", run(30, **{**CRITIC, **IDLE, "policy__learning_rate": None})),  # held
@@ -138,6 +142,20 @@ def test_held_out_accuracy_drops_and_saws():
     flat = run(100, reward__mean=lambda s: 0.4 + 0.005 * s)
     assert raised(held_out(flat, lambda s: 0.2 if s == 100 else 0.6)) == {"sudden_drop": [100]}  # after the last step
     assert raised(held_out(flat, lambda s: 0.4 if s // 10 % 2 else 0.7))["oscillation"] == [40]
+
+
+def test_evaluations_of_a_few_problems_that_come_out_alike_prove_nothing():
+    """Two problems, all right or all wrong: a standard error of 0 is no certainty."""
+    rows = learning(60, start=0.3, end=0.5)
+    for step, right in zip(range(0, 60, 10), (0.0, 1.0, 0.5, 1.0, 0.0, 1.0), strict=True):
+        rows[step] |= {"eval/accuracy_sampled": right, "eval/accuracy_sampled_sem": 0.5 if right == 0.5 else 0.0}
+    assert raised(rows) == {}
+    assert raised([row for row in rows if row.get("eval/accuracy_sampled") != 0.5]) == {}  # how many is not known
+
+
+def test_what_was_learned_at_once_is_no_lack_of_learning():
+    plateau = run(150, reward__mean=lambda s: min(0.7, 0.3 + 0.1 * s), reward__accuracy=0.7)
+    assert raised(plateau) == {}
 
 
 def test_no_learning_in_training_is_learning_where_held_out_problems_gain():

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from synthetic_run import RIGHT, group
 from winnow import ranks
 from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
 from winnow.ranks import Spent
-from winnow.training.step_metrics import Clock, Parity, Tally, percentile_999
+from winnow.training.step_metrics import Clock, Parity, Tally, describe, percentile_999
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
 TAKEN = UpdateResult(grad_norm=2.0, learning_rate=0.1, skipped=False)
 SKIPPED = UpdateResult(grad_norm=math.nan, learning_rate=0.1, skipped=True)
+EMPTY = UpdateResult(grad_norm=0.0, learning_rate=0.1, skipped=True)
 
 
 def add(tally, loss, *, gap):
@@ -52,6 +54,21 @@ def test_the_loss_is_the_mean_over_the_updates_taken():
     metrics = tally.metrics()
     assert metrics["policy/loss"] == pytest.approx((1 + 2 + 5) / 2)
     assert (metrics["policy/skipped_updates"], metrics["budget/updates"]) == (1, 2)
+    assert metrics["policy/not_finite_updates"] == 1
+    tally.close(EMPTY)
+    assert (tally.metrics()["policy/skipped_updates"], tally.metrics()["policy/not_finite_updates"]) == (2, 1)
+
+
+def test_a_prompt_with_nearly_all_rollouts_is_nearly_all_of_the_prompts():
+    """(4 + 1 + 1)^2 / (16 + 1 + 1) = 2; a prompt without a rollout is none, and equal ones count each."""
+
+    def effective(*sizes):
+        groups = [group(str(size), [RIGHT] * size) for size in sizes if size]
+        return describe(groups, [], asked=len(groups))["group/effective"]
+
+    assert effective(4, 1, 1) == 2
+    assert effective(3, 3, 0, 3) == 3
+    assert effective() == 0
 
 
 def test_without_an_update_there_is_no_loss():
