@@ -87,8 +87,7 @@ def report(
         if output is not None:
             raise typer.BadParameter("--serve writes no file: leave out --output")
         server = ReportServer(found, port=port)
-        typer.echo(f"serving   {server.url}  (this machine alone; Ctrl-C ends it)")
-        answer(server)
+        answer(server, lambda url: typer.echo(f"serving   {url}  (this machine alone; Ctrl-C ends it)"))
         return
     written = write_report(found, output_of(runs, output), limit=size(limit))
     for note in written.notes:

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +54,7 @@ class ReportServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 2 * AT_ONCE
 
     def __init__(self, runs: Sequence[ReportedRun], *, port: int = 0) -> None:
         """Take a port, 0 for any that is free. Raises DataError where it is taken."""
@@ -81,14 +82,21 @@ class ReportServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._asking[request] = time.monotonic() + SECONDS_TO_ASK
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread for it
+            self._ended(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.asked(request)
-            self._places.release()
+            self._ended(request)
+
+    def _ended(self, request: Any) -> None:
+        self.asked(request)
+        self._places.release()
 
     def asked(self, request: Any) -> None:
         """The headers have come: from here on the answer takes its time."""
@@ -106,7 +114,7 @@ class ReportServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error; anything else is told in a line."""
         error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
-        if not isinstance(error, (OSError, ValueError)):
+        if not isinstance(error, OSError):
             print(one_line(f"a request failed: {error!r}"), file=sys.stderr)
 
     def page(self) -> tuple[str, str]:
@@ -137,17 +145,14 @@ class _Request(BaseHTTPRequestHandler):
     server: ReportServer
     raw_requestline: bytes
     timeout = SECONDS_TO_TAKE
-    server_version, sys_version = "winnow", ""
-
-    def setup(self) -> None:
-        super().setup()
-        self.rfile: Any = _Head(self.rfile)
+    default_request_version = "HTTP/1.0"  # also of a request without one: 0.9 would have no headers, so no policy
 
     def parse_request(self) -> bool:
         if len(self.raw_requestline) > LONGEST_LINE:
-            self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
+            self.requestline, self.request_version, self.command = "", self.default_request_version, ""
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
             return False
+        self.rfile: Any = _Head(self.rfile)
         come = super().parse_request()
         self.server.asked(self.connection)
         return come
@@ -177,8 +182,6 @@ class _Request(BaseHTTPRequestHandler):
     def _refusal(self) -> HTTPStatus | None:
         """Why a request is no one's of this page: told by what a browser says of it."""
         hosts = self.headers.get_all("Host", [])
-        if self.request_version not in ("HTTP/1.0", "HTTP/1.1"):
-            return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             return HTTPStatus.MISDIRECTED_REQUEST
         origins, sites = self.headers.get_all("Origin", []), self.headers.get_all("Sec-Fetch-Site", [])
@@ -198,8 +201,6 @@ class _Request(BaseHTTPRequestHandler):
 
     def _answer(self, kind: str, policy: str, parts: Iterable[str], status: HTTPStatus = HTTPStatus.OK) -> None:
         self.close_connection = True
-        if self.request_version == "HTTP/0.9":  # which has no headers, so no policy
-            return
         self.send_response_only(status)
         headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Security-Policy": policy, **HEADERS}
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
@@ -232,7 +233,8 @@ class _Head:
         self._file.close()
 
 
-def serve(server: ReportServer) -> None:
-    """Answer until Ctrl-C."""
+def serve(server: ReportServer, say: Callable[[str], None]) -> None:
+    """Say where the page is, and answer until Ctrl-C."""
     with server, contextlib.suppress(KeyboardInterrupt):
+        say(server.url)
         server.serve_forever()

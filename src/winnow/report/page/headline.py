@@ -30,7 +30,7 @@ def _accuracy(rows: Sequence[Row]) -> Iterator[Line]:
             best = max(seen, key=lambda row: row[name])
             yield {
                 "label": "held-out accuracy" if kind == "sampled" else "held-out accuracy, greedy",
-                "value": first if len(seen) == 1 else f"{first} -> {last}",
+                "value": first if len(seen) == 1 else f"{first} → {last}",
                 "detail": f"{kind}{' (± 1 s.e.)' * (kind == 'sampled')}, after {_after(seen)} steps; best "
                 f"{percent(best[name])} after {best['step']:.0f}",
             }
@@ -39,7 +39,7 @@ def _accuracy(rows: Sequence[Row]) -> Iterator[Line]:
         width = max(1, len(steps) // 10)
         first, last = (percent(_mean(some, "reward/accuracy")) for some in (steps[:width], steps[-width:]))
         detail = f"no evaluation yet; first and last {width} steps" if width > 1 else "no evaluation yet"
-        yield {"label": "training accuracy", "value": f"{first} -> {last}", "detail": detail}
+        yield {"label": "training accuracy", "value": f"{first} → {last}", "detail": detail}
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:

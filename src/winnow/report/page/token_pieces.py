@@ -43,7 +43,8 @@ class TokenPieces:
                 whole = not written.endswith(UNFINISHED) or end == len(ids)
                 if whole and text.startswith(written, at):
                     return [""] * (end - first - 1) + [written]
-                if text[at:] and end == first + 1 and written.startswith(text[at:]):  # the text ends with a stop string
+                within = whole and at < len(text) and end == first + 1  # a text ends with a stop string, a token later
+                if within and written.startswith(text[at:]):
                     return [text[at:]]
         return [""] if at == len(text) else None
 

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from synthetic_run import write_run
+from winnow.cli import app
+from winnow.commands.report import size
+from winnow.errors import ConfigError
+from winnow.report.page import assembled as page
+
+PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
+DATA = re.compile(r'id="winnow-data">(.*?)</script>', re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def small_page(monkeypatch):
+    monkeypatch.setattr(page, "PARTS", PARTS)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "toy", steps=2)
+
+
+def winnow(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def data_of(path):
+    return json.loads(DATA.search(path.read_text(encoding="utf-8"))[1])
+
+
+def test_a_report_is_one_file_in_the_run_folder_and_may_be_made_again(run):
+    for _ in range(2):
+        result = winnow("report", run)
+        assert result.exit_code == 0, result.output
+        assert f"report    {run / 'report.html'}  (0.0 MB)" in result.output
+    data = data_of(run / "report.html")
+    assert (data["format"], data["served"], data["limit_bytes"]) == (1, False, 20_000_000)
+    assert [r["name"] for r in data["runs"]] == ["toy"]
+    assert re.fullmatch(r"\d{4}-.*Z", data["made"])
+
+
+def test_runs_of_one_name_are_told_apart_and_need_a_file_to_write(run, tmp_path):
+    other = write_run((tmp_path / "b").absolute(), steps=1) / "toy"
+    write_run(other, steps=1)
+    assert "several runs have no folder of their own" in winnow("report", run, other).output
+    assert winnow("report", run, other, "-o", tmp_path / "both.html").exit_code == 0
+    assert [r["name"] for r in data_of(tmp_path / "both.html")["runs"]] == [f"{tmp_path.name}/toy", "b/toy"]
+
+
+def test_what_is_no_report_is_neither_replaced_nor_written_through(run, tmp_path):
+    mine = tmp_path / "mine.html"
+    mine.write_text("<p>mine")
+    (run / "report.html").symlink_to(mine)
+    for arguments in ([run], [run, "-o", mine], [run, "-o", run / "metrics.jsonl"], [run, "-o", run]):
+        result = winnow("report", *arguments)
+        assert result.exit_code == 2 and "choose another file to write" in result.output, result.output
+    assert mine.read_text() == "<p>mine"
+    assert "there is no folder" in winnow("report", run, "-o", tmp_path / "no" / "x.html").output
+
+
+def test_only_what_stands_in_the_file_may_run_in_it(run):
+    winnow("report", run)
+    text = (run / "report.html").read_text()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    hashes = {
+        kind: base64.b64encode(hashlib.sha256((PARTS / name).read_bytes()).digest()).decode()
+        for kind, name in (("script", "show.js"), ("style", "look.css"))
+    }
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    assert f"<script>{(PARTS / 'show.js').read_text()}</script>" in text  # {{data}} in a script is a text
+    assert "<title>toy - winnow report</title>" in text
+
+
+def test_a_part_that_would_end_its_element_is_refused(tmp_path):
+    (tmp_path / "page.html").write_text('<script src="a.js"></script>')
+    (tmp_path / "a.js").write_text('"</SCRIPT>"')
+    with pytest.raises(ValueError, match="would end the element"):
+        page.assembled("{}", title="", served=False, parts=tmp_path)
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e</title><script>"
+
+
+def test_no_name_and_no_note_acts_in_the_terminal_or_in_the_page(tmp_path):
+    run = write_run(tmp_path / HOSTILE.replace("/", "-"), steps=2)
+    (run / "rollouts" / "step-000001.parquet").write_bytes(b"\x1b[31mno")
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 9, "rew')
+    result = winnow("report", run)
+    assert result.exit_code == 0
+    assert "is left out" in result.output
+    assert "is cut and left out" in result.output
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e]", result.output)
+    text = (run / "report.html").read_text()
+    assert "<script>" not in text.replace("<script>document", "")
+    assert "\x1b" not in text
+    assert data_of(run / "report.html")["runs"][0]["name"].startswith("\\x1b[2J")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("20MB", 20_000_000), ("1.5 kb", 1500), ("1G", None), ("0", 0), ("7B", 7), ("2GB", 2 * 10**9), ("-1MB", None),
+     ("", None), ("1e9", None), ("nan", None), ("5 apples", None)],
+)  # fmt: skip
+def test_a_limit_is_a_number_of_bytes(text, number):
+    if number is None:
+        with pytest.raises(ConfigError, match="20MB, 500kB"):
+            size(text)
+    else:
+        assert size(text) == number
+
+
+def test_what_is_no_run_is_said_before_anything_is_written(run, tmp_path):
+    result = winnow("report", tmp_path / "nowhere")
+    assert result.exit_code == 2
+    assert "is no run folder" in result.output
+    assert winnow("report", run, "--limit", "much").exit_code == 2
+    assert not (run / "report.html").exists()
+
+
+def test_a_sweep_s_folder_stands_for_its_runs(tmp_path):
+    said = {"winnow_sweep": 1, "labels": {"a": {}, "b": {}}, "seeds": [0], "baseline": None, "inputs": {}}
+    (tmp_path / "sweep.json").write_text(json.dumps(said))
+    (tmp_path / "ledger.jsonl").write_text("")
+    (tmp_path / "a").mkdir()
+    write_run(tmp_path / "a" / "seed-0", steps=1)
+    assert winnow("report", tmp_path).exit_code == 0
+    assert [r["name"] for r in data_of(tmp_path / "report.html")["runs"]] == ["seed-0"]

@@ -1,0 +1,263 @@
+"""Who may read what over `winnow report --serve`: requests are written byte by byte, as no client library would."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from synthetic_run import write_run
+from winnow.cli import app
+from winnow.commands.report_server import HEADERS, LONGEST_HEAD, ReportServer
+from winnow.errors import DataError
+from winnow.report.page import assembled as page
+from winnow.report.page.run_data import ReportedRun
+
+PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    run = write_run(tmp_path_factory.mktemp("runs") / "toy", steps=2)
+    with pytest.MonkeyPatch.context() as patch, ReportServer([ReportedRun(run, "toy")]) as running:
+        patch.setattr(page, "PARTS", PARTS)
+        thread = threading.Thread(target=running.serve_forever, args=(0.02,))
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def exchange(server, data, address="127.0.0.1"):
+    """What is answered to these bytes, up to the end of the connection."""
+    with socket.create_connection((address, server.server_port), timeout=20) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:  # refused before all was sent
+            pass
+        answer = b""
+        try:
+            while some := connection.recv(2**16):
+                answer += some
+        except ConnectionResetError:  # there was more to read when it was closed
+            pass
+    return answer
+
+
+def ask(server, path, *, host=None, method="GET", headers=(), version="HTTP/1.1"):
+    """(status, headers, body) of a request; `path` is without the server's secret, unless it begins with "http"."""
+    host = f"127.0.0.1:{server.server_port}" if host is None else host
+    path = path if path.startswith(("http", "*")) else f"/{server.secret}{path}"
+    lines = [f"{method} {path} {version}", *([f"Host: {host}"] if host else []), *headers, "", ""]
+    return parsed(exchange(server, "\r\n".join(lines).encode("latin-1", "surrogateescape")))
+
+
+def parsed(answer):
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+
+def test_the_page_and_its_steps_are_answered(server):
+    status, headers, body = ask(server, "/")
+    assert status == 200
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    data = json.loads(re.search(rb'id="winnow-data">(.*?)</script>', body, re.DOTALL)[1])
+    assert data["served"] is True
+    assert data["runs"][0]["groups"] == []
+    status, headers, body = ask(server, "/runs/0/steps/1", host=f"localhost:{server.server_port}")
+    assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+    assert [group["prompt_id"] for group in json.loads(body)["groups"]] == ["toy-easy", "toy-hard"]
+
+
+def test_every_answer_forbids_what_a_page_does_not_need(server):
+    for path, status in (("/", 200), ("/runs/0/steps/0", 200), ("/runs/0/steps/9", 404), ("/x", 404)):
+        found, headers, _ = ask(server, path)
+        assert found == status
+        assert HEADERS.items() <= headers.items()
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'")
+        assert policy.endswith("frame-ancestors 'none'")
+        assert ("connect-src 'self'" in policy) == (path == "/")
+        assert "Server" not in headers
+        assert "Access-Control-Allow-Origin" not in headers
+
+
+ELSEWHERE = (
+    "/../../../../etc/passwd", "/runs/0/steps/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
+    "/runs/0/steps/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/%252e%252e%252fetc%252fpasswd", "/..\\..\\..\\etc\\passwd",
+    "/runs/0/steps/1%00.parquet", "/runs/0/steps/1\x00", "/....//....//etc/passwd", "//etc/passwd", "/metrics.jsonl",
+    "/runs/0/rollouts/step-000000.parquet", "/%c0%ae%c0%ae/etc/passwd", "/.", "/./runs/0/steps/0", "/?file=/etc/passwd",
+    "/runs/0/steps/0/", "/runs/0/steps/0?x", "/;/etc/passwd", "http://127.0.0.1/etc/passwd", "http:///etc/passwd", "*",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ELSEWHERE, ids=range(len(ELSEWHERE)))
+def test_no_spelling_of_a_path_leads_to_a_file(server, path):
+    status, _, body = ask(server, path)
+    assert status == 404
+    assert body == b"Not Found\n"
+
+
+@pytest.mark.parametrize(
+    "number", ["-1", "+1", "01", "1.0", "1e0", "0x1", " 1", "1_0", "१", "99999999999999999999", "nan", ""]
+)
+def test_a_run_and_a_step_are_plain_numbers(server, number):
+    number = number.encode().decode("latin-1")
+    assert ask(server, f"/runs/0/steps/{number}")[0] in (400, 404)
+    assert ask(server, f"/runs/{number}/steps/0")[0] in (400, 404)
+
+
+def test_a_run_and_a_step_that_are_not_there_are_said(server):
+    assert ask(server, "/runs/1/steps/0")[::2] == (404, b"there is no run 1\n")
+    status, _, body = ask(server, "/runs/0/steps/9")
+    assert status == 404
+    assert body.endswith(b"holds no rollouts of step 9\n")
+
+
+def test_without_the_secret_there_is_nothing(server):
+    own = server.secret
+    for wrong in ("", own[:-1], own + "x", own.upper(), "a" * len(own), "é" * len(own), f"x/{own}", own[1:], "%", "/"):
+        line = f"GET /{wrong}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n"
+        assert parsed(exchange(server, line.encode("latin-1")))[0] == 404, wrong
+    assert len(own) >= 20
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "localhost", "127.0.0.1:1", "127.0.0.1.evil.example:{port}",
+     "localhost.:{port}", "evil@127.0.0.1:{port}", "[::1]:{port}", "0.0.0.0:{port}", "127.1:{port}",
+     "2130706433:{port}", "LOCALHOST:{port}", "127.0.0.1:{port}, evil.example", "127.0.0.1:{port}#", ""],
+)  # fmt: skip
+def test_a_foreign_host_is_refused(server, host):
+    """DNS rebinding: a page of another site reaches the server under the other site's name."""
+    assert ask(server, "/", host=host.format(port=server.server_port))[0] == 421
+
+
+def test_two_hosts_are_refused(server):
+    again = f"Host: 127.0.0.1:{server.server_port}"
+    assert ask(server, "/", headers=[again])[0] == 421
+    assert ask(server, "/", headers=["Host: evil.example"])[0] == 421
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Origin: http://evil.example", "Origin: null", "Origin: https://127.0.0.1:{port}", "Origin: http://127.0.0.1",
+     "Origin: http://localhost:{port}", "Origin: http://127.0.0.1:{port}.evil.example", "Sec-Fetch-Site: cross-site",
+     "Sec-Fetch-Site: same-site", "Sec-Fetch-Site: Same-Origin2", "Sec-Fetch-Site: "],
+)  # fmt: skip
+def test_a_request_of_another_site_is_refused(server, header):
+    assert ask(server, "/runs/0/steps/0", headers=[header.format(port=server.server_port)])[0] == 403
+
+
+def test_a_request_of_the_page_itself_is_answered(server):
+    own = [f"Origin: http://127.0.0.1:{server.server_port}", "Sec-Fetch-Site: same-origin"]
+    assert ask(server, "/runs/0/steps/0", headers=own)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "PROPFIND"]
+)
+def test_nothing_but_get_is_answered(server, method):
+    status, headers, _ = ask(server, "/", method=method)
+    assert status == 405
+    assert headers["Allow"] == "GET"
+
+
+REQUESTS = {
+    "a long line": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", (414,)),
+    "an endless line": (b"GET /" + b"a" * 10**6, (414, None)),
+    "a long header": (b"GET / HTTP/1.1\r\nA: " + b"a" * 2 * LONGEST_HEAD + b"\r\n\r\n", (431, None)),
+    "many headers": (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n", (431,)),
+    "long headers": (b"GET / HTTP/1.1\r\n" + (b"A: " + b"b" * 1000 + b"\r\n") * 50 + b"\r\n", (431, None)),
+    "no version": (b"GET /\r\n\r\n", (421,)),
+    "a version of our own": (b"GET / HTTP/9.9\r\n\r\n", (505,)),
+    "nonsense": (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", (400, None)),
+    "escape sequences": (b"\x1b[2J \x1b[31m \x1b]0;owned\x07\r\n\r\n", (400, None)),
+    "nothing": (b"", (None,)),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_what_no_browser_sends_is_refused_in_words_of_our_own(server, kind, capfd):
+    data, statuses = REQUESTS[kind]
+    answer = exchange(server, data)
+    assert (parsed(answer)[0] if answer else None) in statuses
+    assert b"owned" not in answer
+    assert b"aaaa" not in answer
+    assert ask(server, "/")[0] == 200  # the next one is answered
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_listens_on_the_loopback_address_alone(server):
+    assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
+    others = ["127.0.0.2", "127.1.2.3", "127.255.255.254", "::1", *_own_addresses()]
+    for address in others:
+        with pytest.raises(OSError, match=r"refused|unreachable|assign|family|timed out"):
+            exchange(server, b"GET / HTTP/1.1\r\n\r\n", address)
+
+
+def _own_addresses():
+    """Of the interfaces by which other machines reach this one."""
+    found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+    return sorted(address for address in found if address != "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--host=0.0.0.0", "--address=0.0.0.0", "--bind=::", "--interface=eth0", "--listen=0.0.0.0", "--ip=10.0.0.1",
+     "--port=0.0.0.0:80", "--port=evil.example", "--port=-1", "--port=65536"],
+)  # fmt: skip
+def test_no_option_asks_for_another_address(server, option):
+    result = CliRunner().invoke(app, ["report", str(server.runs[0].path), "--serve", option])
+    assert result.exit_code == 2
+
+
+def test_a_port_that_is_taken_is_an_error(server):
+    with pytest.raises(DataError, match=f"cannot serve at port {server.server_port}"):
+        ReportServer([], port=server.server_port)
+
+
+def test_who_asks_slowly_keeps_nobody_waiting_and_is_not_waited_for(server):
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as slow:
+        slow.sendall(b"GET / HT")
+        assert ask(server, "/")[0] == 200
+        (waiting,) = server._asking
+        server._asking[waiting] = 0.0  # its time is over
+        assert slow.recv(10) == b""  # it was ended
+    assert not server._asking
+
+
+def test_no_more_connections_are_kept_than_there_are_places(server):
+    kept = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(40)]
+    ended = 0
+    for connection in kept[32:]:
+        try:
+            ended += connection.recv(1) == b""
+        except OSError:
+            ended += 1
+    for connection in kept:
+        connection.close()
+    assert ended == 8
+
+
+def test_ctrl_c_ends_it(tmp_path):
+    run = write_run(tmp_path / "toy\x1b[31m", steps=1)
+    command = [sys.executable, "-m", "winnow", "report", str(run), "--serve"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert re.fullmatch(
+        r"serving   http://127\.0\.0\.1:\d+/[\w-]{20,}/  \(this machine alone; Ctrl-C ends it\)\n", line
+    )
+    assert (process.returncode, rest, errors) == (0, "", "")

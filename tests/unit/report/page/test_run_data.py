@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
+from winnow.errors import DataError
+from winnow.report.page.budget_ledger import ledger
+from winnow.report.page.headline import headline
+from winnow.report.page.included import spread
+from winnow.report.page.rollout_data import cut, rollout_data
+from winnow.report.page.run_data import ReportedRun, report_data
+from winnow.state.logbook import Logbook
+from winnow.state.rollout_files import ROLLOUTS, path_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "toy")
+
+
+def in_file(folder, limit=10**7):
+    text, notes = ReportedRun(folder, folder.name).in_file(limit)
+    return json.loads(text), notes
+
+
+def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(folder):
+    run, notes = in_file(folder)
+    assert run["rollouts"] == {"included": 70, "why": "", "notes": notes, "of": 70}
+    assert [(g["step"], g["prompt_id"]) for g in run["groups"][:3]] == [
+        (0, "toy-easy"),
+        (0, "toy-hard"),
+        (1, "toy-easy"),
+    ]
+    easy, hard = run["groups"][:2]
+    assert {k: easy[k] for k in easy if k != "rollouts"} == {
+        "step": 0, "prompt_id": "toy-easy", "prompt": "What is 47 + 85?", "answer": "132", "task": "toy", "count": 3,
+        "mean_reward": pytest.approx(2 / 3),
+    }  # fmt: skip
+    assert easy["rollouts"][1] == {
+        "index": 1, "length": 3, "finish": "length", "kind": "correct", "reward": 1.0, "parts": {}, "extracted": "132",
+        "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "reason": "kept", "weight": 0.125,
+        "text": "answer 1", "left_out": 0, "pieces": None, "logprobs": None, "advantages": None, "values": None,
+    }  # fmt: skip
+    failed = hard["rollouts"][2]
+    assert (failed["reward"], failed["reason"], failed["cause"]) == (None, "failed: timeout", "timeout")
+    assert hard["rollouts"][0]["text"] == NASTY
+    assert hard["mean_reward"] == 0.0
+    assert run["steps"][3] == {"step": 3, "groups": 2, "rollouts": 7, "included": 7}
+    assert run["allocation"][:2] == [
+        {"step": 0, "prompt_id": "toy-easy", "pass_rate": 0.666666667, "count": 3},
+        {"step": 0, "prompt_id": "toy-hard", "pass_rate": 0, "count": 4},
+    ]
+    assert "no tokenizer is known" in notes[0]
+
+
+def test_the_page_gets_the_metrics_with_their_meanings_and_the_panels_of_plot(folder):
+    run, _ = in_file(folder)
+    names, rows = run["metrics"]["names"], run["metrics"]["rows"]
+    assert len(rows) == 11
+    assert rows[3][names.index("reward/mean")] == 0.4
+    assert rows[10][names.index("reward/mean")] is None  # an evaluation alone
+    assert set(run["meanings"]) == set(names) - {"step"}
+    assert [panel["title"] for panel in run["panels"]] == [
+        "accuracy", "completion length", "signal", "budget: what the tokens bought",
+    ]  # fmt: skip
+    sampled = run["panels"][0]["series"][1]
+    assert (sampled["x"], sampled["y"], sampled["error"]) == ([0, 5, 10], [0.05, 0.61, 0.58], [0.02] * 3)
+
+
+def test_a_file_within_a_limit_has_whole_groups_of_the_first_the_last_and_evenly_chosen_steps(folder):
+    everything = in_file(folder)[0]["groups"]
+    size = sum(len(json.dumps(g, separators=(",", ":"))) for g in everything)
+    run, _ = in_file(folder, limit=size // 2)
+    here = {step["step"]: step["included"] for step in run["steps"] if step["included"]}
+    assert sum(here.values()) == run["rollouts"]["included"] == sum(len(g["rollouts"]) for g in run["groups"]) < 70
+    assert {0, 9, 4} <= set(here)
+    assert sum(len(json.dumps(g, separators=(",", ":"))) for g in run["groups"]) <= size // 2
+    assert all(len(g["rollouts"]) == g["count"] for g in run["groups"])
+    assert run["rollouts"]["why"].startswith(f"{sum(here.values())} of 70 rollouts, of {len(here)} of 10 steps, are in")
+    assert in_file(folder, limit=0)[0]["groups"] == []
+
+
+def test_steps_are_visited_from_the_ends_to_the_middle():
+    assert list(spread(9)) == [0, 8, 4, 2, 6, 1, 3, 5, 7]
+    assert [list(spread(n)) for n in range(4)] == [[], [0], [0, 1], [0, 2, 1]]
+    assert sorted(spread(1000)) == list(range(1000))
+
+
+def test_a_text_of_a_megabyte_leaves_room_for_the_others(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    groups = [group("long", (RIGHT, WRONG), texts=["x" * 10**6, "short"], question="q" * 10**6)]
+    log.write(0, metrics(0), groups, [batch(groups)])
+    run, _ = in_file(tmp_path, limit=100_000)
+    (only,) = run["groups"]
+    assert only["rollouts"][0]["text"] == "x" * 10_000 + " [... 980,000 characters left out ...] " + "x" * 10_000
+    assert only["rollouts"][0]["left_out"] == 980_000
+    assert len(only["prompt"]) < 21_000
+
+
+def row(text, tokens, **changes):
+    numbers = np.arange(len(tokens)) + 0.12345
+    return {
+        "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "parts": {},
+        "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None, "reason": "kept",
+        "weight": 1.0, "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers, "values": None,
+        **changes,
+    }  # fmt: skip
+
+
+def by_character(tokens, text):
+    return list(text) if len(text) == len(tokens) else None
+
+
+def test_tokens_have_pieces_with_their_numbers_in_three_digits():
+    found = rollout_data(row("abc", [1, 2, 3]), by_character, longest=100)
+    assert (found["text"], found["pieces"]) == (None, ["a", "b", "c"])
+    assert (found["logprobs"], found["values"]) == ([0.123, 1.12, 2.12], None)
+    assert found["advantage"] == pytest.approx(1.12345)
+
+
+def test_of_a_long_rollout_the_tokens_at_both_ends_are_shown():
+    found = rollout_data(row("abcdefgh", range(8)), by_character, longest=4)
+    assert found["pieces"] == ["a", "b", " [... 4 characters left out ...] ", "g", "h"]
+    assert found["logprobs"] == [0.123, 1.12, None, 6.12, 7.12]
+    assert found["left_out"] == 4
+
+
+def test_a_text_without_pieces_is_one_text_and_one_that_was_not_logged_is_none():
+    assert rollout_data(row("ab", [1]), by_character, longest=9)["text"] == "ab"
+    bare = row(None, [1], logprobs=None, advantages=None, advantage=math.nan) | {"tokens": None}
+    assert rollout_data(bare, by_character, longest=9)["text"] is None
+    assert cut("abc", 3) == "abc"
+
+
+def test_the_ledger_sums_every_row_and_probes_are_on_top():
+    rows = [
+        {"step": 0, "eval/seconds": 1.0},
+        {"step": 0, **metrics(0, **{"budget/tokens_verified": 900, "budget/tokens_wasted": 750, "outcome/failed": 2})},
+        {"step": 1, **metrics(1, **{"budget/tokens_verified": 1000, "budget/tokens_wasted": 750})},
+        {"step": 2, "budget/probe_tokens": 300, "budget/probe_rollouts": 8},
+    ]
+    for r in rows[1:3]:
+        r.update({"select/kept": 8, "select/trained": 6})
+    found = {line["label"]: (line["tokens"], line["rollouts"], line["share"]) for line in ledger(rows)}
+    assert found == {
+        "generated": (2000, 32, 1.0),
+        "verified": (1900, 30, 0.95),
+        "kept": (None, 16, None),
+        "trained": (500, 12, 0.25),
+        "wasted": (1500, 20, 0.75),
+        "probe": (300, 8, 0.15),
+    }
+
+
+def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(folder):
+    rows = [
+        {"step": 0, **metrics(0, **{"budget/tokens_wasted": 750}), **evaluation(0.05, 0.04)},
+        {"step": 1, **evaluation(0.58, 0.66)},
+    ]
+    assert [(line["label"], line["value"]) for line in headline(rows)] == [
+        ("held-out accuracy", "5.0% ± 2.0% → 58.0% ± 2.0%"),
+        ("held-out accuracy, greedy", "4.0% → 66.0%"),
+        ("tokens generated", "1.0k"),
+        ("tokens trained", "250"),
+        ("wasted", "75.0%"),
+        ("training time", "0:04"),
+    ]
+    assert headline(rows)[-1]["detail"] == "generate 75%, update 25%; 0:12 of evaluations on top"
+    assert headline([{"step": 0, **metrics(0)}])[0]["value"] == "10.0% → 10.0%"
+
+
+def test_an_alarm_stands_at_the_step_where_it_began_to_hold(tmp_path):
+    lines = [{"step": i, **metrics(i), "alarm/flat": float(i in (1, 2, 4))} for i in range(5)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(a["step"], a["name"]) for a in in_file(tmp_path)[0]["alarms"]] == [(1, "flat"), (4, "flat")]
+
+
+def test_a_file_of_rollouts_that_cannot_be_read_is_left_out_and_noted(tmp_path):
+    run = write_run(tmp_path / "toy", steps=3)
+    broken = path_of(run / ROLLOUTS, 1)
+    broken.write_bytes(broken.read_bytes()[:100])
+    found, notes = in_file(run)
+    assert [step["step"] for step in found["steps"]] == [0, 2]
+    assert any("step 1 is left out" in note and str(broken) in note for note in notes)
+    assert found["rollouts"]["notes"] == notes
+
+
+def test_a_run_without_rollouts_says_so(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0)}) + "\n")
+    run, _ = in_file(tmp_path)
+    assert run["groups"] == []
+    assert run["rollouts"]["why"].startswith("no rollouts are logged")
+
+
+def test_served_a_step_is_given_when_it_is_asked_for_and_new_steps_come_along(tmp_path):
+    run = ReportedRun(write_run(tmp_path / "toy", steps=2), "toy")
+    served = json.loads(run.served())
+    assert served["groups"] == []
+    assert [s["step"] for s in served["steps"]] == [0, 1]
+    assert [json.loads(g)["prompt_id"] for g in run.step(1)] == ["toy-easy", "toy-hard"]
+    with pytest.raises(DataError, match="no rollouts of step 7"):
+        run.step(7)
+    groups = [group("new", (RIGHT, WRONG))]
+    Logbook(run.path, seed=3).write(7, metrics(7), groups, [batch(groups)])
+    assert [s["step"] for s in json.loads(run.served())["steps"]] == [0, 1, 7]
+    assert len(list(run.step(7))) == 1
+
+
+def test_two_reports_of_a_run_are_the_same_bytes(folder):
+    one, two = (ReportedRun(folder, "toy").in_file(10**6)[0] for _ in range(2))
+    assert one == two
+    assert json.loads(report_data([one], served=False, limit=3, made=None))["limit_bytes"] == 3
