@@ -11,7 +11,7 @@
   const { known, short, compact, percent, whole } = winnow.numbers;
   const { theme, foreign } = winnow;
   const DASHES = { solid: [], dashed: [7, 4], dotted: [2, 4], dashdot: [8, 4, 2, 4] };
-  const HEIGHT = 230;
+  const HEIGHT = 250;
   const MOST_ROWS = 1000; // of a table of values
   const charts = new Set();
 
@@ -44,7 +44,7 @@
   function axis(scale, label, side, share) {
     const faint = () => theme.colour('hairline');
     return {
-      scale, side, label, labelSize: 18, labelGap: 2, labelFont: '12px system-ui, sans-serif', font: '11px system-ui, sans-serif', stroke: () => theme.colour('muted'),
+      scale, side, label: share ? label.replace(/ \(%\)$/, '') : label, labelSize: 18, labelGap: 2, labelFont: '11px system-ui, sans-serif', font: '11px system-ui, sans-serif', stroke: () => theme.colour('muted'),
       grid: { stroke: faint, width: 1, show: side !== 1 }, ticks: { stroke: faint, width: 1, size: 4 },
       values: (u, splits) => splits.map((x) => (known(x) ? writer(share)(x) : '')),
       size: side % 2 ? (u, values) => 16 + 6.5 * Math.max(2, ...(values ?? []).map((text) => text.length)) : 30,

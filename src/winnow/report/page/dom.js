@@ -53,14 +53,16 @@ const winnow = {};
         h('tbody', {}, rows.map((row) => h('tr', {}, row.map(cell))))));
   }
 
-  /** What is drawn as soon as it is first seen: charts below the fold cost nothing until then. */
+  /** What is drawn as soon as it is first seen, or printed: charts below the fold cost nothing until then. */
   function whenSeen(element, act) {
-    const watch = new IntersectionObserver((entries) => {
-      if (!entries.some((entry) => entry.isIntersecting)) return;
+    const watch = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) draw(); }, { rootMargin: '300px' });
+    function draw() {
       watch.disconnect();
-      act();
-    }, { rootMargin: '300px' });
+      window.removeEventListener('beforeprint', draw);
+      if (element.isConnected) act();
+    }
     watch.observe(element);
+    window.addEventListener('beforeprint', draw);
   }
 
   winnow.dom = { h, svg, show, button, option, table, whenSeen };

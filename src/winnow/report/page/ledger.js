@@ -7,11 +7,19 @@
 
   const most = () => Math.max(1, ...model.runs.flatMap((run) => (run.ledger ?? []).map((entry) => entry.tokens ?? 0)));
 
-  function bar(entry, scale) {
-    const fill = h('div', { class: `fill ${/^[a-z]+$/.test(entry.label) ? entry.label : 'other'}` });
-    fill.style.width = `${Math.min(100, Math.max(0, (100 * (entry.tokens ?? 0)) / scale))}%`;
+  /**
+   * The bar of an entry. Where its tokens are not counted it is hollow, and as long as its share of the rollouts would
+   * be: a share of the tokens may be another.
+   */
+  function bar(entry, generated, scale) {
+    const tokens = known(entry.tokens) ? entry.tokens : null;
+    const ofRollouts = tokens === null && generated?.rollouts ? (entry.rollouts ?? 0) / generated.rollouts : null;
+    const long = tokens ?? (ofRollouts ?? 0) * (generated?.tokens ?? 0);
+    const fill = h('div', { class: `fill ${tokens === null ? 'hollow' : /^[a-z]+$/.test(entry.label) ? entry.label : ''}`, hidden: !long });
+    fill.style.width = `${Math.min(100, Math.max(0, (100 * long) / scale))}%`;
+    const share = ofRollouts ?? entry.share;
     return h('li', {}, h('span', { class: 'label' }, foreign.line(entry.label, 40)), h('div', { class: 'track', 'aria-hidden': 'true' }, fill),
-      h('span', { class: 'amount' }, known(entry.tokens) || !known(entry.rollouts) ? `${compact(entry.tokens)} tokens` : `${compact(entry.rollouts)} rollouts`, known(entry.share) ? h('b', {}, ` ${percent(entry.share)}`) : null),
+      h('span', { class: 'amount' }, tokens === null ? `${compact(entry.rollouts)} rollouts` : `${compact(tokens)} tokens`, known(share) ? h('b', {}, ` ${percent(share)}`) : null),
       entry.note ? h('span', { class: 'note' }, foreign.line(entry.note, 300)) : null);
   }
 
@@ -19,7 +27,7 @@
     const entries = run.ledger ?? [];
     const rows = entries.map((e) => [foreign.line(e.label, 40), whole(e.tokens), whole(e.rollouts), percent(e.share), foreign.line(e.note ?? '', 300)]);
     return h('article', { 'aria-label': `budget of ${curves.name(i)}` }, model.several ? h('h3', {}, curves.name(i)) : null,
-      h('ul', { class: 'ledger' }, entries.map((entry) => bar(entry, scale))),
+      h('ul', { class: 'ledger' }, entries.map((entry) => bar(entry, entries[0], scale))),
       h('details', { class: 'values' }, h('summary', {}, 'as a table'), table('budget ledger', ['', 'tokens', 'rollouts', 'of generated', 'note'], rows, 'numbers')));
   }
 

@@ -4,12 +4,14 @@
   const { h, show } = winnow.dom;
   const { model, place, curves, ledger, allocation, foreign } = winnow;
 
+  const arrows = (text) => text.replaceAll('->', '→');
+
   function headline(run, i) {
     return h('article', { class: 'run', 'aria-label': curves.name(i) },
       model.several ? h('h2', {}, curves.name(i)) : null,
-      run.subtitle ? h('p', { class: 'subtitle' }, foreign.line(run.subtitle, 400)) : null,
+      run.subtitle ? h('p', { class: 'subtitle' }, arrows(foreign.line(run.subtitle, 400))) : null,
       h('dl', { class: 'headline' }, (run.headline ?? []).map((entry) => h('div', {}, h('dt', {}, foreign.line(entry.label, 100)),
-        h('dd', {}, h('strong', {}, foreign.line(entry.value, 60)), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 200)) : null)))));
+        h('dd', {}, h('strong', {}, arrows(foreign.line(entry.value, 60))), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 200)) : null)))));
   }
 
   /** A link to the rollouts of an alarm's step, where they are. */

@@ -1,5 +1,5 @@
 'use strict';
-/** Dark or light: what the system asks for, or what the reader chose; kept where the browser allows it. */
+/** Dark or light, and light on paper: what the system asks for, or what the reader chose; kept where the browser allows it. */
 (() => {
   const { h } = winnow.dom;
   const listeners = [];
@@ -23,5 +23,6 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
   system.addEventListener('change', () => choose(null));
+  matchMedia('print').addEventListener('change', () => listeners.forEach((listener) => listener()));
   winnow.theme = { button: box, colour, listen: (listener) => listeners.push(listener), start: () => choose(stored()) };
 })();

@@ -11,6 +11,8 @@
   const PIECE = 3000; // tokens added at a time
   const SURPRISE = [0.05, 0.2, 0.5, 1, 2, 3, 5, 8]; // nats: ends of the levels of a log-prob
 
+  const extents = new WeakMap(); // group -> kind -> [low, high]
+
   const KINDS = {
     logprob: { label: 'log-prob', of: (r) => r.logprobs, write: short },
     advantage: { label: 'advantage', of: (r) => r.advantages ?? (known(r.advantage) && r.pieces ? r.pieces.map(() => r.advantage) : null), write: signed },
@@ -22,6 +24,12 @@
 
   /** The smallest and largest of a group's numbers: its rollouts share one scale, so they can be compared. */
   function extent(group, kind) {
+    const own = extents.get(group) ?? {};
+    extents.set(group, own);
+    return (own[kind] ??= measured(group, kind));
+  }
+
+  function measured(group, kind) {
     let [low, high] = [Infinity, -Infinity];
     for (const r of group.rollouts) {
       for (const x of KINDS[kind].of(r) ?? []) if (known(x)) { low = Math.min(low, x); high = Math.max(high, x); }
