@@ -22,7 +22,7 @@ class TensorBoardTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """As float64: by default, TensorBoard rounds to float32."""
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step, double_precision=True)
+            self._writer.add_scalar(name, value, step, new_style=True, double_precision=True)
         self._writer.flush()
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
