@@ -28,14 +28,14 @@ def tracker_id(run: Path, name: str) -> str:
 
 
 def from_tensorboard(run: Path) -> Values:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator  # TensorBoard's own
     from tensorboard.util import tensor_util
 
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"tensors": 0})
+    events = EventAccumulator(str(run / "tensorboard"), tensor_size_guidance={"scalars": 0})
     events.Reload()
     found: Values = {}
     for tag in events.Tags()["tensors"]:
-        if not tag.endswith("/text_summary"):
+        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
             for event in events.Tensors(tag):
                 assert tag not in found.get(event.step, {}), "TensorBoard shows a step once"
                 found.setdefault(event.step, {})[tag] = tensor_util.make_ndarray(event.tensor_proto).item()

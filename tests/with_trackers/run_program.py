@@ -9,8 +9,18 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import winnow
+
+
+def wait_for_trackers(folder: Path, track: str | list[str]) -> None:
+    """Until each was made, and a second for what it was told since."""
+    wanted = 1 if isinstance(track, str) else len(track)
+    while len(list(folder.glob("trackers/*.json"))) < wanted:
+        time.sleep(0.1)
+    time.sleep(1)
+
 
 if __name__ == "__main__":
     folder, steps, resume, kill_after, config = sys.argv[1:]
@@ -20,7 +30,7 @@ if __name__ == "__main__":
         if isinstance(event, winnow.StepReport) and left[0]:
             left[0] -= 1 if left[0] > 0 else -1
             if not left[0]:
-                time.sleep(3 if int(kill_after) > 0 else 0)  # so that the trackers have something of what is done
+                wait_for_trackers(Path(folder), json.loads(config)["track"])
                 os.kill(os.getpid(), signal.SIGKILL if int(kill_after) > 0 else signal.SIGTERM)
 
     result = winnow.train(

@@ -26,7 +26,10 @@ EVERY = 10**9  # problems: more than any task has
 # In the place of what only training reads.
 _UNTRAINED = MappingProxyType(
     {
-        **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
+        **{
+            key: getattr(Config(), key)
+            for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer", "track")
+        },
         "select": (SelectSection(use="all"),),
         "terms": (),
     }

@@ -54,8 +54,8 @@ def tensorboard(run: TrackedRun, *, folder: str | None = None) -> Tracker:
     """TensorBoard's event files, in `folder`, or else in the run folder's `tensorboard`."""
     from torch.utils.tensorboard import SummaryWriter
 
-    purge = run.first_step if run.id else None
-    writer = SummaryWriter(folder or str(run.folder / "tensorboard"), purge_step=purge)
+    # TensorBoard heeds the second such mark that it finds: the first launch makes one, too
+    writer = SummaryWriter(folder or str(run.folder / "tensorboard"), purge_step=run.first_step)
     writer.add_text("config", code_block(config_text(run.config)), run.first_step)
     return TensorBoardTracker(writer)
 
