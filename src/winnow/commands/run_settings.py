@@ -26,10 +26,8 @@ EVERY = 10**9  # problems: more than any task has
 # In the place of what only training reads.
 _UNTRAINED = MappingProxyType(
     {
-        **{
-            key: getattr(Config(), key)
-            for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer", "track")
-        },
+        **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
+        "track": (),
         "select": (SelectSection(use="all"),),
         "terms": (),
     }
