@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from pages import PAGES, REPOSITORY, blocks, words
+from doc_pages import PAGES, REPOSITORY, blocks, words
 
 from winnow import registry
 from winnow.cli import app

@@ -7,7 +7,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from pages import PAGES
+from doc_pages import PAGES
 
 from winnow.algos.selection import max_variance
 from winnow.seeds import Rng

@@ -6,7 +6,7 @@ import re
 from urllib.parse import unquote
 
 import pytest
-from pages import PAGES, REPOSITORY, anchors, links, tokens
+from doc_pages import PAGES, REPOSITORY, anchors, links, tokens
 
 
 def place(page, target):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import typer
-from pages import PAGES, REPOSITORY, codes
+from doc_pages import PAGES, REPOSITORY, codes
 
 import winnow
 from winnow.cli import app

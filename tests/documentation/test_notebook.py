@@ -11,7 +11,7 @@ import io
 import json
 
 import pytest
-from pages import REPOSITORY
+from doc_pages import REPOSITORY
 
 NOTEBOOK = REPOSITORY / "examples" / "winnow_in_a_notebook.ipynb"
 TEXT = NOTEBOOK.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import pytest
-from pages import PAGES, blocks
+from doc_pages import PAGES, blocks
 from test_named_things import COMMANDS, KEYS, options_of
 
 from winnow.commands.config_keys import keys

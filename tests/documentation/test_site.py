@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from pages import PAGES, REPOSITORY
+from doc_pages import PAGES, REPOSITORY
 
 
 def test_the_pages_say_nothing_of_the_generator():

@@ -6,7 +6,7 @@ import ast
 import re
 
 import pytest
-from pages import PAGES, REPOSITORY
+from doc_pages import PAGES, REPOSITORY
 from typer.testing import CliRunner
 
 from winnow.cli import app

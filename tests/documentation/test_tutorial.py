@@ -9,7 +9,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from pages import blocks, words
+from doc_pages import blocks, words
 from typer.testing import CliRunner
 
 from winnow import open_run

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from pages import PAGES, blocks
+from doc_pages import PAGES, blocks
 from typer.testing import CliRunner
 
 from winnow.cli import app

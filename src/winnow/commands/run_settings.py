@@ -27,6 +27,7 @@ EVERY = 10**9  # problems: more than any task has
 _UNTRAINED = MappingProxyType(
     {
         **{key: getattr(Config(), key) for key in ("allocate", "probe", "advantage", "weighting", "loss", "optimizer")},
+        "track": (),
         "select": (SelectSection(use="all"),),
         "terms": (),
     }

@@ -50,6 +50,7 @@ class TrackerFeed:
         self._make = make
         self._items: queue.SimpleQueue[Item | Status] = queue.SimpleQueue()  # its `put` takes no lock of Python's
         self._dropped, self._failed = Counter[What](), Counter[What]()  # each changed by one thread alone
+        self._telling: What | None = None  # what the tracker is being told
         self._off = False
         self._failures = 0
         self._told = False
@@ -82,6 +83,8 @@ class TrackerFeed:
             self._off = True
             self.said.put(f"the tracker {self.name!r} has not ended, and is not waited for any longer")
             self._dropped += self._left()
+            if self._telling is not None:
+                self._dropped[self._telling] += 1
         missing = self._dropped + self._failed
         if self._begun and missing:
             counts = ", ".join(f"{number} {what}" for what, number in missing.items())
@@ -115,6 +118,7 @@ class TrackerFeed:
         if self._off:
             self._failed[item.what] += 1
             return
+        self._telling = item.what
         try:
             self._tell(item)
         except Exception as error:
@@ -129,6 +133,8 @@ class TrackerFeed:
             self._failures = 0
             if item.done and not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
                 self._mark.reach(item.step + 1)
+        finally:
+            self._telling = None
 
     def _tell(self, item: Item) -> None:
         match item.what:

@@ -22,7 +22,7 @@ class TensorBoardTracker(Tracker):
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """As float64: by default, TensorBoard rounds to float32."""
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step, double_precision=True)
+            self._writer.add_scalar(name, value, step, new_style=True, double_precision=True)
         self._writer.flush()
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -54,8 +54,8 @@ def tensorboard(run: TrackedRun, *, folder: str | None = None) -> Tracker:
     """TensorBoard's event files, in `folder`, or else in the run folder's `tensorboard`."""
     from torch.utils.tensorboard import SummaryWriter
 
-    purge = run.first_step if run.id else None
-    writer = SummaryWriter(folder or str(run.folder / "tensorboard"), purge_step=purge)
+    # TensorBoard heeds the second such mark that it finds: the first launch makes one, too
+    writer = SummaryWriter(folder or str(run.folder / "tensorboard"), purge_step=run.first_step)
     writer.add_text("config", code_block(config_text(run.config)), run.first_step)
     return TensorBoardTracker(writer)
 

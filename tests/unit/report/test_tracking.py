@@ -1,0 +1,302 @@
+"""Trackers are told what a run logs, in threads of their own, and none of them reaches the thread that trains."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import winnow
+from winnow.config_file import validate
+from winnow.records import StepReport
+from winnow.report.tracked_items import chosen_of
+from winnow.report.tracker_feed import FAILURES, MOST_METRICS, MOST_SAMPLES
+from winnow.report.tracker_mark import TrackerMark
+from winnow.report.tracking import tracked
+from winnow.trackers import TrackedRun, Tracker
+from winnow.training.events import Ended, Evaluated, Notice, Started
+from winnow.training.resolve import resolve_members
+
+
+class Kept(Tracker):
+    """Keeps what it is told."""
+
+    def __init__(self, run: TrackedRun, told: list[Any], id: str | None = None) -> None:
+        self.run, self.told, self.id = run, told, id
+
+    def log(self, step, metrics):
+        self.told.append(("log", step, dict(metrics)))
+
+    def rollouts(self, step, rows):
+        self.told.append(("rollouts", step, [row["index"] for row in rows]))
+
+    def notice(self, step, text):
+        self.told.append(("notice", step, text))
+
+    def picture(self, step, name, png):
+        self.told.append(("picture", step, png[:4]))
+
+    def close(self, status):
+        self.told.append(("close", status))
+
+
+def tracking(make, tell=lambda event: None, **section):
+    section = {"use": make, "rollouts": 0, **section}
+    return tracked(resolve_members(validate({"track": section}), base=Path()), tell=tell)
+
+
+def report(step: int, value: float = 0.5) -> StepReport:
+    return StepReport(step=step, metrics={"reward/mean": value})
+
+
+def log_of(folder: Path, *rows: dict[str, Any]) -> None:
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_tracker_is_told_everything_in_order_by_its_own_thread(tmp_path):
+    told, threads = [], set()
+
+    def kept(run):
+        threads.add(threading.current_thread())
+        return Kept(run, told)
+
+    with tracking(kept) as watch:
+        watch(Started(tmp_path, 0, 2))
+        watch(Evaluated(0, {"eval/seconds": 1.0}))
+        watch(report(0, math.inf))
+        watch(Notice("half a surrogate: \ud800"))
+        watch(Ended(1, None, interrupted=False))
+    assert told[0] == ("log", 0, {"eval/seconds": 1.0})
+    assert told[1][:2] == ("log", 0)
+    assert math.isnan(told[1][2]["reward/mean"])  # as metrics.jsonl has it
+    assert told[2:] == [("notice", 0, "half a surrogate: \\ud800"), ("close", "finished")]
+    assert threading.main_thread() not in threads
+
+
+def test_the_training_thread_never_waits_for_a_tracker_that_hangs(tmp_path):
+    """It hangs until the run is over; rows beyond the queue's room are counted, samples long before."""
+    release, said, made = threading.Event(), [], threading.Event()
+
+    class Hangs(Tracker):
+        def log(self, step, metrics):
+            made.set()
+            release.wait()
+
+    steps = MOST_METRICS + 100
+    with tracking(lambda run: Hangs(), said.append, wait_seconds=0, rollouts=16) as watch:
+        watch(Started(tmp_path, 0, steps))
+        watch(report(0))
+        made.wait()  # the tracker hangs in its first row, which is in the queue no longer
+        for step in range(1, steps):
+            watch(report(step))
+        watch(Ended(steps, None, interrupted=False))
+    release.set()
+    texts = [event.text for event in said]
+    assert len(texts) == 2
+    assert texts[0].endswith("has not ended, and is not waited for any longer")
+    for left_out in (f"{steps} rows of metrics", f"{steps} samples of rollouts", "1 pictures"):
+        assert left_out in texts[1]
+
+
+def test_samples_are_left_out_before_metrics(tmp_path):
+    release, made, told = threading.Event(), threading.Event(), []
+
+    class Slow(Kept):
+        def log(self, step, metrics):
+            made.set()
+            release.wait()
+            super().log(step, metrics)
+
+    said: list[Notice] = []
+    with tracking(lambda run: Slow(run, told), said.append, rollouts=16) as watch:
+        watch(Started(tmp_path, 0, 200))
+        watch(report(0))
+        made.wait()
+        for step in range(1, 200):
+            watch(report(step))
+        release.set()
+    assert [step for what, step, *_ in told if what == "log"] == list(range(200))
+    left_out = 200 - MOST_SAMPLES // 2  # before the sample of step s, 2 s items wait: s rows, and the samples before it
+    assert said[0].text.endswith(f"did not get {left_out} samples of rollouts; the run folder has them all")
+
+
+def fails(run):
+    class Fails(Tracker):
+        def log(self, step, metrics):
+            raise ValueError(f"no room for {step}")
+
+    return Fails()
+
+
+def test_a_tracker_that_raises_is_named_once_and_left_alone_after_five_failures(tmp_path):
+    said, mine = [], threading.get_ident()
+    with tracking(fails, lambda event: said.append((event.text, threading.get_ident()))) as watch:
+        watch(Started(tmp_path, 0, 20))
+        for step in range(20):
+            watch(report(step))
+        watch(Ended(20, None, interrupted=False))
+    texts = [text for text, _ in said]
+    assert len(texts) == 3
+    assert texts[0].startswith("the tracker 'fails' failed: ValueError: no room for 0 (")
+    assert "test_tracking.py, line" in texts[0]
+    assert f"is off until the next launch: ValueError: no room for {FAILURES - 1}" in texts[1]
+    assert "20 rows of metrics" in texts[2]
+    assert {thread for _, thread in said} == {mine}  # a display is written by the thread that has it
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no server"), SystemExit(1)])
+def test_one_that_cannot_be_made_costs_nothing_else(tmp_path, error):
+    def broken(run):
+        raise error
+
+    said, told = [], []
+    members = resolve_members(validate({"track": [broken, lambda run: Kept(run, told)]}), base=Path())
+    with tracked(members, tell=said.append) as watch:
+        watch(Started(tmp_path, 0, 1))
+        watch(report(0))
+        watch(Ended(1, None, interrupted=True))
+    assert [entry[:2] for entry in told if entry[0] != "picture"] == [("log", 0), ("close", "interrupted")]
+    assert "'broken' is off until the next launch" in said[0].text
+
+
+def test_a_run_that_raises_is_one_that_failed(tmp_path):
+    told: list[Any] = []
+    with pytest.raises(ZeroDivisionError), tracking(lambda run: Kept(run, told)) as watch:  # noqa: PT012
+        watch(Started(tmp_path, 0, 1))
+        raise ZeroDivisionError
+    assert told == [("close", "failed")]
+
+
+def test_one_that_is_added_at_a_resume_is_told_what_was_logged_before(tmp_path):
+    evaluated = {"step": 0, "eval/seconds": None}
+    log_of(tmp_path, evaluated, {"step": 0, "reward/mean": 0.25}, {"step": 1, "reward/mean": 0.5})
+    told: list[Any] = []
+    with tracking(lambda run: Kept(run, told)) as watch:
+        watch(Started(tmp_path, 2, 4))
+        watch(report(2))
+    assert [(what, step) for what, step, _ in told[:-1]] == [("log", 0), ("log", 0), ("log", 1), ("log", 2)]
+    assert told[1][2] == {"reward/mean": 0.25}
+
+
+def test_a_resume_tells_again_what_may_not_have_arrived(tmp_path):
+    """The mark says that step 1 may lack something, and the run goes on at 3."""
+    (tmp_path / "trackers").mkdir()
+    (tmp_path / "trackers" / "kept.json").write_text('{"id": "known", "next": 1}')
+    log_of(tmp_path, *({"step": step, "reward/mean": step / 4} for step in range(3)), {"step": 3, "eval/seconds": 1.0})
+    told, runs = [], []
+
+    def kept(run):
+        runs.append(run)
+        return Kept(run, told, run.id)
+
+    with tracking(kept) as watch:
+        watch(Started(tmp_path, 3, 4))
+        watch(report(3))
+        watch(Ended(4, None, interrupted=False))
+    assert (runs[0].id, runs[0].first_step) == ("known", 1)
+    logged = [(step, *metrics) for what, step, metrics in (entry for entry in told if entry[0] == "log")]
+    assert logged == [(1, "reward/mean"), (2, "reward/mean"), (3, "eval/seconds"), (3, "reward/mean")]
+    assert json.loads((tmp_path / "trackers" / "kept.json").read_text()) == {"id": "known", "next": 4}
+
+
+def test_a_resume_that_goes_back_begins_where_the_run_does(tmp_path):
+    (tmp_path / "trackers").mkdir()
+    (tmp_path / "trackers" / "kept.json").write_text('{"id": null, "next": 7}')
+    log_of(tmp_path, *({"step": step, "reward/mean": 0.0} for step in range(4)))
+    runs = []
+
+    def kept(run):
+        runs.append(run)
+        return Kept(run, [])
+
+    with tracking(kept) as watch:
+        watch(Started(tmp_path, 4, 8))
+    assert runs[0].first_step == 4
+
+
+def test_a_mark_is_of_what_is_a_few_seconds_old(tmp_path):
+    now = [0.0]
+    mark = TrackerMark(tmp_path, "it", clock=lambda: now[0])
+    mark.begin("a", 0)
+    for second in range(8):
+        now[0] = float(second)
+        mark.reach(second + 1)
+    assert json.loads(mark.path.read_text())["next"] == 5  # written in second 5: what was reached before it
+    mark.settle()
+    assert json.loads(mark.path.read_text())["next"] == 8
+
+
+@pytest.mark.parametrize("damage", ["[]", '{"id": 3, "next": 1}', '{"id": "a", "next": "b"}', "{"])
+def test_a_damaged_mark_is_named_and_the_run_goes_on(tmp_path, damage):
+    (tmp_path / "trackers").mkdir()
+    (tmp_path / "trackers" / "kept.json").write_text(damage)
+    said: list[Notice] = []
+
+    def kept(run):
+        return Kept(run, [])
+
+    with tracking(kept, said.append) as watch:
+        watch(Started(tmp_path, 0, 1))
+    assert "'kept' is off until the next launch" in said[0].text
+
+
+def test_whole_groups_of_the_widest_spread_are_chosen_first():
+    flat, wide, narrow = [("a", 0.0)] * 3, [("b", 0.0), ("b", 1.0), ("b", 0.5)], [("c", 0.5), ("c", 0.0)]
+    rewards = [*flat, *wide, *narrow]
+    assert chosen_of(rewards, 3) == [3, 4, 5]
+    assert chosen_of(rewards, 5) == [3, 4, 5, 6, 7]
+    assert chosen_of(rewards, 2) == [3, 4]  # the best and the worst
+    assert chosen_of(rewards, 99) == list(range(8))
+    assert chosen_of([("a", math.nan), ("a", 1.0), ("b", 0.0), ("b", 0.5)], 1) == [3]
+
+
+def test_two_of_one_name_have_files_of_their_own(tmp_path):
+    def kept(run):
+        return Kept(run, [])
+
+    members = resolve_members(validate({"track": [kept, {"use": kept, "rollouts": 0}]}), base=Path())
+    with tracked(members, tell=lambda event: None) as watch:
+        watch(Started(tmp_path, 0, 1))
+    assert sorted(path.name for path in (tmp_path / "trackers").iterdir()) == ["kept.json", "kept_2.json"]
+
+
+def test_a_run_with_a_tracker_from_a_file_and_one_from_python(tmp_path):
+    """The whole way, a resume with other trackers included: they compute nothing."""
+    (tmp_path / "mine.py").write_text(
+        "from winnow.trackers import Tracker\n\n\n"
+        "class Lines(Tracker):\n"
+        "    def __init__(self, path):\n        self.path = path\n\n"
+        "    def log(self, step, metrics):\n"
+        "        with open(self.path, 'a') as file:\n            print(step, len(metrics), file=file)\n\n\n"
+        "def lines(run, *, to: str = 'lines.txt'):\n    return Lines(run.folder / to)\n"
+    )
+    told: list[Any] = []
+
+    def kept(run):
+        return Kept(run, told)
+
+    shared: dict[str, Any] = {
+        "output": str(tmp_path / "run"),
+        "threads": 1,
+        "rollout": {"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 4},
+        "select": "all",
+        "evaluate": {"problems": 1, "rollouts_per_prompt": 1},
+        "verify": {"workers": 0},
+        "progress": False,
+    }
+    winnow.train(steps=1, track=[{"use": kept, "rollouts": 3}], **shared)
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [entry[1] for entry in told if entry[0] == "log"] == [row["step"] for row in logged] == [0, 0, 1]
+    for row, (_, _, metrics) in zip(logged, (entry for entry in told if entry[0] == "log"), strict=True):
+        del row["step"]
+        assert {name: None if math.isnan(value) else value for name, value in metrics.items()} == row
+    assert [len(rows) for what, _, rows in (entry for entry in told if entry[0] == "rollouts")] == [3]
+    assert [(step, png) for what, step, png in (entry for entry in told if entry[0] == "picture")] == [(1, b"\x89PNG")]
+    assert told[-1] == ("close", "finished")
+    winnow.train(steps=2, resume=True, track=f"{tmp_path}/mine.py:lines", **shared)
+    lines = (tmp_path / "run" / "lines.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["0", "0", "1", "1", "2"]

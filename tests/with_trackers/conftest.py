@@ -1,0 +1,11 @@
+"""Tests with the real libraries, offline. `scripts/test-trackers` runs them in a virtual environment of its own, as
+trackio wants an older pillow and mlflow an older pyarrow than what all else is tested with. `scripts/test` does not
+collect them.
+"""
+
+from __future__ import annotations
+
+import os
+
+if "WINNOW_TEST_TRACKERS" not in os.environ:
+    collect_ignore_glob = ["test_*.py"]

@@ -1,0 +1,99 @@
+"""What each library says that it was told: {step: {metric: value}}, the later of two values of a step."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Values = dict[int, dict[str, float]]
+BLOCK, HEADER = 32768, 7  # of a .wandb file: a LevelDB log behind 7 bytes of its own
+
+
+def logged(run: Path) -> Values:
+    """What metrics.jsonl says."""
+    found: Values = {}
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        step = row.pop("step")
+        found.setdefault(step, {}).update({k: math.nan if v is None else v for k, v in row.items()})
+    return found
+
+
+def tracker_id(run: Path, name: str) -> str:
+    return json.loads((run / "trackers" / f"{name}.json").read_text())["id"]
+
+
+def from_tensorboard(run: Path) -> Values:
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator  # TensorBoard's own
+    from tensorboard.util import tensor_util
+
+    events = EventAccumulator(str(run / "tensorboard"), tensor_size_guidance={"scalars": 0})
+    events.Reload()
+    found: Values = {}
+    for tag in events.Tags()["tensors"]:
+        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
+            for event in events.Tensors(tag):
+                assert tag not in found.get(event.step, {}), "TensorBoard shows a step once"
+                found.setdefault(event.step, {})[tag] = tensor_util.make_ndarray(event.tensor_proto).item()
+    return found
+
+
+def from_mlflow(run: Path, uri: str) -> Values:
+    from mlflow import MlflowClient
+
+    client, found, run_id = MlflowClient(tracking_uri=uri), dict[int, dict[str, float]](), tracker_id(run, "mlflow")
+    for name in client.get_run(run_id).data.metrics:
+        for metric in sorted(client.get_metric_history(run_id, name), key=lambda metric: metric.timestamp):
+            found.setdefault(metric.step, {})[name] = metric.value
+    return found
+
+
+def from_trackio(run: Path) -> Values:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    found: Values = {}
+    for row in SQLiteStorage.get_logs("winnow", run.name, run_id=tracker_id(run, "trackio")):
+        values = {name: math.nan if v is None else v for name, v in row.items() if "/" in name}
+        found.setdefault(row["step"], {}).update(values)
+    return found
+
+
+def from_wandb(run: Path) -> Values:
+    """Every launch's file, in the order in which `wandb sync` sends them."""
+    from wandb.proto import wandb_internal_pb2
+
+    found: Values = {}
+    for path in sorted((run / "trackers" / "wandb").glob("offline-run-*/*.wandb")):
+        for data in _records(path.read_bytes()):
+            record = wandb_internal_pb2.Record.FromString(data)
+            if record.HasField("run"):
+                assert record.run.run_id == tracker_id(run, "wandb"), "every launch is of one run"
+            row = {item.key or item.nested_key[0]: _number(item.value_json) for item in record.history.item}
+            if "step" in row:
+                values = {name: v for name, v in row.items() if "/" in name}
+                found.setdefault(int(row["step"]), {}).update(values)
+    return found
+
+
+def _number(text: str) -> Any:
+    value = json.loads(text)
+    return math.nan if value == "NaN" else value
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """The records of a .wandb file; one that a killed process left incomplete is not there."""
+    place, record = HEADER, b""
+    while place + HEADER <= len(data):
+        if BLOCK - place % BLOCK < HEADER:
+            place += BLOCK - place % BLOCK
+            continue
+        size, kind = struct.unpack("<HB", data[place + 4 : place + HEADER])
+        record += data[place + HEADER : place + HEADER + size]
+        place += HEADER + size
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""

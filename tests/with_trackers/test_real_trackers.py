@@ -1,0 +1,123 @@
+"""Each library told of a run, asked what it knows of it; interrupted, killed and resumed in between."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from read_back import Values, from_mlflow, from_tensorboard, from_trackio, from_wandb, logged, tracker_id
+
+from winnow.registry import members
+from winnow.testing import check_member
+
+PROGRAM = Path(__file__).with_name("run_program.py")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, with every database below the test's own folder."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.chdir(tmp_path)
+
+
+def program(folder: Path, steps: int, *, resume: bool = False, kill_after: int = 0, track: Any) -> Any:
+    text = json.dumps({"track": track})
+    command = [sys.executable, str(PROGRAM), str(folder), str(steps), str(int(resume)), str(kill_after), text]
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+
+
+def assert_same(read: Values, run: Path) -> None:
+    wanted = logged(run)
+    assert {step: set(row) for step, row in read.items()} == {step: set(row) for step, row in wanted.items()}
+    for step, row in wanted.items():
+        for name, value in row.items():
+            there = read[step][name]
+            assert there == value or (math.isnan(there) and math.isnan(value)), (step, name, there, value)
+
+
+def reader(name: str, tmp_path: Path) -> Callable[[Path], Values]:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    readers: dict[str, Callable[[Path], Values]] = {
+        "wandb": from_wandb,
+        "tensorboard": from_tensorboard,
+        "trackio": from_trackio,
+        "mlflow": functools.partial(from_mlflow, uri=uri),
+    }
+    return readers[name]
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("name", sorted(members("tracker")))
+def test_a_tracker_keeps_its_contract_and_writes_nothing_to_the_terminal(name, capfd):
+    check_member(members("tracker")[name])
+    assert capfd.readouterr() == ("", "")
+
+
+# Checkpoints are of 2, 4 and 6 steps: a kill after the fifth goes back to 4, one after the third to 2.
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("kill_after", [5, 3, -3], ids=["killed late", "killed between checkpoints", "interrupted"])
+@pytest.mark.parametrize("name", sorted(members("tracker")))
+def test_a_resumed_run_is_one_run_that_says_what_its_log_says(name, kill_after, tmp_path):
+    run = tmp_path / "run"
+    first = program(run, 6, kill_after=kill_after, track=name)
+    assert first.returncode == (-9 if kill_after > 0 else 75), first.stderr
+    known_as = tracker_id(run, name)
+    second = program(run, 6, resume=True, track=name)
+    assert second.returncode == 0, second.stderr
+    assert tracker_id(run, name) == known_as
+    assert len(logged(run)) == 7  # with the evaluation after the last
+    assert_same(reader(name, tmp_path)(run), run)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_tracker_that_is_added_at_a_resume_gets_the_whole_curve(tmp_path):
+    run, both = tmp_path / "run", sorted(members("tracker"))
+    assert program(run, 2, track=[]).returncode == 0
+    resumed = program(run, 4, resume=True, track=both)
+    assert resumed.returncode == 0, resumed.stderr
+    for name in both:
+        assert_same(reader(name, tmp_path)(run), run)
+
+
+@pytest.mark.usefixtures("environment")
+def test_what_else_is_sent(tmp_path):
+    from mlflow import MlflowClient
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+    from trackio.sqlite_storage import SQLiteStorage
+
+    run = tmp_path / "run"
+    track = [{"use": name, "rollouts": 6} for name in sorted(members("tracker"))]
+    ended = program(run, 2, track=track)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    client = MlflowClient(tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
+    kept = client.get_run(tracker_id(run, "mlflow"))
+    assert kept.info.status == "FINISHED"
+    assert kept.data.params["rollout.max_new_tokens"] == "12"
+    assert {"config.json", "rollouts", "plot"} <= {entry.path for entry in client.list_artifacts(kept.info.run_id)}
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    assert "plot" in events.Tags()["tensors"]
+    assert len(events.Tensors("rollouts/text_summary")) == 2
+    assert len(SQLiteStorage.get_traces("winnow", "run", run_id=tracker_id(run, "trackio"))) == 12
+    tables = list((run / "trackers" / "wandb").glob("*/files/media/table/rollouts_*.table.json"))
+    assert [len(json.loads(table.read_text())["data"]) for table in tables] == [6, 6]
+    assert list((run / "trackers" / "wandb").glob("*/files/media/images/plot_*.png"))
+
+
+def test_wandb_without_a_key_asks_nobody(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ended = program(tmp_path / "run", 1, track="wandb")
+    assert ended.returncode == 0, ended.stderr  # the run does not depend on it
+    assert ended.stdout == ""
