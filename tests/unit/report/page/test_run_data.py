@@ -106,8 +106,8 @@ def row(text, tokens, **changes):
     return {
         "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "weight": 1.0,
         "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None,
-        "parts": {}, "reason": "kept", "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers, "values": None,
-        **changes,
+        "parts": {}, "reason": "kept", "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers,
+        "values": None, **changes,
     }  # fmt: skip
 
 
