@@ -58,6 +58,7 @@ def test_reading_commands_start_without_torch(run, tmp_path):
     calls = [
         ["--help"],
         *([command, "--help"] for command in ("train", "eval", "check", "list", "show", "plot", "export", "fetch")),
+        ["report", "--help"],
         *(["list", kind] for kind in kinds),
         ["show", str(run)],
         ["plot", str(run), "-o", str(tmp_path / "plot.png")],

@@ -62,7 +62,8 @@ def test_what_is_no_report_is_neither_replaced_nor_written_through(run, tmp_path
     (run / "report.html").symlink_to(mine)
     for arguments in ([run], [run, "-o", mine], [run, "-o", run / "metrics.jsonl"], [run, "-o", run]):
         result = winnow("report", *arguments)
-        assert result.exit_code == 2 and "choose another file to write" in result.output, result.output
+        assert result.exit_code == 2, result.output
+        assert "choose another file to write" in result.output
     assert mine.read_text() == "<p>mine"
     assert "there is no folder" in winnow("report", run, "-o", tmp_path / "no" / "x.html").output
 

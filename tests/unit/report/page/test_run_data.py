@@ -104,10 +104,10 @@ def test_a_text_of_a_megabyte_leaves_room_for_the_others(tmp_path):
 def row(text, tokens, **changes):
     numbers = np.arange(len(tokens)) + 0.12345
     return {
-        "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "parts": {},
-        "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None, "reason": "kept",
-        "weight": 1.0, "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers, "values": None,
-        **changes,
+        "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "weight": 1.0,
+        "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None,
+        "parts": {}, "reason": "kept", "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers,
+        "values": None, **changes,
     }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from winnow.report.page.strict_json import encoded, with_list
 
 HOSTILE = [
     "</script><script>alert(1)</script>", "<!--<script>", "<img src=x onerror=alert(1)>", "&lt;/script&gt;",
-    "]]>", "\u2028\u2029", "\ud800 alone \udfff", "\x00\x1b[31m\x7f", "\u202e reversed \u2066", "{{data}} {{title}} {{policy}}",
-    '"},{"', "\\u003c/script>", "\ufeff", "é 两 🙂",
+    "]]>", "\u2028\u2029", "\ud800 alone \udfff", "\x00\x1b[31m\x7f", "\u202e reversed \u2066",
+    "{{data}} {{title}} {{policy}}", '"},{"', "\\u003c/script>", "\ufeff", "é 两 🙂",
 ]  # fmt: skip
 
 
