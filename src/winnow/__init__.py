@@ -35,13 +35,26 @@ from winnow.seeds import Rng
 from winnow.version import __version__
 
 if TYPE_CHECKING:
+    from winnow.alarms import Alarm
     from winnow.commands.evaluation.measured import Measured
     from winnow.report.opened import OpenRun
-    from winnow.training.events import Ended, Evaluated, Notice, Started, Watch
+    from winnow.report.progress import Progress
+    from winnow.training.events import (
+        AlarmRaised,
+        Ended,
+        Evaluated,
+        Notice,
+        PhaseBegan,
+        RolloutsFinished,
+        Started,
+        Watch,
+    )
     from winnow.training.fit import Result
     from winnow.training.members import Critic, Members
 
 __all__ = [
+    "Alarm",
+    "AlarmRaised",
     "Batch",
     "ConfigError",
     "DataError",
@@ -55,6 +68,7 @@ __all__ = [
     "Notice",
     "OpenRun",
     "Outcome",
+    "PhaseBegan",
     "PolicyOutput",
     "Problem",
     "Prompt",
@@ -62,6 +76,7 @@ __all__ = [
     "Result",
     "Rng",
     "Rollout",
+    "RolloutsFinished",
     "RunFolderError",
     "Sampling",
     "Started",
@@ -79,9 +94,13 @@ __all__ = [
 
 # Public names whose modules import torch: imported when they are first asked for.
 _LATER = {
+    "Alarm": "winnow.alarms",
+    "AlarmRaised": "winnow.training.events",
     "Ended": "winnow.training.events",
     "Evaluated": "winnow.training.events",
     "Notice": "winnow.training.events",
+    "PhaseBegan": "winnow.training.events",
+    "RolloutsFinished": "winnow.training.events",
     "Result": "winnow.training.fit",
     "Started": "winnow.training.events",
     "Measured": "winnow.commands.evaluation.measured",
@@ -100,7 +119,7 @@ def train(
     resume: bool = False,
     allow_change: Sequence[str] = (),
     watch: Watch | Sequence[Watch] = (),
-    progress: bool = True,
+    progress: Progress | bool = True,
     critic: Critic | Mapping[str, Any] | None = None,
     **config: Any,
 ) -> Result:
@@ -112,10 +131,12 @@ def train(
     function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
     `resume` goes on from the newest checkpoint of the output folder with the same configuration; `allow_change` names
     keys that differ knowingly (["optimizer.learning_rate"]).
-    `watch`, or each of several, is called with every event, beside the display that `progress` switches off:
+    `progress` is "auto" (True: a live picture in a terminal, lines elsewhere), "plain" (lines), "json" (a JSON object
+    per event on standard output, docs/runs.md) or "none" (False).
+    `watch`, or each of several, is called with every event, beside that display:
 
         def watch(event):
-            if isinstance(event, winnow.StepReport):  # or Started, Evaluated, Notice, Ended
+            if isinstance(event, winnow.StepReport):  # or Started, PhaseBegan, AlarmRaised, Evaluated, Notice ...
                 print(event.step, event.metrics["reward/mean"])
 
     `critic` is the table of a value model that is trained, `critic={"form": "shared"}`; or a function that gives each
@@ -136,7 +157,7 @@ def resume(
     *,
     allow_change: Sequence[str] = (),
     watch: Watch | Sequence[Watch] = (),
-    progress: bool = True,
+    progress: Progress | bool = True,
     critic: Critic | Mapping[str, Any] | None = None,
     trust_run: bool = False,
     **changes: Any,
@@ -233,7 +254,7 @@ def _fit(
     resume: bool,
     allow_change: Sequence[str],
     watch: Watch | Sequence[Watch],
-    progress: bool,
+    progress: Progress | bool,
 ) -> Result:
     from winnow.report.progress import progress as display
     from winnow.training.fit import fit
@@ -242,6 +263,5 @@ def _fit(
     check_not_importing()
     watches = [watch] if callable(watch) else list(watch)
     with contextlib.ExitStack() as stack:
-        if progress:
-            watches.insert(0, stack.enter_context(display()))
+        watches.insert(0, stack.enter_context(display(progress)))
         return fit(members, resume=resume, allow_change=allow_change, watch=watches)

@@ -342,6 +342,57 @@ class LogSection(Section):
     """Steps between those whose rollouts are written down; their metrics always are."""
 
 
+class AlarmsSection(Section):
+    """Limits of the alarms (docs/alarms.md)."""
+
+    off: tuple[str, ...] = ()
+    """Alarms that are switched off, by name."""
+    steps: Positive = 5
+    """Steps over which most alarms are judged."""
+    clear_steps: Positive = 20
+    """An alarm that held is told again only after so many steps without it."""
+    standard_errors: float = Field(4.0, gt=0)
+    """What is more than noise: for a drop, a swing, a change of length, a growing gap."""
+    flat_share: float = Field(0.95, gt=0, le=1)
+    """all_flat: share of the groups whose rewards are all alike."""
+    untrained_steps: Positive = 3
+    """nothing_trained: steps in a row without an update."""
+    unparsable_share: float = Field(0.9, gt=0, le=1)
+    """unparsable: share of the rollouts without a readable answer."""
+    failed_share: float = Field(0.01, gt=0, le=1)
+    """verifier_failures: share of the verdicts that fail."""
+    failed_verdicts: Positive = 5
+    """verifier_failures: so many of them, at least."""
+    truncated_share: float = Field(0.5, gt=0, le=1)
+    """all_truncated: share of the rollouts that hit max_new_tokens."""
+    length_factor: float = Field(2.0, gt=1)
+    """length_explosion and length_collapse: by which the mean length changes within 20 steps."""
+    entropy_floor: float = Field(0.02, ge=0)
+    """entropy_collapse: nats a token, while fewer than 80% of the answers are right."""
+    entropy_rise: float = Field(1.0, gt=0)
+    """entropy_explosion: nats a token above those of the first steps."""
+    kl: float = Field(0.5, gt=0)
+    """kl_drift: nats a token from the reference."""
+    ratio: float = Field(0.1, gt=0)
+    """ratio_drift: distance of the mean of p_now / p_old from 1."""
+    clip_fraction: float = Field(0.3, gt=0, le=1)
+    """clip_fraction: share of the trained tokens at which the clip acts."""
+    gradient_factor: float = Field(10.0, gt=1)
+    """gradient_spike: times the median norm of the last 20 steps."""
+    no_learning_steps: Annotated[int, Field(ge=6)] = 100
+    """no_learning: steps after which a gain is looked for, the last third against the first."""
+    no_learning_gain: float = Field(0.1, ge=0)
+    """no_learning: the gain that has to be excluded, in standard deviations of the rewards."""
+    drop: float = Field(0.25, gt=0)
+    """sudden_drop and oscillation: the least change, in standard deviations of the rewards."""
+    swings: Positive = 4
+    """oscillation: changes of direction within 40 steps, or within 12 evaluations."""
+    gap: float = Field(0.1, gt=0)
+    """overfitting: by which training accuracy moves away above held-out accuracy."""
+    values_steps: Positive = 20
+    """values_explain_nothing: steps in a row in which values explain less than a constant."""
+
+
 class Config(Section):
     seed: int = Field(0, ge=-(2**63), lt=2**63)
     """Of every random number of the run."""
@@ -386,6 +437,7 @@ class Config(Section):
     verify: VerifySection = VerifySection()
     ranks: RanksSection = RanksSection()
     log: LogSection = LogSection()
+    alarms: AlarmsSection = AlarmsSection()
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ import pytest
 import winnow
 from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
-from winnow.training.events import Notice, Started
+from winnow.training.events import AlarmRaised, Started
 
 
 class Stale(HuggingFace):
@@ -61,19 +61,20 @@ def trained(config):
 
 
 def alarms(events):
-    return [e.text for e in events if isinstance(e, Notice) and "did not sample what is trained" in e.text]
+    return [e.alarm.text for e in events if isinstance(e, AlarmRaised) and e.alarm.name == "parity"]
 
 
 def test_stale_weights_trip_the_alarm_within_a_step_of_the_first_update(smallest):
     rows, events = trained(smallest(steps=3, rollout={"engine": stale}))
     assert [row["policy/parity_alarm"] for row in rows] == [0.0, 1.0, 1.0]
     (text,) = alarms(events)  # said once, while it lasts
-    assert text.startswith("step 1: the engine 'stale' did not sample what is trained")
-    assert f"{rows[1]['policy/logprob_gap_mean']:.2g} on average (it declares 0.0001)" in text
-    assert f"{rows[1]['policy/logprob_gap_p999']:.2g} or more in one of a thousand (it declares 0.001)" in text
+    assert text.startswith("step 1: parity: the engine did not sample what is trained")
+    assert f"{rows[1]['policy/logprob_gap_mean']:.2g} on average" in text
+    assert f"{rows[1]['policy/logprob_gap_p999']:.2g} or more in one of a thousand" in text
     assert f"{rows[1]['policy/logprob_gap_max']:.2g} at most" in text
-    assert "with the weights of version 1" in text
-    assert "weights that it did not take over, another temperature, or reduced precision" in text
+    assert "did not take over the weights, samples at another temperature, or computes in low precision" in text
+    assert "rollout.engine (stale" in text
+    assert [row.get("alarm/parity") for row in rows] == [None, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("engine", ["native", "hf"])
@@ -86,7 +87,7 @@ def test_an_intact_engine_trips_no_alarm(smallest, engine):
 
 def test_another_temperature_trips_the_alarm_in_the_first_step(smallest):
     _, events = trained(smallest(steps=1, rollout={"engine": cold}))
-    assert alarms(events)[0].startswith("step 0: the engine 'cold'")
+    assert alarms(events)[0].startswith("step 0: parity: the engine did not")
 
 
 @pytest.fixture

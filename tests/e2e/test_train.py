@@ -12,7 +12,7 @@ import winnow
 from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.state.logbook import read_metrics, read_rollouts, totals
-from winnow.training.events import Ended, Evaluated, Notice, Started
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def run(config, **more):
@@ -41,8 +41,21 @@ def test_a_policy_learns_what_it_is_rewarded_for(arch, engine, smallest):
 
 def test_events_tell_the_story_in_order(smallest):
     _, events = run(smallest(steps=2, evaluate={"every": 1}))
-    story = [type(e) for e in events if not isinstance(e, Notice)]
+    story = [type(e) for e in events if not isinstance(e, Notice | PhaseBegan | RolloutsFinished)]
     assert story == [Started, Evaluated, StepReport, Evaluated, StepReport, Evaluated, Ended]
+
+
+def test_every_phase_that_is_timed_is_announced_as_it_begins(smallest):
+    _, events = run(smallest(steps=2))
+    story = [e.phase if isinstance(e, PhaseBegan) else type(e) for e in events if not isinstance(e, Notice)]
+    step = ["generate", "verify", "select", "select", "logprobs", "save", "update", "sync", StepReport]
+    measured = ["evaluate", Evaluated]
+    assert story == ["load", Started, *measured, *step, *step, "checkpoint", *measured, Ended]
+    reports = [e for e in events if isinstance(e, StepReport)]
+    for report in reports:
+        timed = {name.removeprefix("seconds/") for name in report.metrics if name.startswith("seconds/")}
+        assert timed - {"step"} == {e.phase for e in events if isinstance(e, PhaseBegan) and e.phase in step}
+    assert [e.step for e in events if isinstance(e, PhaseBegan) and e.phase == "update"] == [0, 1]
 
 
 def test_the_model_left_behind_is_a_hugging_face_folder(smallest):
@@ -169,12 +182,13 @@ def test_failed_verdicts_are_never_kept_and_never_in_a_baseline(smallest, tmp_pa
     assert row["reward/mean"] == pytest.approx(5 / 3)
 
 
-def test_a_flat_step_takes_no_update_and_says_why(smallest, tmp_path):
+def test_flat_steps_take_no_update_and_an_alarm_says_why(smallest, tmp_path):
     (tmp_path / "never.py").write_text("def never(prompt, rollout):\n    return 0.0\n")
-    result, events = run(smallest(steps=2, reward={"use": f"{tmp_path}/never.py:never"}))
-    notices = [e.text for e in events if isinstance(e, Notice) and "nothing to learn" in e.text]
-    assert len(notices) == 2
-    assert "4 of 4 groups are flat (0 all correct, 4 all wrong" in notices[0]
+    alarms = {"untrained_steps": 1}
+    result, events = run(smallest(steps=2, alarms=alarms, reward={"use": f"{tmp_path}/never.py:never"}))
+    (alarm,) = (e.alarm for e in events if isinstance(e, AlarmRaised))  # once, though it holds in both
+    assert (alarm.name, alarm.step) == ("nothing_trained", 0)
+    assert "4 of 4 groups are flat (0 all correct, 4 all wrong" in alarm.text
     rows = read_metrics(result.folder)
     assert [row["budget/updates"] for row in rows[:2]] == [0, 0]
     assert rows[0]["budget/tokens_trained"] == 0
@@ -202,9 +216,8 @@ def test_gsm8k_with_a_policy_that_cannot_do_it(smallest, test_data):
     )
     del config["task"]["levels"], config["task"]["size"]
     _, events = run(config)
-    notices = [e.text for e in events if isinstance(e, Notice) and "nothing to learn" in e.text]
-    assert len(notices) == 3
-    assert all("4 of 4 groups are flat (0 all correct, 4 all wrong" in text for text in notices)
+    (text,) = (e.alarm.text for e in events if isinstance(e, AlarmRaised))
+    assert text.startswith("step 2: nothing_trained: nothing to learn from, no update was taken in 3 steps: 12 of 12")
 
 
 def test_everything_toml_says_is_a_keyword_argument(smallest):

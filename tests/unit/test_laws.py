@@ -30,7 +30,7 @@ WORDS = [
     "config",
     "config_file",
 ]
-ROOMS = {"tasks", "engines", "verify", "learner", "state"}
+ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state"}
 DOOR = {"__main__", "cli", "testing", "winnow"}
 FLOORS = [set(WORDS), {"algos", "rewards"}, {"models"}, {"memory"}, ROOMS, {"training"}, {"report"}, {"commands"}, DOOR]
 
@@ -150,6 +150,10 @@ def test_the_door_lists_what_it_opens_in_order():
 # command, or start another program.
 SPEAKS_OF_FLAGS = {
     "commands/check.py",
+    "commands/doctor/devices.py",
+    "commands/doctor/lines.py",
+    "commands/doctor/machine.py",
+    "commands/doctor/missing.py",
     "commands/sweep/run_process.py",
     "config_file.py",
     "report/training_history.py",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import app
+from winnow.cli.door import app, say
 
 
 @app.command()
@@ -36,10 +36,10 @@ def compare(
         if not no_plot:
             from winnow.report.comparison.comparison_picture import write_pictures
     found = compared(paths, baseline=baseline, task=task)
-    typer.echo(table(found))
+    say(table(found))
     if output is not None:
         output.mkdir()
         files = write_tables(found, output)
         if not no_plot:
             files += write_pictures(found, output)
-        typer.echo(f"\nwritten   {output}: {', '.join(file.name for file in files)}")
+        say(f"\nwritten   {output}: {', '.join(file.name for file in files)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +12,18 @@ from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import WinnowError, told
+from winnow.report.foreign_logs import escape_logs
+from winnow.report.text import safe
 from winnow.version import __version__
 
-__all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "app", "main"]
+__all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "app", "main", "say"]
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print what a command says, on standard output or as an error. Whatever came from a model, a file or a user is
+    escaped here, once for all commands, and never interpreted by a terminal.
+    """
+    typer.echo(safe(text), err=err)
 
 
 class Door(TyperGroup):
@@ -25,9 +35,7 @@ class Door(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except WinnowError as error:
-            from winnow.report.text import safe
-
-            typer.echo(safe(told(error)), err=True)
+            say(told(error), err=True)
             raise typer.Exit(code_of(error)) from None
 
 
@@ -42,7 +50,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"winnow {__version__}")
+        say(f"winnow {__version__}")
         raise typer.Exit
 
 
@@ -63,4 +71,9 @@ def main() -> None:
     """The `winnow` command."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app()
+    escape_logs()
+    try:
+        app()
+    except Exception as error:  # a bug, of winnow's or of a function that a user gave
+        say("".join(traceback.format_exception(error)).rstrip(), err=True)
+        sys.exit(FAILED)

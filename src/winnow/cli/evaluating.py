@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import Sets, app
+from winnow.cli.door import Sets, app, say
 
 
 @app.command("eval")
@@ -51,7 +51,6 @@ def evaluate(
     from winnow.commands.evaluation.evaluation_report import against, headline, table
     from winnow.commands.output import check_new
     from winnow.report.evaluation_progress import evaluation_progress
-    from winnow.report.text import safe
     from winnow.state.disk import write_json
 
     if resume and output is None:
@@ -78,18 +77,18 @@ def evaluate(
             temperature=temperature,
         )
     for one in found.tasks:
-        typer.echo(headline(one) + "\n" * (len(found.tasks) > 1))
+        say(headline(one) + "\n" * (len(found.tasks) > 1))
     if len(found.tasks) > 1:
-        typer.echo(table(found.tasks))
+        say(table(found.tasks))
     for comparison in found.comparisons:
-        typer.echo(against(comparison))
+        say(against(comparison))
     for note in found.notes:
-        typer.echo(safe(f"note: {note}"), err=True)
+        say(f"note: {note}", err=True)
     if metrics is not None:
         write_json(metrics, found.metrics())
     written = [str(path) for path in (output, metrics) if path is not None]
     if written:
-        typer.echo(safe(f"written    {', '.join(written)}"))
+        say(f"written    {', '.join(written)}")
 
 
 @contextmanager
@@ -98,8 +97,6 @@ def told_how_to_go_on(output: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        from winnow.report.text import safe
-
         if output is not None and output.exists():
-            typer.echo(safe(f"interrupted; what was judged is in {output}: go on with --resume"), err=True)
+            say(f"interrupted; what was judged is in {output}: go on with --resume", err=True)
         raise

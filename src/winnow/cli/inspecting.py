@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import BAD_INPUT, RunPath, app
+from winnow.cli.door import BAD_INPUT, RunPath, app, say
 
 
 @app.command()
@@ -35,7 +35,7 @@ def show(
         step=step, worst=worst, best=best, dropped=dropped, failed=failed, prompt=prompt, full=full, tokens=tokens
     )
     for block in blocks(run, choice):
-        typer.echo(block)
+        say(block)
 
 
 @app.command()
@@ -45,20 +45,19 @@ def plot(
     summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
 ) -> None:
     """Draw a run in four panels, six with a value model, and sum it up in text."""
+    from winnow.report.heading import config_of, heading
     from winnow.report.summary import summary
     from winnow.state.logbook import read_metrics
 
-    rows = read_metrics(run)
+    rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     _note_cut_row(run)
-    typer.echo(summary(rows))
+    say(summary(rows, config_of(folder)))
     if not summary_only:
-        from winnow.report.heading import heading
         from winnow.report.plot import plot as draw
 
-        folder = run if run.is_dir() else run.parent
         picture = output or folder / "plot.png"
         draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder))
-        typer.echo(f"plot      {picture}")
+        say(f"plot      {picture}")
 
 
 @app.command()
@@ -111,23 +110,20 @@ def export(
     entries = training_history(read_metrics(run))
     _note_cut_row(run)
     if not history:
-        typer.echo(described(entries), err=True)
+        say(described(entries), err=True)
         raise typer.Exit(BAD_INPUT)
     text = json.dumps(entries, indent=1, allow_nan=False)
     if output is None:
-        typer.echo(text)
+        say(text)
     else:
         output.write_text(text + "\n", encoding="utf-8")
 
 
 def _note_cut_row(run: Path) -> None:
     """Say that the last row of a run's metrics is left out, where it is cut."""
-    from winnow.report.text import safe
     from winnow.state.log_lines import ends_cut
     from winnow.state.logbook import METRICS
 
     path = run / METRICS if run.is_dir() else run
     if ends_cut(path):
-        typer.echo(
-            safe(f"note: the last row of {path} is cut and left out: it is still being written, or never was"), err=True
-        )
+        say(f"note: the last row of {path} is cut and left out: it is still being written, or never was", err=True)

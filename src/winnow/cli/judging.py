@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, Sets, app
+from winnow.cli.door import FAILED, Sets, app, say
 
 
 @app.command()
@@ -35,13 +35,13 @@ def score(
         for row in watched(scored(file, verifiers), there):
             rows.append(row)
             if output is None:
-                typer.echo(describe(row))
+                say(describe(row))
     if output is not None:
         output.write_bytes(b"".join(encode(row.row()) + b"\n" for row in rows))
     for line in summary(rows):
-        typer.echo(line)
+        say(line)
     if len(rows) < there:
-        typer.echo(f"{there - len(rows):,} rollouts were logged without their text, and are left out")
+        say(f"{there - len(rows):,} rollouts were logged without their text, and are left out")
 
 
 @app.command()
@@ -56,6 +56,6 @@ def audit(
 
     found = audit_configured(configured(sets or (), task=task, reward=reward), Path.cwd())
     for line in describe(found):
-        typer.echo(line)
+        say(line)
     if not found.clean:
         raise typer.Exit(FAILED)

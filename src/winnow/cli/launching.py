@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
 from winnow.cli.door import ConfigFile, Sets, app
+
+Progress = Literal["auto", "plain", "json", "none"]
+
+
+def _known(how: str) -> str:
+    if how not in get_args(Progress):
+        raise typer.BadParameter(f"{how!r} is none of {', '.join(get_args(Progress))}")
+    return how
 
 
 @app.command()
@@ -24,13 +32,23 @@ def train(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help='A Ray cluster that runs the ranks; "local" makes one here.')
     ] = None,
+    progress: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW",
+            callback=_known,
+            help="auto (live in a terminal, else lines), plain, json (an object per event on standard output) or none.",
+        ),
+    ] = "auto",
     restarts: Annotated[int, typer.Option(min=0, help="On Ray: how often a run goes on after a rank has failed.")] = 3,
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
     from winnow.commands.launch.training import TrainingRequest, train_here
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
-    asked = TrainingRequest(config, (*(sets or ()), *own), resume, tuple(allow_change or ()))
+    asked = TrainingRequest(config, (*(sets or ()), *own), resume, tuple(allow_change or ()), cast(Progress, progress))
+    if ray is not None and progress == "json":
+        raise typer.BadParameter("Ray writes to standard output too: follow metrics.jsonl of the run instead")
     if ray is not None:
         from winnow.commands.launch.on_ray import launch_on_ray
 

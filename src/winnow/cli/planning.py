@@ -1,13 +1,14 @@
-"""Commands for before a run: `winnow check`, `list` and `fetch`."""
+"""Commands for before a run: `winnow check`, `doctor`, `list` and `fetch`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from winnow.cli.door import ConfigFile, Sets, app
+from winnow.cli.door import FAILED, ConfigFile, Sets, app, say
 
 
 @app.command()
@@ -27,7 +28,23 @@ def check(
     from winnow.commands.check import checked
 
     for line in checked(config, sets or (), memory, ranks):
-        typer.echo(line)
+        say(line)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for a report of an issue.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Ask the hub whether it answers.")] = False,
+) -> None:
+    """Say what this machine is, what a run would take of it, and what is missing for what. Loads nothing."""
+    from winnow.commands.doctor.examine import examine
+    from winnow.commands.doctor.lines import lines
+
+    report = examine(network=network)
+    for line in [json.dumps(report, indent=1, allow_nan=False)] if as_json else lines(report):
+        say(line)
+    if not report["ok"]:
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")
@@ -38,7 +55,7 @@ def list_(
     from winnow.commands.catalog import KINDS, catalog
 
     for block in KINDS if kind is None else catalog(kind):
-        typer.echo(block)
+        say(block)
 
 
 @app.command()
@@ -51,4 +68,4 @@ def fetch(
 
     data = published(source)
     for line in fetch_data(data, folder) if data else fetch_model(source, folder):
-        typer.echo(line)
+        say(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, ConfigFile, Sets, app
+from winnow.cli.door import FAILED, ConfigFile, Sets, app, say
 
 if TYPE_CHECKING:
     from winnow.commands.profile.profiled import Profile
@@ -68,19 +68,19 @@ def _measure(profile: Profile, files: list[Path]) -> None:
         stack.callback(signal.signal, signal.SIGTERM, before)
         rows = Rows(stack.enter_context(files[0].open("x", encoding="utf-8", newline=""))) if files else None
         for text in opening(profile):
-            typer.echo(text)
+            say(text)
         for found in profile.measure():
-            typer.echo(line(found, repeats=profile.asked.repeats))
+            say(line(found, repeats=profile.asked.repeats))
             if rows is not None:
                 rows.write(found)
     for text in closing(profile):
-        typer.echo(text)
+        say(text)
     if files:
         files[1].write_text(json.dumps(as_json(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         if draws:
             from winnow.commands.profile.panels import draw_profile
 
             draw_profile(profile, *files[2:])
-        typer.echo(f"written    {', '.join(map(str, files if draws else files[:2]))}")
+        say(f"written    {', '.join(map(str, files if draws else files[:2]))}")
     if files and not draws:
-        typer.echo("no picture: drawing needs matplotlib; pip install 'winnow-rl[plot]'")
+        say("no picture: drawing needs matplotlib; pip install 'winnow-rl[plot]'")

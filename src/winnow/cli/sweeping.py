@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, SAVED, app
+from winnow.cli.door import FAILED, SAVED, app, say
 
 
 @app.command()
@@ -30,13 +30,13 @@ def sweep(
     said = {"output": output, "ray": ray}
     result = swept(file, {key: value for key, value in said.items() if value is not None}, resume=resume)
     if "failed" in result.ends:
-        typer.echo("some runs failed; --resume tries them again", err=True)
+        say("some runs failed; --resume tries them again", err=True)
         raise typer.Exit(FAILED)
     if set(result.ends) != {"finished"}:
-        typer.echo("interrupted; go on with --resume", err=True)
+        say("interrupted; go on with --resume", err=True)
         raise typer.Exit(SAVED)
     if not result.evaluated:
-        typer.echo("finished; note: no run has an evaluation, so there is nothing to compare (keys: evaluate.*)")
+        say("finished; note: no run has an evaluation, so there is nothing to compare (keys: evaluate.*)")
         return
     _compare(result.folder, result.comparison)
 
@@ -47,7 +47,7 @@ def _compare(folder: Path, output: Path | None) -> None:
 
     command = ["winnow", "compare", str(folder)]
     if output is None:
-        typer.echo(f"finished; compare them: {' '.join(command)}")
+        say(f"finished; compare them: {' '.join(command)}")
         return
     without = [] if importlib.util.find_spec("matplotlib") else ["--no-plot"]
     done = subprocess.run([sys.executable, "-m", *command, "--output", str(output), *without], check=False)
@@ -55,4 +55,4 @@ def _compare(folder: Path, output: Path | None) -> None:
         raise typer.Exit(FAILED)
     mark_comparison(output, folder)
     if without:
-        typer.echo("note: there is no picture without matplotlib: pip install 'winnow-rl[plot]', then winnow compare")
+        say("note: there is no picture without matplotlib: pip install 'winnow-rl[plot]', then winnow compare")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.progress import track
 
 from winnow.config import Config
 from winnow.config_file import override, validate
 from winnow.errors import DataError
 from winnow.records import Kind, Outcome, Prompt, Rollout
+from winnow.report.screen import console_on
 from winnow.report.text import one_line, percent, safe, shorten
 from winnow.rewards.compose import make_reward
 from winnow.rewards.not_read import NOT_READ
@@ -89,7 +90,7 @@ def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
 
 def watched(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
     """The same rows with a progress bar on standard error, where that is a terminal."""
-    console = Console(stderr=True)
+    console = console_on(sys.stderr)
     return track(rows, "scoring", total=total, console=console, disable=not console.is_terminal, transient=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from winnow.report.screen import is_screen
+from winnow.report.screen import console_on, is_screen
 from winnow.report.text import compact, duration, one_line
 
 EVERY = 0.2  # seconds between two pictures
@@ -70,7 +71,7 @@ def evaluation_progress(
     console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[EvaluationProgress]:
     """Show how far an evaluation has come while the block lasts; on standard error, so that numbers stay apart."""
-    console = console or Console(stderr=True)
+    console = console or console_on(sys.stderr)
     if not is_screen(console):
         yield EvaluationProgress(console, None, clock)
         return

@@ -16,11 +16,16 @@ LONGEST = 40  # characters of a name
 
 def heading(run: Path) -> str:
     """ "bundled, LoRA 16, clip + kl on grpo, 16 -> 4 rollouts of 32 prompts per step", or what of it is known."""
+    return ", ".join(_parts(config_of(run)))
+
+
+def config_of(run: Path) -> Mapping[str, Any]:
+    """The configuration in a run's manifest; empty where there is none to read."""
     try:
         config = json.loads((run / MANIFEST).read_bytes())["config"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return ""
-    return ", ".join(_parts(config)) if isinstance(config, Mapping) else ""
+        return {}
+    return config if isinstance(config, Mapping) else {}
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[str]:

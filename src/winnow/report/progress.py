@@ -1,11 +1,12 @@
-"""What a person sees while a run goes on: a live picture in a terminal, one line per step anywhere else."""
+"""What is seen of a run while it goes on: a live picture in a terminal, one line per step elsewhere; or JSON lines."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import IO, Literal, get_args
 
 from rich.console import Console
 from rich.live import Live
@@ -13,113 +14,137 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from winnow.errors import ConfigError
 from winnow.records import StepReport
-from winnow.report.screen import is_screen
-from winnow.report.text import WIDTH, accuracies, compact, decimal, duration, safe, wrapped
-from winnow.training.events import Evaluated, Event, Notice, Started
+from winnow.report.event_json import event_json
+from winnow.report.screen import console_on, is_screen, silence
+from winnow.report.standing import BETWEEN, Standing
+from winnow.report.text import accuracies, safe, wrapped
+from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, Started
 
-SPEED = "tok/s"
+Progress = Literal["auto", "plain", "json", "none"]
+QUICK = 1.0  # seconds: nobody could read the phases of a shorter step
 
-
-@contextmanager
-def progress(console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Display]:
-    """Show a run while the block lasts: `with progress() as watch: fit(members, watch=watch)`."""
-    console = console or Console()
-    if not is_screen(console):
-        yield Display(console, None, clock)
-        return
-    # Without a refreshing thread: verify workers are forked from this process.
-    with Live(console=console, auto_refresh=False) as live:
-        yield Display(console, live, clock)
-
-
-@dataclass
-class Standing:
-    """Where a run stands, gathered from its events."""
-
-    clock: Callable[[], float] = time.monotonic
-    begun: bool = False  # the first step is about to be taken
-    first: int = 0
-    last: int = 0  # exclusive
-    done: int = 0  # steps, those before a resume included
-    metrics: dict[str, float] = field(default_factory=dict)  # of the last step
-    evaluation: dict[str, float] = field(default_factory=dict)  # the last one
-    max_hours: float = 0.0
-    seconds_left: float | None = None  # at the pace since the first step, evaluations between steps included
-    _since: float = 0.0  # when the first step of this process began
-
-    def follow(self, event: Event) -> None:
-        match event:
-            case Started():
-                self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
-                self.max_hours = event.max_hours
-            case StepReport():
-                now = self.clock()
-                if self.done == self.first:
-                    self._since = now - event.metrics["seconds/step"]
-                self.done, self.metrics = event.step + 1, event.metrics
-                pace = (now - self._since) / (self.done - self.first)
-                self.seconds_left = pace * (self.last - self.done)
-                if self.max_hours:
-                    training_left = 3600 * (self.max_hours - event.metrics["time/training_hours"])
-                    self.seconds_left = min(self.seconds_left, max(0.0, training_left))
-            case Evaluated():
-                self.evaluation = event.metrics
-
-    def line(self) -> str:
-        """The last step, within a terminal's width: without its speed where that is too much."""
-        fields = list(self._fields())
-        line = "  ".join(fields)
-        return line if len(line) <= WIDTH else "  ".join(text for text in fields if not text.endswith(SPEED))
-
-    def _fields(self) -> Iterator[str]:
-        m = self.metrics
-        yield f"{self.done}/{self.last}"
-        if "reward/mean" in m:
-            yield f"reward {m['reward/mean']:.3f}"
-            yield f"accuracy {m['reward/accuracy']:.0%}"
-        if "critic/explained_variance" in m:
-            yield f"EV {decimal(m['critic/explained_variance'], digits=2)}"
-        if "eval/accuracy_sampled" in self.evaluation:
-            yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
-        if m:
-            yield f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} {SPEED}"
-        if self.seconds_left is not None:
-            yield f"{duration(self.seconds_left)} left"
+Show = Callable[[Event, Standing], None]
 
 
 class Display:
-    """A `Watch` for a person. Foreign text is escaped, never interpreted."""
+    """A `Watch` that shows. Where nobody can read it any more, the run goes on without."""
 
-    def __init__(self, console: Console, live: Live | None, clock: Callable[[], float]) -> None:
+    def __init__(self, show: Show, file: IO[str], clock: Callable[[], float]) -> None:
         self.standing = Standing(clock)
-        self._console = console
-        self._live = live
+        self._show: Show | None = show
+        self._file = file
 
     def __call__(self, event: Event) -> None:
         self.standing.follow(event)
-        text = self._message(event)
-        if text is not None:
-            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        if self._live is not None:
-            self._live.update(_picture(self.standing), refresh=True)
+        if self._show is not None:
+            try:
+                self._show(event, self.standing)
+            except OSError:  # the reader of a pipe has left, a terminal is closed, a disk is full
+                self._show = None
+                silence(self._file)
 
-    def _message(self, event: Event) -> str | None:
-        """What is said once; on a screen a step only changes the picture."""
-        match event:
-            case Started():
-                steps = f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
-                return "\n".join([*map(safe, event.devices), steps])
-            case Evaluated():
-                return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
-            case Notice():
-                return wrapped(f"note: {event.text}")
-            case _:
-                return self.standing.line() if self._live is None else None
+
+@contextmanager
+def progress(
+    how: Progress | bool = "auto",
+    console: Console | None = None,
+    *,
+    file: IO[str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Display]:
+    """Show a run while the block lasts: `with progress() as watch: fit(members, watch=watch)`.
+
+    "auto" is a live picture in a terminal and plain lines elsewhere; "plain" lines everywhere; "json" a JSON object per
+    event on `file`, by default standard output; "none" nothing. True is "auto", and False "none". Raises ConfigError
+    for anything else.
+    """
+    if isinstance(how, bool):
+        how = "auto" if how else "none"
+    if how not in get_args(Progress):
+        raise ConfigError(f"progress = {how!r}: one of {', '.join(map(repr, get_args(Progress)))}, true or false")
+    file = file or (console.file if console else sys.stdout)
+    if how == "none":
+        yield Display(lambda event, standing: None, file, clock)
+    elif how == "json":
+        yield Display(_as_json(file), file, clock)
+    else:
+        console = console or console_on(file)
+        with _drawn(console, live=how == "auto" and is_screen(console)) as show:
+            yield Display(show, file, clock)
+
+
+def _as_json(file: IO[str]) -> Show:
+    def show(event: Event, standing: Standing) -> None:
+        file.write(event_json(event, standing) + "\n")
+        file.flush()
+
+    return show
+
+
+@contextmanager
+def _drawn(console: Console, *, live: bool) -> Iterator[Show]:
+    """What is said once as lines, and the rest as lines or as one picture. Foreign text is escaped, never
+    interpreted.
+    """
+    if not live:
+        yield lambda event, standing: _say(console, _message(event) or _line(event, standing))
+        return
+    picture = Live(console=console, auto_refresh=False)  # no thread: verify workers are forked from this process
+
+    def show(event: Event, standing: Standing) -> None:
+        _say(console, _message(event))
+        if not _too_quick(event, standing):
+            picture.update(_picture(standing), refresh=True)
+
+    picture.start()
+    try:
+        yield show
+    finally:
+        try:
+            picture.stop()
+        except OSError:  # the terminal is gone
+            silence(console.file)
+
+
+def _say(console: Console, text: str | None) -> None:
+    if text is not None:
+        console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def _message(event: Event) -> str | None:
+    """What is said once, and stays."""
+    match event:
+        case Started():
+            steps = f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
+            return "\n".join([*map(safe, event.devices), steps])
+        case Evaluated():
+            return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
+        case AlarmRaised():
+            return wrapped(f"alarm: {event.alarm.text}")
+        case Notice():
+            return wrapped(f"note: {event.text}")
+        case _:
+            return None
+
+
+def _line(event: Event, standing: Standing) -> str | None:
+    """What has no picture says of a step."""
+    return standing.line() if isinstance(event, StepReport) else None
+
+
+def _too_quick(event: Event, standing: Standing) -> bool:
+    """Whether a picture of it would be gone before it is read."""
+    quick = standing.metrics.get("seconds/step", QUICK) < QUICK
+    return quick and isinstance(event, PhaseBegan) and event.phase not in BETWEEN
 
 
 def _picture(standing: Standing) -> Table:
     picture = Table.grid()
-    picture.add_row(ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60))
-    picture.add_row(Text(standing.line(), no_wrap=True, overflow="ellipsis"))
+    if standing.begun:
+        picture.add_row(ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60))
+    for line in (standing.line() if standing.begun else "", standing.doing()):
+        if line:
+            picture.add_row(Text(line, no_wrap=True, overflow="ellipsis"))
     return picture

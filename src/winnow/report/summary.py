@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
+from winnow.alarms import Alarm, of_run
 from winnow.errors import DataError
 from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
 from winnow.state.logbook import totals
@@ -30,12 +33,15 @@ def column(rows: Sequence[Row], name: str) -> list[float]:
     return [row.get(name, math.nan) for row in rows]
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """The text under `winnow plot`. Raises DataError for a run without a finished step."""
+def summary(rows: Sequence[Row], config: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The text under `winnow plot`; `config` is the resolved configuration, where it is known. Raises DataError for a
+    run without a finished step.
+    """
     steps = training_rows(rows)
     if not steps:
         raise DataError("the run has not finished a step yet: there is nothing to sum up")
-    return "\n".join([*_improvement(steps), *_evaluations(rows), *_cost(rows), *map(wrapped, hints(steps))])
+    looks_wrong = (*map(wrapped, hints(steps)), *_alarms(rows, config))
+    return "\n".join([*_improvement(steps), *_evaluations(rows), *_cost(rows), *looks_wrong])
 
 
 def hints(steps: Sequence[Row]) -> Iterator[str]:
@@ -57,6 +63,16 @@ def hints(steps: Sequence[Row]) -> Iterator[str]:
         yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
     if skipped := _sum(steps, "critic/skipped_updates"):
         yield f"! {skipped:.0f} updates of the value model were skipped: no row to learn from, or no finite gradient"
+
+
+def _alarms(rows: Sequence[Row], config: Mapping[str, Any]) -> Iterator[str]:
+    """Each alarm as it was raised first, with the last step at which it held."""
+    raised: dict[str, list[Alarm]] = {}
+    for alarm in of_run(rows, config):
+        raised.setdefault(alarm.name, []).append(alarm)
+    for first, *more in raised.values():
+        times = f"; raised {len(more) + 1} times" if more else ""
+        yield wrapped(f"alarm: {first.text} (held last at step {[first, *more][-1].last}{times})")
 
 
 def _flat(late: Sequence[Row]) -> Iterator[str]:

@@ -16,7 +16,7 @@ _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 def safe(text: str) -> str:
     r"""The text with everything a terminal would act on as a visible escape (`\x1b`); line breaks stay."""
-    if text.isascii() and text.isprintable():
+    if text.replace("\n", "").isprintable():  # none of these is; nor are some that are harmless
         return text
     return "".join(c if c == "\n" or unicodedata.category(c) not in _UNSAFE else _escape(c) for c in text)
 

@@ -106,6 +106,10 @@ class Logbook:
         with ranks.together("writing the log"):
             self._metrics.append(step, metrics_line(step, metrics))
 
+    def metrics(self) -> list[dict[str, float]]:
+        """What is in the log, as `read_metrics` reads it; nothing where there is none yet."""
+        return read_metrics(self._metrics.path) if self._metrics.path.exists() else []
+
     def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
         """Remove `step` and everything after it, what was half written included, before a resume.
 

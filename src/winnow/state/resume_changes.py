@@ -17,6 +17,7 @@ from winnow.errors import ConfigError, RunFolderError, did_you_mean
 MAY_CHANGE = (
     "steps",
     "max_hours",
+    "alarms",
     "output",
     "device",
     "threads",

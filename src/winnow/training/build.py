@@ -17,6 +17,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from winnow import ranks
+from winnow.alarms import Alarms
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, EngineContext, make_engine
 from winnow.learner.critic import Critic, shard_critic
@@ -41,6 +42,7 @@ from winnow.training.device_plan import plan_devices
 from winnow.training.hand_over import hand_over
 from winnow.training.machine_share import workers_of_rank
 from winnow.training.members import Members
+from winnow.training.phases import Phases
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 from winnow.training.prompts import HeldOut, run_prompts, training_sampling
 from winnow.training.resolve import check_installed
@@ -68,9 +70,11 @@ class Run:
     devices: tuple[str, ...]  # in lines: which does what, and what it has room for
     notices: tuple[str, ...]  # what a person should know before the first step
     clock: TrainingClock
+    alarms: Alarms
     written: int = -1  # the last step that was learned and whose rows are in the log
     saved: Checkpoint | None = None  # the newest one that is known to be whole
     saving: Saving = field(default_factory=Saving)
+    phases: Phases = field(default_factory=Phases)  # what is being done, for who watches
 
     @property
     def config(self) -> Config:
@@ -172,6 +176,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
             devices=devices,
             notices=(*before_training(config, train, held_out), *verifiers.notices),
             clock=clock,
+            alarms=Alarms(dump(config)),
             saved=saved,
         )
         if saved is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from winnow import ranks
+from winnow.alarms import check as check_alarms
 from winnow.config import Config
 from winnow.errors import ConfigError
 from winnow.families import Source
@@ -30,6 +31,7 @@ _KNOWS: Mapping[Source, str] = {
 def check_combinations(members: Members) -> None:
     """Raise ConfigError, naming key and remedy, for the first combination that cannot be meant."""
     for check in (
+        _check_alarms,
         _check_precision,
         _check_bits,
         _check_engine,
@@ -43,6 +45,10 @@ def check_combinations(members: Members) -> None:
     ):
         check(members)
     check_ranks(members.config, ranks.asked_for())
+
+
+def _check_alarms(members: Members) -> None:
+    check_alarms(members.config.alarms)
 
 
 def check_ranks(config: Config, count: int) -> None:

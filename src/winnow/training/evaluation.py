@@ -35,16 +35,17 @@ def evaluate(
     greedy: bool,
     seed: tuple[SeedName, ...],
     of: str | None = None,
+    told: Told | None = None,
 ) -> Evaluation:
     """Sample each problem `rollouts_per_prompt` times, and once at temperature 0 if asked.
 
     The random numbers depend on (seed, problem, index) alone, so two evaluations of one run differ by the weights only.
-    Metrics are eval/..., or, `of` a further task, eval/task/.... Raises VerifierError when too many verdicts failed,
-    those of the greedy rollouts included.
+    Metrics are eval/..., or, `of` a further task, eval/task/.... `told` is called with every rollout.
+    Raises VerifierError when too many verdicts failed, those of the greedy rollouts included.
     """
     begin = time.perf_counter()
-    sampled = answered(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed)
-    best = answered(engine, verifiers, prompts, greedily(sampling), 1, seed=seed) if greedy else ()
+    sampled = answered(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, told=told)
+    best = answered(engine, verifiers, prompts, greedily(sampling), 1, seed=seed, told=told) if greedy else ()
     verifiers.check_evaluation([*sampled, *best])
     problems = [judged(group) for group in sampled]
     values = per_problem(problems, [votes(problem) for problem in problems], rollouts_per_prompt)

@@ -1,6 +1,7 @@
 """What a run tells those who watch it, as it happens: the events of `fit`, and how several watch one run.
 
-A watch is called in the thread that trains, on the rank that writes alone.
+A watch is called on the rank that writes alone: in the thread that trains, while nothing else of the run goes on. For
+`RolloutsFinished` alone it may be another thread, while that one waits for rollouts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from winnow.alarms import Alarm
 from winnow.records import StepReport
 
 
@@ -21,6 +23,25 @@ class Started:
     last_step: int  # exclusive
     devices: tuple[str, ...] = ()  # in lines: who computes where, and what memory it will take
     max_hours: float = 0.0  # of training, where it ends before `last_step`; 0: it does not
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """A run does something else from now on: a phase of the step's clock (`seconds/{phase}` of `winnow list metrics`);
+    or "probe", "evaluate" or "checkpoint" between two steps, or "load" before the first.
+    """
+
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class RolloutsFinished:
+    """How far sampling is, about once a second while it lasts. Of all ranks, as if each were as far as the writer."""
+
+    step: int
+    finished: int
+    asked: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,13 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class AlarmRaised:
+    """An alarm began to hold at the step that was just reported."""
+
+    alarm: Alarm
+
+
+@dataclass(frozen=True)
 class Ended:
     """The run ended without an error."""
 
@@ -47,7 +75,7 @@ class Ended:
     interrupted: bool  # a signal ended it early
 
 
-Event = Started | StepReport | Evaluated | Notice | Ended
+Event = Started | PhaseBegan | RolloutsFinished | StepReport | AlarmRaised | Evaluated | Notice | Ended
 Watch = Callable[[Event], None]
 
 

@@ -16,6 +16,7 @@ from winnow import ranks
 from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
+from winnow.records import StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
@@ -26,10 +27,22 @@ from winnow.training.boundary import Boundary, begin_save, reached, rescued, sav
 from winnow.training.build import Run, build
 from winnow.training.clock import Now, TrainingClock
 from winnow.training.evaluation import evaluate
-from winnow.training.events import Ended, Evaluated, Notice, Started, Watch, nobody, several, without_repeats
+from winnow.training.events import (
+    AlarmRaised,
+    Ended,
+    Evaluated,
+    Notice,
+    PhaseBegan,
+    Started,
+    Watch,
+    nobody,
+    several,
+    without_repeats,
+)
 from winnow.training.machine_share import threads_of_rank
 from winnow.training.members import Members
-from winnow.training.notices import StepNotices, beginning, check_skipped
+from winnow.training.notices import beginning, check_skipped, of_step
+from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.signals import Leave, Stop, stop_signals
@@ -87,7 +100,9 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
         )
         done = saved.step if saved else 0
         clock = TrainingClock(config, now)
+        watch(PhaseBegan(done, "load"))
         run = build(members, folder=folder.path, device=device, saved=saved, clock=clock)
+        run.phases = Phases(watch, done)
         try:
             with ranks.announced("writing the manifest"):
                 if ranks.is_writer():
@@ -100,6 +115,7 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             evaluated = ranks.from_writer(
                 lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
             )
+            run.alarms.remember(ranks.from_writer(run.logbook.metrics, doing="reading the log"))
             result = _train(run, first_step=done, evaluated=evaluated, watch=watch)
             watch(Ended(result.steps, result.model, result.interrupted))
             return result
@@ -146,18 +162,17 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
     """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
     config = run.config
     watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
-    notices, done = StepNotices(run), first_step
+    done = first_step
 
     def advance(step: int) -> None:
         if _evaluation_is_due(run, step) and not (evaluated and step == first_step):
             _evaluate(run, step, watch)
         if not ranks.any_rank(stop.asked):
             with run.clock.step():
+                run.phases.step = step
                 plan(run, step)
                 report = train_step(run, step)
-            watch(report)
-            for text in notices.of(report):
-                watch(Notice(text))
+            _tell_step(run, report, watch)
             check_skipped(run, step)
 
     alone = ranks.count() == 1  # a step that all ranks make is left by all or none
@@ -180,6 +195,15 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
         if not whole and not ranks.any_rank(stop.asked):
             whole = _leave_at_will(run, last, stop, partial(_evaluate, run, done, watch))
     return Result(run.folder, model, done, interrupted=not whole)
+
+
+def _tell_step(run: Run, report: StepReport, watch: Watch) -> None:
+    """A step that is done, the alarms that began with it, and what else there is to say of it."""
+    watch(report)
+    for alarm in run.alarms.begun:
+        watch(AlarmRaised(alarm))
+    for text in of_step(run, report):
+        watch(Notice(text))
 
 
 def _steps(run: Run, first: int, watch: Watch) -> Iterator[int]:
@@ -220,8 +244,11 @@ def _due(step: int, every: int) -> bool:
 
 
 def _evaluate(run: Run, step: int, watch: Watch) -> None:
+    run.phases.step = step
+    run.phases.begin("evaluate")
     metrics = {**_measured(run), **run.clock.metrics("eval/training_hours")}
     run.logbook.write_between(step, metrics)
+    run.alarms.evaluated(metrics)
     watch(Evaluated(step, metrics))
 
 
@@ -238,6 +265,7 @@ def _measured(run: Run) -> dict[str, float]:
             greedy=config.greedy,
             seed=(run.seed, "evaluate"),
             of=task,
+            told=run.phases.told(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
         )
         metrics |= found.metrics
         seconds += found.seconds
@@ -265,6 +293,8 @@ def _failure_told(step: int, watch: Watch) -> Iterator[None]:
 
 
 def _save(run: Run, at: Boundary, watch: Watch) -> Path:
+    run.phases.step = at.step
+    run.phases.begin("checkpoint")
     saved = save(run, at)
     _tell(saved, watch)
     return saved.path

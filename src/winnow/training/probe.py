@@ -48,12 +48,13 @@ def probe(run: Run, step: int) -> Metrics:
     if step > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart the trainer each window
         run.saving.wait()  # a checkpoint under way reads what is reset
         run.learner.reset(run.config.probe.outer_reset)
-    clock = Clock()
+    clock = Clock(run.phases.begin)
     with clock("probe"):
         steps = window(run, step)
         prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
-        groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=(run.seed, "probe", step))
+        seed, told = (run.seed, "probe", step), run.phases.told(sum(counts))
+        groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, told=told)
         run.verifiers.check_step(groups)
         of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
         norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)

@@ -33,7 +33,7 @@ from winnow.training.step_values import (
 
 def train_step(run: Run, step: int) -> StepReport:
     """Sample, score, choose, credit, learn, hand over the weights, and write it down."""
-    clock, tally = Clock(), Tally(run.parity())
+    clock, tally = Clock(run.phases.begin), Tally(run.parity())
     prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
     counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
     groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group
@@ -94,6 +94,7 @@ def train_step(run: Run, step: int) -> StepReport:
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run, groups), **learned.metrics()}
         metrics |= run.clock.metrics("time/training_hours")
+        metrics |= run.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
         run.written = step
     return report
@@ -102,8 +103,8 @@ def train_step(run: Run, step: int) -> StepReport:
 def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
     """Groups with outcomes, sampled by the weights of this step."""
     seed = (run.seed, "rollout", step)
-    engine, verifiers, each = run.engine, run.verifiers, counts.tolist()
-    return collect(engine, verifiers, prompts, each, run.sampling, seed=seed, phase=clock, version=step)
+    engine, verifiers, each, told = run.engine, run.verifiers, counts.tolist(), run.phases.told(int(counts.sum()))
+    return collect(engine, verifiers, prompts, each, run.sampling, seed=seed, phase=clock, version=step, told=told)
 
 
 def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:

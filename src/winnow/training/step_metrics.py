@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -32,8 +32,9 @@ RATIOS = (0.8, 1.25)  # of policy to engine: a token outside was sampled by anot
 
 @dataclass
 class Clock:
-    """Seconds per phase of one step, and the memory that each phase took."""
+    """Seconds per phase of one step, and the memory that each phase took. `announce` is called as a phase begins."""
 
+    announce: Callable[[str], None] = lambda phase: None
     started: float = field(default_factory=time.perf_counter)
     seconds: Metrics = field(default_factory=dict)
     gauge: Gauge = field(default_factory=Gauge)
@@ -41,6 +42,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
+        self.announce(phase)
         begin = time.perf_counter()
         self.gauge.start()
         try:
@@ -169,6 +171,7 @@ class Tally:
         taken = [r for r in self.results if not r.skipped]
         metrics = {
             "policy/skipped_updates": float(len(self.results) - len(taken)),
+            "policy/not_finite_updates": float(sum(not math.isfinite(r.grad_norm) for r in self.results)),
             "budget/updates": float(len(taken)),
         }
         if self.results:  # not while a value model is pretrained

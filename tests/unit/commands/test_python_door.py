@@ -39,12 +39,19 @@ def test_watch_adds_to_the_display_and_progress_switches_it_off(small, tmp_path,
     events = []
     winnow.train(**small(steps=1, output=str(tmp_path / "a")), watch=events.append)
     assert "held-out, after 1 steps" in capsys.readouterr().out
-    kinds = [type(event) for event in events if not isinstance(event, winnow.Notice)]
-    assert kinds == [winnow.Started, winnow.Evaluated, winnow.StepReport, winnow.Evaluated]
+    news = (winnow.Started, winnow.Evaluated, winnow.StepReport, winnow.Ended)
+    kinds = [type(event) for event in events if isinstance(event, news)]
+    assert kinds == [winnow.Started, winnow.Evaluated, winnow.StepReport, winnow.Evaluated, winnow.Ended]
     again = []
     winnow.train(**small(steps=1, output=str(tmp_path / "b")), watch=again.append, progress=False)
     assert capsys.readouterr().out == ""
-    assert [type(event) for event in again] == [type(event) for event in events]
+    assert kinds == [type(event) for event in again if isinstance(event, news)]
+
+
+def test_a_display_that_is_not_known_ends_before_anything_is_loaded(small, tmp_path):
+    with pytest.raises(ConfigError, match=r"progress = 'live': one of 'auto', 'plain', 'json', 'none', true or false"):
+        winnow.train(**small(output=str(tmp_path / "a")), progress="live")
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_run_goes_on_with_what_its_folder_says(small, tmp_path):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,15 +12,18 @@ from rich.console import Console
 
 from synthetic_run import evaluation, metrics
 from winnow.records import StepReport
-from winnow.report.progress import Standing, progress
-from winnow.training.events import Evaluated, Notice, Started
+from winnow.report.progress import progress
+from winnow.report.screen import console_on, is_screen
+from winnow.report.standing import Standing
+from winnow.training.events import Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 
 NASTY = Notice("the reward said \x1b[31m[bold]boo[/bold] " + "and went on " * 12)
 
 
-def told(*events, terminal=False, clock=lambda: 0.0):
+def told(*events, terminal=False, how="auto", clock=lambda: 0.0):
     out = io.StringIO()
-    with progress(Console(file=out, force_terminal=terminal, width=80, color_system=None), clock=clock) as watch:
+    console = Console(file=out, force_terminal=terminal, width=80, color_system=None)
+    with progress(how, console, clock=clock) as watch:
         for event in events:
             watch(event)
     return out.getvalue()
@@ -103,11 +108,106 @@ def test_a_screen_shows_one_picture_and_keeps_what_was_said():
 
 
 def test_whether_the_run_has_begun_is_known():
-    with progress(Console(file=io.StringIO())) as watch:
+    with progress(console=Console(file=io.StringIO())) as watch:
         watch(Notice("reading"))
         assert not watch.standing.begun
         watch(Started(Path("run"), 0, 1))
         assert watch.standing.begun
+
+
+def screen(*events, width=80, **environment):
+    """What stands at the end on a terminal of this width."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, color_system=None, _environ=environment)
+    with progress(console=console) as watch:
+        for event in events:
+            out.truncate(0)  # what the last event drew
+            out.seek(0)
+            watch(event)
+        drawn = out.getvalue()
+    lines = re.sub(r"\x1b\[\d[KA]|\r", "", drawn).split("\n")
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+LONG = step(0, **{"seconds/step": 60.0})
+
+
+def test_a_screen_shows_the_phase_and_how_far_it_is():
+    assert screen(Started(Path("run"), 0, 9), PhaseBegan(0, "generate"))[-1] == "step 0: generate"
+    far = screen(Started(Path("run"), 0, 9), LONG, PhaseBegan(1, "generate"), RolloutsFinished(1, 96, 1024))
+    assert far[-1] == "step 1: generate, 96 of 1,024 rollouts"
+    assert screen(LONG, PhaseBegan(1, "generate"), RolloutsFinished(1, 96, 100), PhaseBegan(1, "verify"))[-1] == (
+        "step 1: verify"
+    )
+    assert screen(Started(Path("run"), 0, 9), PhaseBegan(0, "evaluate"))[-1] == "evaluate"
+    assert screen(Started(Path("run"), 0, 9), PhaseBegan(0, "update"), LONG)[-1].startswith("1/9  reward")  # over
+    assert screen(PhaseBegan(0, "load")) == ["load"]  # nothing is known of its steps
+
+
+def test_phases_of_steps_that_nobody_can_follow_are_not_drawn():
+    quick = step(0, **{"seconds/step": 0.9})
+    assert screen(Started(Path("run"), 0, 9), quick, PhaseBegan(1, "generate")) == []
+    assert screen(Started(Path("run"), 0, 9), quick, PhaseBegan(1, "evaluate"))[-1] == "evaluate"
+    assert screen(Started(Path("run"), 0, 9), LONG, PhaseBegan(1, "generate"))[-1] == "step 1: generate"
+
+
+def test_phases_are_no_lines():
+    events = [Started(Path("run"), 0, 9), PhaseBegan(0, "generate"), RolloutsFinished(0, 5, 9), step(0)]
+    assert len(told(*events, PhaseBegan(1, "evaluate"), Ended(1, None, True)).splitlines()) == 2
+
+
+def test_a_narrow_window_cuts_lines_and_never_breaks_them():
+    lines = screen(Started(Path("run"), 0, 9), LONG, PhaseBegan(1, "generate"), RolloutsFinished(1, 9, 99), width=20)
+    assert lines == ["━━", "1/9  reward 0.100  …", "step 1: generate, 9…"]
+
+
+def test_plain_lines_also_in_a_terminal_and_nothing_where_nothing_is_wanted():
+    events = Started(Path("run"), 0, 9), step(0)
+    assert "\x1b" not in told(*events, terminal=True, how="plain")
+    assert told(*events, terminal=True, how="plain") == told(*events)
+    assert told(*events, how="none") == told(*events, how=False) == ""
+    assert told(*events, how=True) == told(*events)
+
+
+@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+def test_what_is_no_terminal_gets_no_escape_sequence(variable, monkeypatch):
+    monkeypatch.setenv(variable, "1")
+    out = io.StringIO()
+    with progress(file=out) as watch:
+        for event in (Started(Path("run"), 0, 9), PhaseBegan(0, "generate"), step(0)):
+            watch(event)
+    assert [line[:3] for line in out.getvalue().splitlines()] == ["ste", "1/9"]
+
+
+def test_a_dumb_terminal_gets_lines():
+    (line,) = screen(Started(Path("run"), 0, 9), step(0), TERM="dumb")
+    assert line.startswith("1/9  reward 0.100  accuracy 10%  250 tok/s")
+
+
+@pytest.mark.parametrize("how", ["auto", "json"])
+def test_a_reader_that_leaves_ends_the_display_and_not_the_run(how):
+    """A pipe whose reader has left, as `head` does: no error, and nothing is written any more."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as out:
+        with progress(how, file=out) as watch:
+            watch(Started(Path("run"), 0, 9))
+            os.close(reading)
+            for number in range(3):
+                watch(step(number))
+        assert watch.standing.done == 3
+
+
+def test_a_terminal_that_is_closed_ends_the_display_and_not_the_run():
+    """As after SIGHUP, at which a run saves: every write fails."""
+    parent, child = os.openpty()
+    with os.fdopen(child, "w") as out:
+        with progress(file=out) as watch:
+            watch(Started(Path("run"), 0, 9))
+            assert is_screen(console_on(out))
+            os.close(parent)
+            watch(step(0))
+            watch(step(1))
+        assert watch.standing.done == 2
 
 
 def test_an_error_leaves_the_screen_usable():
@@ -115,7 +215,7 @@ def test_an_error_leaves_the_screen_usable():
     console = Console(file=out, force_terminal=True, width=80)
 
     def breaks():
-        with progress(console) as watch:
+        with progress(console=console) as watch:
             watch(Started(Path("run"), 0, 1))
             watch(1 / 0)
 

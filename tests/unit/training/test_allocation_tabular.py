@@ -22,6 +22,7 @@ from winnow.seeds import generator
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream
 from winnow.testing import group_of
+from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
 
@@ -70,6 +71,7 @@ def run_of(table, allocate, source, seed=0):
         members=SimpleNamespace(source=source, allocate=allocate),
         prompts=PromptStream(table.prompts, per_step=PER_STEP, seed=("table",)),
         history=History(decay=config.probe.decay),
+        phases=Phases(),
         engine=table,
         learner=table,
         verifiers=SimpleNamespace(  # the table's groups are judged already

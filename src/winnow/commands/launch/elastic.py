@@ -28,6 +28,7 @@ from winnow.commands.launch.first_cause import Cause, first_cause
 from winnow.commands.launch.rank_end import RankEnd
 from winnow.commands.launch.training import TrainingRequest, train_here
 from winnow.errors import ConfigError
+from winnow.report.foreign_logs import escape_logs
 from winnow.report.text import safe
 from winnow.training.signals import SIGNALS
 
@@ -71,6 +72,7 @@ def run_rank(asked: TrainingRequest) -> int:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: whatever its name resolves to
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     _end_with_parent()
+    escape_logs()
     try:
         code = train_here(asked, launched=True)
     except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher takes both for a rank that is well

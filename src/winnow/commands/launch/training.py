@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from winnow import ranks
 from winnow.commands.exit_codes import SAVED, RunFailed
 from winnow.commands.launch.rank_end import RankEnd, hold_back
 from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, told
-from winnow.report.progress import progress
+from winnow.report.progress import Progress, progress
+from winnow.report.screen import own_output
 from winnow.report.text import safe
 from winnow.training.events import Watch
 from winnow.training.fit import Result, fit
@@ -32,10 +34,16 @@ class TrainingRequest:
     sets: tuple[str, ...] = ()
     resume: bool = False
     allow_change: tuple[str, ...] = ()
+    progress: Progress = "auto"
 
     def members(self) -> Members:
         """What the configuration names. Raises ConfigError."""
-        return resolve_members(load(self.config, self.sets), base=self.config.parent)
+        with self.output():  # a user's file may print as it is imported
+            return resolve_members(load(self.config, self.sets), base=self.config.parent)
+
+    def output(self) -> AbstractContextManager[IO[str]]:
+        """Standard output; for this run's events alone where they are JSON."""
+        return own_output() if self.progress == "json" else nullcontext(sys.stdout)
 
 
 def this_rank() -> int:
@@ -68,30 +76,36 @@ def train_here(asked: TrainingRequest, *, launched: bool = False) -> int:
 
 
 def _train(asked: TrainingRequest) -> int:
+    with asked.output() as output:
+        return _train_showing(asked, output)
+
+
+def _train_showing(asked: TrainingRequest, output: IO[str]) -> int:
     members = asked.members()
     # All ranks end together: a launcher ends the others as soon as one has ended with a code that is not 0.
     with ranks.joined(timeout_seconds=members.config.ranks.timeout_seconds):
-        with _shown() as (watch, begun):
+        with _shown(asked.progress, output) as (watch, begun):
             try:
                 result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=watch)
             except WinnowError as error:
                 raise (RunFailed(told(error)) if begun() else error) from error
-        code = _told(result)
+        code = _told(result, model=asked.progress != "json")
         ranks.each(None)
     return code
 
 
 @contextmanager
-def _shown() -> Iterator[tuple[Watch, Callable[[], bool]]]:
+def _shown(how: Progress, output: IO[str]) -> Iterator[tuple[Watch, Callable[[], bool]]]:
     """The writer's display, and whether a first step is known to have begun; another rank shows nothing."""
     if this_rank() != 0:
         yield (lambda event: None), (lambda: False)
         return
-    with progress() as display:
+    with progress(how, file=output) as display:
         yield display, lambda: display.standing.begun
 
 
-def _told(result: Result) -> int:
+def _told(result: Result, *, model: bool) -> int:
+    """The exit code. How the run ended is told on standard error where it did early, else where its `model` is."""
     code = SAVED if result.interrupted else 0
     if this_rank() != 0:
         return code
@@ -99,6 +113,6 @@ def _told(result: Result) -> int:
         saved = " and saved" if result.model else ""
         text = f"interrupted after {result.steps} steps{saved}; resume the run to go on"
         print(text, file=sys.stderr, flush=True)
-    else:
+    elif model:
         print(f"model: {safe(str(result.model))}", flush=True)
     return code

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from winnow.report.screen import is_screen
+from winnow.report.screen import console_on, is_screen
 from winnow.report.text import duration, safe
 
 
@@ -35,7 +35,7 @@ class SweepDisplay:
 @contextmanager
 def sweep_display(console: Console | None = None) -> Iterator[SweepDisplay]:
     """A display while the block lasts."""
-    console = console or Console()
+    console = console or console_on()
     if not is_screen(console):
         yield SweepDisplay(console, None)
         return

@@ -1,0 +1,144 @@
+#!/usr/bin/env python
+"""Which alarms are raised: on every documented configuration as it stands, none; on runs built to go wrong, their own.
+
+Each healthy configuration is run at its full length. What the rules read of its metrics is kept as a fixture, rounded
+to six digits, so that a test can ask for silence without running it. A run that is there already is read, not repeated.
+
+    python benchmarks/alarms.py FOLDER                      # about an hour on two cores
+    python benchmarks/alarms.py FOLDER --fixture tests/fixtures/healthy_runs.json.gz
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import frame
+
+import winnow
+from winnow.alarms import ALARMS, of_run
+from winnow.config import dump
+from winnow.config_file import load, validate
+from winnow.state.logbook import read_metrics
+from winnow.training.fit import fit
+from winnow.training.resolve import resolve_members
+
+CONFIGS = frame.HERE.parent / "configs"
+HEALTHY = sorted(path.stem for path in CONFIGS.glob("*.toml") if path.stem != "gsm8k")  # which needs a model and data
+READ = sorted({re.sub(r"\{\w+\}", "", name) for kind in ALARMS for name in kind.reads} | {"step", "budget/rollouts"})
+
+SMALL: dict[str, Any] = {
+    "threads": 1,
+    "device": "cpu",
+    "model": "bundled",
+    "task": {"use": "arithmetic", "levels": [2, 3], "size": 64},
+    "reward": "r1_zero",
+    "select": "all",
+    "rollout": {"prompts_per_step": 12, "rollouts_per_prompt": 8, "max_new_tokens": 24},
+    "evaluate": {"problems": 2, "rollouts_per_prompt": 2},
+    "verify": {"workers": 0},
+    "log": {"rollouts": "none"},
+}
+BUILT: dict[str, dict[str, Any]] = {  # those that take more steps than a test has time for; the others: test_alarms.py
+    "sudden_drop": {  # a learning rate that grows until it destroys what was learned
+        "steps": 45,
+        "optimizer": {"learning_rate": 0.05, "warmup_steps": 400, "max_grad_norm": 100.0},
+    },
+    "no_learning": {"steps": 110, "optimizer": {"learning_rate": 1e-9}},
+    "overfitting": {  # 16 problems, learned by heart; the held-out ones are harder
+        "steps": 121,
+        "task": {"use": "arithmetic", "levels": [4], "size": 16},
+        "rollout": {"prompts_per_step": 16, "rollouts_per_prompt": 16, "max_new_tokens": 48},
+        "optimizer": {"learning_rate": 1e-3, "eps": 1e-3},
+        "evaluate": {"every": 20, "problems": 256, "rollouts_per_prompt": 4, "split": "test", "greedy": False},
+    },
+}
+
+
+def main() -> None:
+    parser = frame.parser(__doc__, threads=1, seeds=2)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--fixture", type=Path, help="write what the rules read of the healthy runs")
+    options = frame.parse(parser)
+    healthy, rows_of = dict[str, Any](), dict[str, list[dict[str, float]]]()
+    for seed in range(options.seeds):
+        for name in HEALTHY:
+            key = f"{name}-s{seed}"
+            rows_of[key], config = _healthy(options.folder / key, name, seed, options.threads)
+            healthy[key] = _judged(rows_of[key], config)
+            print(key, json.dumps(healthy[key]), flush=True)
+    built = {name: _built(options.folder / f"built-{name}", changes) for name, changes in BUILT.items()}
+    print(json.dumps(built), flush=True)
+    if options.fixture:
+        write_fixture(options.fixture, rows_of)
+    frame.finish("alarms", {"healthy": healthy, "built": built}, options)
+
+
+def _healthy(folder: Path, name: str, seed: int, threads: int) -> tuple[list[dict[str, float]], dict[str, Any]]:
+    """The rows of a configuration's run as it stands, and the configuration."""
+    changes = {"seed": seed, "threads": threads, "verify.workers": 1, "log.rollouts": '"none"', "output": f'"{folder}"'}
+    config = load(CONFIGS / f"{name}.toml", [f"{key}={value}" for key, value in changes.items()])
+    if not _is_whole(folder, config.steps):
+        fit(resolve_members(config, base=CONFIGS))
+    return read_metrics(folder), dump(config)
+
+
+def _built(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    config = {**SMALL, **changes, "output": str(folder)}
+    if not _is_whole(folder, config["steps"]):
+        winnow.train(**config, progress=False)
+    return _judged(read_metrics(folder), dump(validate(config)))
+
+
+def _is_whole(folder: Path, steps: int) -> bool:
+    return (folder / "checkpoints" / f"step-{steps:06d}").is_dir()
+
+
+def _judged(rows: list[dict[str, float]], config: dict[str, Any]) -> dict[str, Any]:
+    """The alarms, and how near the run came to the limits of those that have one number."""
+    started = time.perf_counter()
+    alarms = of_run(rows, config)
+    seconds = time.perf_counter() - started
+    steps = [row for row in rows if "budget/rollouts" in row]
+    norms = [row["policy/grad_norm"] for row in steps if not math.isnan(row.get("policy/grad_norm", math.nan))]
+    times_median = [norm / statistics.median(norms[max(0, at - 20) : at]) for at, norm in enumerate(norms) if at >= 10]
+    held_out = [row["eval/accuracy_sampled"] for row in rows if "eval/accuracy_sampled" in row]
+    return {
+        "steps": len(steps),
+        "held_out": [round(held_out[0], 3), round(held_out[-1], 3)],
+        "alarms": {alarm.name: [a.step for a in alarms if a.name == alarm.name] for alarm in alarms},
+        "most_flat": round(max(row["group/flat"] / max(row["group/count"], 1) for row in steps), 3),
+        "least_entropy": round(min(row["policy/entropy"] for row in steps), 4),
+        "most_clipped": round(max(row.get("policy/clip_fraction", 0.0) for row in steps), 4),
+        "ratio_off_by": round(max(abs(row.get("policy/ratio_mean", 1.0) - 1) for row in steps), 5),
+        "norm_over_median": round(max(times_median, default=0.0), 2),
+        "microseconds_a_step": round(seconds / len(steps) * 1e6),
+    }
+
+
+def write_fixture(path: Path, rows_of: dict[str, list[dict[str, float]]]) -> None:
+    """{run: {metric: a number per row, null where there is none}}, compressed, the same bytes for the same numbers."""
+    kept = {name: _columns(rows) for name, rows in rows_of.items()}
+    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _columns(rows: list[dict[str, float]]) -> dict[str, list[float | None]]:
+    names = sorted({name for row in rows for name in row if any(name.startswith(read) for read in READ)})
+    return {name: [_rounded(row.get(name)) for row in rows] for name in names}
+
+
+def _rounded(number: float | None) -> float | None:
+    if number is None or math.isnan(number):
+        return None
+    return int(number) if number == int(number) else float(f"{number:.6g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What alarms know of the steps behind them: a bounded window of rows of metrics, and numbers over parts of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+Row = Mapping[str, float]
+T = TypeVar("T")
+
+BLOCK = 10  # steps whose mean is compared with that of others
+MEASURED = "eval/accuracy_sampled"
+EVALUATIONS = 12  # of which alarms know, beside the first
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutAccuracy:
+    """Held-out accuracy before a step."""
+
+    step: int
+    accuracy: float
+    error: float  # its standard error
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A held-out evaluation beside the training steps around it, so that what is learned meanwhile favours neither."""
+
+    held_out: HeldOutAccuracy
+    train: float  # accuracy
+    error: float  # its standard error, at most
+
+    @property
+    def gap(self) -> float:
+        return self.train - self.held_out.accuracy
+
+
+@dataclass(slots=True)
+class Past:
+    """Rows of finished steps, oldest first and newest last: the newest `reach`, and as many of the first."""
+
+    reach: int
+    rows: list[Row] = field(default_factory=list)
+    first: list[Row] = field(default_factory=list)  # the first steps in which the policy learned
+    evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first, and the newest
+    compared: list[Compared] = field(default_factory=list)  # the first, and the newest
+
+    def add(self, row: Row) -> None:
+        """One step's row, with the evaluation before it; a number that is not finite counts as not measured."""
+        row = {name: float(value) for name, value in row.items() if value is not None and math.isfinite(value)}
+        if MEASURED in row:
+            found = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
+            self.evaluations = _ends([*self.evaluations, found])
+        if is_step(row):
+            self.rows = [*self.rows[-self.reach + 1 :], row]
+            if len(self.first) < self.reach and not is_held(row):
+                self.first.append(row)
+            self._compare(int(row["step"]))
+
+    def last(self, count: int) -> Sequence[Row]:
+        """The newest rows; none while there are fewer."""
+        return self.rows[-count:] if 0 < count <= len(self.rows) else ()
+
+    def _compare(self, step: int) -> None:
+        """The evaluation that has now as many steps behind it as before it."""
+        behind = BLOCK // 2
+        around = [row for row in self.rows[-BLOCK:] if row["step"] > step - BLOCK and not is_held(row)]
+        for held_out in self.evaluations[-BLOCK:]:
+            if held_out.step + behind - 1 == step and (train := mean(around, "reward/accuracy")) <= 1:
+                prompts = max(total(around, "group/count"), 1.0)
+                error = math.sqrt(max(train * (1 - train), 0.0) / prompts)
+                self.compared = _ends([*self.compared, Compared(held_out, train, error)])
+
+
+def _ends(found: list[T]) -> list[T]:
+    """The first, and the newest."""
+    return found if len(found) <= EVALUATIONS else [found[0], *found[2:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """The rewards of some steps."""
+
+    mean: float
+    std: float  # of one reward
+    prompts: float  # groups, each with a prompt of its own
+
+    @property
+    def variance(self) -> float:
+        """Of `mean`, at most: as if a prompt's rollouts were all alike: as many numbers as prompts."""
+        return self.std * self.std / max(self.prompts, 1.0)
+
+
+def rewards(rows: Sequence[Row]) -> Rewards:
+    """Of all verified rollouts of some steps; NaN where there were none.
+
+    Their variance is that within steps and that between: of a few prompts that are alike by chance, a step's own tells
+    nothing.
+    """
+    center = mean(rows, "reward/mean")
+    between = mean_of(_square(number - center) for number in values(rows, "reward/mean"))
+    within = mean_of(_square(number) for number in values(rows, "reward/std"))
+    return Rewards(center, math.sqrt(within + between), total(rows, "group/count"))
+
+
+def is_step(row: Row) -> bool:
+    """Whether a row is that of a finished step; the others hold only an evaluation."""
+    return "budget/rollouts" in row
+
+
+def is_held(row: Row) -> bool:
+    """Whether a value model alone was to learn in a step (critic.pretraining_steps)."""
+    idle = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
+    return idle and "critic/updates" in row and "policy/learning_rate" not in row
+
+
+def values(rows: Iterable[Row], name: str) -> list[float]:
+    """A metric of the rows that have it."""
+    return [row[name] for row in rows if name in row]
+
+
+def mean(rows: Iterable[Row], name: str) -> float:
+    """NaN where no row has it."""
+    return mean_of(values(rows, name))
+
+
+def mean_of(numbers: Iterable[float]) -> float:
+    """NaN of none."""
+    found = list(numbers)
+    return sum(found) / len(found) if found else math.nan
+
+
+def variance_of_mean(numbers: Sequence[float]) -> float:
+    """Of the mean of independent numbers, from how they differ; NaN of fewer than two."""
+    count = len(numbers)
+    if count < 2:
+        return math.nan
+    center = sum(numbers) / count
+    return sum(_square(number - center) for number in numbers) / (count - 1) / count
+
+
+def total(rows: Iterable[Row], name: str) -> float:
+    return sum(values(rows, name))
+
+
+def share(rows: Sequence[Row], name: str, of: str) -> float:
+    """A count over another, pooled over rows; NaN where there is nothing to count."""
+    whole = total(rows, of)
+    return total(rows, name) / whole if whole else math.nan
+
+
+def _square(number: float) -> float:
+    """Infinity where that is too large, which `**` refuses."""
+    return number * number

@@ -1,0 +1,240 @@
+"""All alarms: what each means, what is likely behind it, what to change. docs/alarms.md and the texts are made of this.
+
+Likely causes are the field's experience with policy-gradient methods on language models, told where the numbers alone
+cannot tell: the collapse of entropy (Cui et al. 2025, arXiv 2505.22617), prompts that are solved or hopeless and
+truncation (Yu et al. 2025, DAPO, arXiv 2503.14476), length without gain (Liu et al. 2025, Dr. GRPO, arXiv 2503.20783),
+ratios and their clip (Schulman et al. 2017, arXiv 1707.06347), an engine that is not the policy (Yao et al. 2025).
+"""
+
+from __future__ import annotations
+
+from winnow.alarms import learning, rollouts, signal, stability, values
+from winnow.alarms.alarm import Kind
+
+ALARMS: tuple[Kind, ...] = (
+    Kind(
+        name="all_flat",
+        meaning="nearly all groups are flat: their rewards are all alike, so that a group baseline learns nothing",
+        cause="the prompts are too easy or too hard for this policy",
+        keys=("task", "rollout.temperature", "rollout.rollouts_per_prompt", "rollout.dynamic_sampling_rounds"),
+        limits=("steps", "flat_share"),
+        reads=(
+            "group/flat", "group/count", "group/all_correct", "group/all_wrong", "advantage/mean", "advantage/std",
+            "reward/min", "reward/max", "critic/explained_variance",
+        ),
+        rule=signal.all_flat,
+    ),
+    Kind(
+        name="nothing_trained",
+        meaning="steps in a row took no update, as no rollout that was kept had an advantage",
+        cause="the prompts are too easy or too hard for this policy",
+        keys=("task", "reward", "prompt.template", "rollout.max_new_tokens", "rollout.dynamic_sampling_rounds"),
+        limits=("untrained_steps",),
+        reads=(
+            "budget/updates", "select/trained", "critic/updates", "policy/learning_rate", "group/flat", "group/count",
+            "group/all_correct", "group/all_wrong", "outcome/unparsable", "outcome/failed", "rollout/truncated",
+        ),
+        rule=signal.nothing_trained,
+    ),
+    Kind(
+        name="constant_reward",
+        meaning="every rollout earns the same reward",
+        cause="the verifier finds no answer where the prompt puts it, golds are misread, the task is far too hard, or "
+        "the reward ignores the answer",
+        keys=("reward", "prompt.template", "rollout.stop", "rollout.max_new_tokens", "task"),
+        limits=("steps",),
+        reads=("reward/min", "reward/max", "reward/accuracy", "outcome/unparsable", "budget/rollouts"),
+        rule=signal.constant_reward,
+    ),
+    Kind(
+        name="unparsable",
+        meaning="nearly no rollout has an answer that the verifier could read",
+        cause="the prompt does not ask for the format that the reward reads, or answers are cut off before their end",
+        keys=("prompt.template", "reward", "rollout.stop", "rollout.max_new_tokens"),
+        limits=("steps", "unparsable_share"),
+        reads=("outcome/unparsable", "budget/rollouts"),
+        rule=signal.unparsable,
+    ),
+    Kind(
+        name="verifier_failures",
+        meaning="verdicts fail: timeout, memory, crash; these rollouts are neither kept nor in any baseline",
+        cause="the time or memory of a verdict is too short for some answers, the machine is overloaded, or the reward "
+        "raises on unusual text; the log of rollouts says which",
+        keys=("verify.timeout_seconds", "verify.memory_mb", "verify.workers", "reward"),
+        limits=("steps", "failed_share", "failed_verdicts"),
+        reads=("outcome/failed", "outcome/failed/{cause}", "budget/rollouts"),
+        rule=signal.verifier_failures,
+    ),
+    Kind(
+        name="all_truncated",
+        meaning="most rollouts are cut off at max_new_tokens, so that many never answer",
+        cause="the limit is too short for this task, the policy does not know when to stop, or a stop text is missing",
+        keys=("rollout.max_new_tokens", "rollout.stop", "prompt.template"),
+        limits=("steps", "truncated_share"),
+        reads=("rollout/truncated",),
+        rule=rollouts.all_truncated,
+    ),
+    Kind(
+        name="length_explosion",
+        meaning="completions grow fast while the reward does not rise",
+        cause="the weighting or the reward favours length, the policy repeats itself, or updates are too large",
+        keys=("weighting", "reward", "optimizer.learning_rate", "rollout.max_new_tokens"),
+        limits=("length_factor", "standard_errors"),
+        reads=("rollout/length_mean", "rollout/truncated", "reward/mean", "reward/std", "group/count"),
+        rule=rollouts.length_explosion,
+    ),
+    Kind(
+        name="length_collapse",
+        meaning="completions shrink fast while the reward does not rise",
+        cause="the reward or the weighting favours short answers, or the policy has given up reasoning for a guess",
+        keys=("reward", "weighting", "optimizer.learning_rate"),
+        limits=("length_factor", "standard_errors"),
+        reads=("rollout/length_mean", "rollout/truncated", "reward/mean", "reward/std", "group/count"),
+        rule=rollouts.length_collapse,
+    ),
+    Kind(
+        name="entropy_collapse",
+        meaning="the policy writes nearly the same each time, while many of its answers are wrong",
+        cause="updates are too large or too many on the same rollouts, nothing rewards exploration, or the temperature "
+        "is too low",
+        keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
+        limits=("steps", "entropy_floor"),
+        reads=("policy/entropy", "reward/accuracy"),
+        rule=stability.entropy_collapse,
+    ),
+    Kind(
+        name="entropy_explosion",
+        meaning="the policy writes far more at random than it did at first",
+        cause="updates are too large, an entropy term is too strong, or what is trained is noise",
+        keys=("optimizer.learning_rate", "terms", "rollout.temperature"),
+        limits=("steps", "entropy_rise"),
+        reads=("policy/entropy",),
+        rule=stability.entropy_explosion,
+    ),
+    Kind(
+        name="kl_drift",
+        meaning="the policy is far from its reference",
+        cause="the KL coefficient is too small for this learning rate, or the policy exploits the reward",
+        keys=("terms", "advantage.kl_reward", "optimizer.learning_rate", "probe.outer_reset"),
+        limits=("steps", "kl"),
+        reads=stability.DIVERGENCES,
+        rule=stability.kl_drift,
+    ),
+    Kind(
+        name="ratio_drift",
+        meaning="the policy moves far within a step: p_now / p_old is not 1 on average",
+        cause="too many or too large updates on the same rollouts",
+        keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "optimizer.max_grad_norm"),
+        limits=("steps", "ratio"),
+        reads=("policy/ratio_mean",),
+        rule=stability.ratio_drift,
+    ),
+    Kind(
+        name="clip_fraction",
+        meaning="the clip takes the gradient of many tokens away, so that many rollouts were sampled for nothing",
+        cause="too many or too large updates on the same rollouts, or a clip that is too narrow for this loss",
+        keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "loss"),
+        limits=("steps", "clip_fraction"),
+        reads=("policy/clip_fraction",),
+        rule=stability.clip_fraction,
+    ),
+    Kind(
+        name="gradient_spike",
+        meaning="a gradient is many times larger than those before it",
+        cause="a few rollouts with extreme advantages or ratios, or a learning rate too high; the norm is clipped, the "
+        "direction is not mended",
+        keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "update.max_importance", "advantage"),
+        limits=("gradient_factor",),
+        reads=("policy/grad_norm",),
+        rule=stability.gradient_spike,
+    ),
+    Kind(
+        name="not_finite",
+        meaning="updates were left out because their gradient was not finite",
+        cause="a loss, a term or an advantage of your own computes NaN or infinity, or the policy is near overflow",
+        keys=("optimizer.learning_rate", "loss", "advantage", "terms", "update.max_skipped"),
+        limits=(),
+        reads=("policy/not_finite_updates", "budget/updates", "select/trained", "policy/learning_rate"),
+        rule=stability.not_finite,
+    ),
+    Kind(
+        name="parity",
+        meaning="the engine did not sample what is trained: its log-probs of the same tokens differ by more than it "
+        "declares; every ratio and gradient is biased until it is over",
+        cause="the engine did not take over the weights, samples at another temperature, or computes in low precision",
+        keys=("rollout.engine", "rollout.max_ratio_outside", "model.dtype", "update.max_importance"),
+        limits=(),
+        reads=(
+            "policy/parity_alarm", "policy/logprob_gap_mean", "policy/logprob_gap_p999", "policy/logprob_gap_max",
+            "policy/ratio_outside",
+            "ranks/out_of_parity",
+        ),
+        rule=stability.parity,
+    ),
+    Kind(
+        name="no_learning",
+        meaning="after many steps the reward is where it was at first, and noise cannot hide a gain",
+        cause="the learning rate is too low, too few rollouts are trained on, or the reward does not depend on what "
+        "the policy can change",
+        keys=("optimizer.learning_rate", "select", "advantage", "update.updates_per_step", "reward", "task"),
+        limits=("no_learning_steps", "no_learning_gain"),
+        reads=(
+            "reward/mean", "reward/std", "reward/accuracy", "group/count", "eval/accuracy_sampled",
+            "eval/accuracy_sampled_sem",
+        ),
+        rule=learning.no_learning,
+    ),
+    Kind(
+        name="sudden_drop",
+        meaning="reward or held-out accuracy falls within a few steps",
+        cause="an update was too large, or the policy has found text that the verifier misreads; go on from an earlier "
+        "checkpoint",
+        keys=("optimizer.learning_rate", "optimizer.max_grad_norm", "update.epochs", "terms"),
+        limits=("drop", "standard_errors"),
+        reads=(
+            "reward/mean", "reward/std", "group/count", "reward/accuracy", "eval/accuracy_sampled",
+            "eval/accuracy_sampled_sem",
+        ),
+        rule=learning.sudden_drop,
+    ),
+    Kind(
+        name="oscillation",
+        meaning="reward or held-out accuracy goes up and down instead of settling",
+        cause="the learning rate is too high, or too few prompts decide an update",
+        keys=("optimizer.learning_rate", "rollout.prompts_per_step", "update.updates_per_step", "optimizer.schedule"),
+        limits=("swings", "drop", "standard_errors"),
+        reads=(
+            "reward/mean", "reward/std", "group/count", "eval/accuracy_sampled", "eval/accuracy_sampled_sem",
+        ),
+        rule=learning.oscillation,
+    ),
+    Kind(
+        name="overfitting",
+        meaning="training accuracy leaves held-out accuracy behind: what is learned does not carry over",
+        cause="the problems are too few and seen too often, or golds and answers leak through the prompt",
+        keys=("task", "steps", "optimizer.learning_rate", "terms"),
+        limits=("gap", "standard_errors"),
+        reads=("reward/accuracy", "group/count", "eval/accuracy_sampled", "eval/accuracy_sampled_sem"),
+        rule=learning.overfitting,
+    ),
+    Kind(
+        name="values_explain_nothing",
+        meaning="values say less of the returns than a constant would: advantages are noisier than without them",
+        cause="the value model learns too fast (critic/loss grows) or too slowly (it hardly falls), or rewards are far "
+        "larger than its clip",
+        keys=("critic.optimizer.learning_rate", "critic.pretraining_steps", "critic.clip_range"),
+        limits=("values_steps",),
+        reads=("critic/explained_variance", "critic/updates", "critic/loss"),
+        rule=values.values_explain_nothing,
+    ),
+    Kind(
+        name="values_untrained",
+        meaning="a value model of its own took no update",
+        cause="its learning rate is too high, or rewards are of extreme size",
+        keys=("critic.optimizer.learning_rate", "critic.optimizer.max_grad_norm"),
+        limits=(),
+        reads=("critic/updates", "budget/tokens_valued"),
+        rule=values.values_untrained,
+    ),
+)  # fmt: skip
+NAMES = tuple(kind.name for kind in ALARMS)

@@ -1,0 +1,149 @@
+"""Alarms as a run goes on, and of a run that is over: the same rules over the same rows.
+
+Nothing but the rows decides, so what is known after a resume is rebuilt from the log that the run has written so far.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from winnow.alarms.alarm import Alarm, Evidence, Kind
+from winnow.alarms.past import BLOCK, MEASURED, Past, Row, is_step
+from winnow.alarms.table import ALARMS, NAMES
+from winnow.config import AlarmsSection
+from winnow.errors import ConfigError, did_you_mean
+
+PREFIX = "alarm/"
+DEFAULTS = AlarmsSection()
+LONGEST_VALUE = 60  # characters of a value in a text
+LONGEST = 50  # steps that some rule compares, whatever the limits
+
+
+class Alarms:
+    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone."""
+
+    def __init__(self, settings: Mapping[str, Any] | AlarmsSection = DEFAULTS) -> None:
+        self._limits = _section(settings)
+        self._settings = {} if isinstance(settings, AlarmsSection) else settings
+        self._kinds = [kind for kind in ALARMS if kind.name not in self._limits.off]
+        self._past = Past(_reach(self._limits))
+        self._held: dict[str, int] = {}  # the last step at which each alarm held
+        self._between: dict[str, float] = {}  # an evaluation that belongs to the row of the next step
+        self.begun: tuple[Alarm, ...] = ()  # at the newest step: what was clear before
+
+    def remember(self, rows: Iterable[Row]) -> None:
+        """The rows that the log has of the steps before a resume, and the evaluation before the next one."""
+        for row in rows:
+            if is_step(row):
+                self._add(row)
+                held = [name.removeprefix(PREFIX) for name, value in row.items() if name.startswith(PREFIX) and value]
+                self._held |= dict.fromkeys(held, int(row["step"]))
+            else:
+                self._between = dict(row)
+
+    def evaluated(self, metrics: Row) -> None:
+        """The weights before the next step were evaluated."""
+        self._between = dict(metrics)
+
+    def metrics(self, step: int, metrics: Row) -> dict[str, float]:
+        """`alarm/{name}` = 1 for each alarm that holds at this step. `begun` then says which were clear before."""
+        return {f"{PREFIX}{kind.name}": 1.0 for kind, _ in self.judge({**metrics, "step": step})}
+
+    def judge(self, row: Row) -> list[tuple[Kind, Evidence]]:
+        """What holds at a row. One that holds an evaluation alone says nothing of what no evaluation measures."""
+        self._add(row)
+        step, found = int(row["step"]), list[tuple[Kind, Evidence]]()
+        for kind in self._kinds:
+            if not is_step(row) and MEASURED not in kind.reads:
+                continue
+            if (evidence := kind.rule(self._past, self._limits)) is not None:
+                found.append((kind, evidence))
+        clear = step - self._limits.clear_steps
+        begun = [pair for pair in found if self._held.get(pair[0].name, clear - 1) < clear]
+        self.begun = tuple(_alarm(step, kind, evidence, self._settings) for kind, evidence in begun)
+        self._held |= {kind.name: step for kind, _ in found}
+        return found
+
+    def _add(self, row: Row) -> None:
+        self._past.add({**self._between, **row})
+        self._between = {}
+
+
+def of_run(rows: Sequence[Row], settings: Mapping[str, Any] | AlarmsSection = DEFAULTS) -> list[Alarm]:
+    """The alarms of a run by its log, in the order in which they were raised, each with the `last` step it held at.
+
+    `rows` are as `state.logbook.read_metrics` reads them, that of an evaluation after the last step included;
+    `settings` is the run's resolved configuration, or the limits of `[alarms]` alone.
+    """
+    alarms, found, open_now = Alarms(settings), list[Alarm](), dict[str, int]()
+    for row in rows:
+        held = alarms.judge(row)
+        for alarm in alarms.begun:
+            open_now[alarm.name] = len(found)
+            found.append(alarm)
+        for kind, _ in held:
+            place = open_now[kind.name]
+            found[place] = dataclasses.replace(found[place], last=int(row["step"]))
+    return found
+
+
+def check(section: AlarmsSection) -> None:
+    """Raise ConfigError for a name in `alarms.off` that no alarm has."""
+    for name in section.off:
+        if name not in NAMES:
+            raise ConfigError(f"alarms.off: there is no alarm {name!r}{did_you_mean(name, NAMES)}")
+
+
+def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
+    """The limits in a configuration; those that it does not know yet, or no longer, are the defaults."""
+    if isinstance(settings, AlarmsSection):
+        return settings
+    limits = settings.get("alarms")
+    known = {name: limits[name] for name in AlarmsSection.model_fields if name in limits} if limits else {}
+    try:
+        return AlarmsSection.model_validate({**known, "off": tuple(known.get("off", ()))})
+    except ValidationError as error:
+        raise ConfigError(f"[alarms] of the run's configuration: {error}") from error
+
+
+def _reach(limits: AlarmsSection) -> int:
+    """Rows that the rules read, at most."""
+    asked = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
+    return max(LONGEST, 3 * BLOCK, *asked)
+
+
+def _alarm(step: int, kind: Kind, evidence: Evidence, settings: Mapping[str, Any]) -> Alarm:
+    keys = kind.keys if evidence.keys is None else evidence.keys
+    known = {key: _value(settings, key) for key in keys if not settings or _value(settings, key) is not None}
+    named = ", ".join(key if value is None else f"{key} ({_shown(value)})" for key, value in known.items())
+    look = f" Look at {named}." if named else ""
+    text = f"step {step}: {kind.name}: {evidence.text}. Likely cause: {evidence.cause or kind.cause}.{look}"
+    return Alarm(step, kind.name, text, dict(evidence.numbers), known, last=step)
+
+
+def _value(settings: Mapping[str, Any], key: str) -> Any:
+    """The present value of a dotted key; None where a table on its way is absent."""
+    value: Any = settings
+    for name in key.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value in a sentence: a member by its name, several by theirs."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    text = ", ".join(_name(one) for one in several) or "none"
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, Mapping):
+        parts = value.get("parts")
+        return str(value.get("use") or (_shown(parts) if parts else "a table"))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,65 @@
+"""CUDA as the driver and torch see it. No context is made on a card: that alone would take hundreds of megabytes."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+from typing import Any
+
+FIELDS = ("index", "name", "memory.total", "memory.free", "compute_cap", "driver_version")
+QUERY = ["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+
+
+def of_cuda() -> dict[str, Any]:
+    """The cards of this machine, and how many of them torch may use."""
+    import torch
+
+    there = torch.cuda.is_available()
+    return {
+        "built_for": torch.version.cuda,
+        "available": there,
+        "visible": torch.cuda.device_count(),
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if there else None,  # type: ignore[no-untyped-call]
+        "cards": cards(_asked()),
+    }
+
+
+def _asked() -> str:
+    """What nvidia-smi says; nothing where there is none."""
+    try:
+        return subprocess.run(QUERY, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def cards(said: str) -> list[dict[str, Any]]:
+    """The rows of `QUERY`. A number that a card does not tell ("[N/A]") is None."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(said.splitlines())]
+    return [_card(dict(zip(FIELDS, row, strict=True))) for row in rows if len(row) == len(FIELDS)]
+
+
+def _card(row: dict[str, str]) -> dict[str, Any]:
+    capability = _number(row["compute_cap"])
+    return {
+        "index": int(row["index"]),
+        "name": row["name"],
+        "bytes": _bytes(row["memory.total"]),
+        "free_bytes": _bytes(row["memory.free"]),
+        "compute_capability": row["compute_cap"],
+        "bfloat16": None if capability is None else capability >= 8.0,  # Ampere and later
+        "driver": row["driver_version"],
+    }
+
+
+def _bytes(mebibytes: str) -> int | None:
+    number = _number(mebibytes)
+    return None if number is None else round(number * 2**20)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

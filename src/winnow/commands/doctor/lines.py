@@ -1,0 +1,130 @@
+"""A report for a person: a line for each thing. Whatever it says is escaped."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from winnow.report.text import WIDTH, one_line
+
+Section = Mapping[str, Any]
+
+
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """The report, section by section, with what is missing at the end."""
+    for name, said in SECTIONS.items():
+        section = report.get(name, {})
+        text = [f"could not be found out: {section['error']}"] if "error" in section else list(said(section))
+        for number, line in enumerate(text):
+            yield _filled(name if number == 0 else "", line)
+    for number, one in enumerate(report["missing"]):
+        yield _filled("missing" if number == 0 else "", f"to {one['to']}: {one['do']}")
+    yield "winnow can run here" if report["ok"] else "winnow cannot run here"
+
+
+def _filled(name: str, line: str) -> str:
+    text = f"{name:<11}{one_line(line)}"
+    return textwrap.fill(text, WIDTH, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
+
+
+def _winnow(w: Section) -> Iterator[str]:
+    yield w["version"] if w["commit"] is None else f"{w['version']} (commit {w['commit']})"
+
+
+def _system(s: Section) -> Iterator[str]:
+    where = ", in a virtual environment" if s["virtual_env"] else ""
+    yield s["os"]
+    yield f"Python {s['python']}{where}: {s['executable']}"
+
+
+def _processor(p: Section) -> Iterator[str]:
+    limited = "" if p["usable"] == p["cores"] else f" ({p['usable']:g} usable)"
+    yield f"{p['model']}, {p['cores']} cores{limited}: {' '.join(p['instructions']) or p['architecture']}"
+
+
+def _memory(m: Section) -> Iterator[str]:
+    yield f"{_size(m['bytes'])}, {_size(m['free_bytes'])} free"
+
+
+def _cuda(c: Section) -> Iterator[str]:
+    for card in c["cards"]:
+        yield (
+            f"{card['index']}: {card['name']}, {_size(card['bytes'])}, {_size(card['free_bytes'])} free, compute "
+            f"capability {card['compute_capability']}, {'bfloat16' if card['bfloat16'] else 'no bfloat16'}, driver "
+            f"{card['driver']}"
+        )
+    built = f"torch is built for CUDA {c['built_for']}" if c["built_for"] else "torch is built for CPUs"
+    seen = f", sees {c['visible']}" if c["built_for"] else ""
+    asked = c["CUDA_VISIBLE_DEVICES"]
+    hidden = "" if asked is None else f" (CUDA_VISIBLE_DEVICES={asked})"
+    nccl = f", NCCL {c['nccl']}" if c["nccl"] else ""
+    yield f"{'' if c['cards'] else 'no card; '}{built}{seen}{hidden}{nccl}"
+
+
+def _disks(d: Section) -> Iterator[str]:
+    for name, place in d.items():
+        yield f"{name.replace('_', ' ')} {place['path']}: {_size(place['free_bytes'])} free"
+
+
+def _network(n: Section) -> Iterator[str]:
+    proxies = f"proxy set ({', '.join(n['proxies'])})" if n["proxies"] else "no proxy"
+    offline = f", offline ({', '.join(n['offline'])})" if n["offline"] else ""
+    own = ", a hub of its own (HF_ENDPOINT)" if n["HF_ENDPOINT"] else ""
+    hub = "not asked whether the hub answers (--network)" if n["hub"] is None else f"the hub {n['hub']}"
+    yield f"{proxies}{offline}{own}; {hub}"
+
+
+def _sandbox(s: Section) -> Iterator[str]:
+    there = {
+        "bubblewrap": s["bubblewrap"],
+        f"landlock {s['landlock']}": s["landlock"],
+        "seccomp": s["seccomp"],
+        "user namespaces": s["user_namespaces"],
+        f"control groups v{s['control_groups']}": s["control_groups"],
+    }
+    yield s["chosen"] or "none works"
+    yield f"here: {', '.join(name for name, is_there in there.items() if is_there) or 'nothing'}"
+
+
+def _packages(p: Section) -> Iterator[str]:
+    yield ", ".join(f"{name} {version or 'MISSING'}" for name, version in p["needed"].items())
+    here = [f"{name} {one['version']}" for name, one in p["optional"].items() if one["version"]]
+    yield f"optional: {', '.join(here) or 'none'}"
+
+
+def _vllm(v: Section) -> Iterator[str]:
+    serves = f"can serve on {v['device']}" if v["device"] else f"cannot serve here: {v['why_not']}"
+    yield f"{v['version'] or ''} {serves}".strip()
+
+
+def _ray(r: Section) -> Iterator[str]:
+    yield f"{r['version'] or 'not installed'}{', RAY_ADDRESS is set' if r['RAY_ADDRESS'] else ''}"
+
+
+def _chosen(c: Section) -> Iterator[str]:
+    on = f" on {c['engine_device']}" if c["engine_device"] else ""
+    yield (
+        f"where a configuration leaves it open: policy on {c['device']} in {c['dtype']}, {c['engine']} samples{on}, "
+        f"layout {c['layout']}, verify workers {c['verify_workers']}, threads {c['threads']}"
+    )
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else f"{count / 2**30:.1f} GiB"
+
+
+SECTIONS: Mapping[str, Callable[[Section], Iterator[str]]] = {
+    "winnow": _winnow,
+    "system": _system,
+    "processor": _processor,
+    "memory": _memory,
+    "cuda": _cuda,
+    "disks": _disks,
+    "network": _network,
+    "sandbox": _sandbox,
+    "packages": _packages,
+    "vllm": _vllm,
+    "ray": _ray,
+    "chosen": _chosen,
+}

@@ -1,0 +1,120 @@
+"""The machine as a run finds it: system, processor, memory, room on disks. Each probe returns plain data for JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import winnow
+from winnow.version import __version__
+
+# Flags of /proc/cpuinfo by which torch and winnow choose how to multiply; avx512_bf16, amx_bf16 and bf16 (ARM) multiply
+# bfloat16.
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
+BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+
+
+def of_winnow() -> dict[str, Any]:
+    """Version, and of a checkout its commit."""
+    source = Path(winnow.__file__).resolve().parents[2]
+    return {"version": __version__, "commit": commit(source) if (source / ".git").exists() else None}
+
+
+def commit(checkout: Path) -> str | None:
+    """ "1a2b3c4d", or "1a2b3c4d, changed" where files that git knows differ from it; None where git does not say."""
+    git = ["git", "-C", str(checkout)]
+    try:
+        head = _output([*git, "rev-parse", "--short=12", "HEAD"])
+        changed = _output([*git, "status", "--porcelain", "--untracked-files=no"])
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{head.strip()}, changed" if changed.strip() else head.strip()
+
+
+def of_system() -> dict[str, Any]:
+    """The operating system and this Python."""
+    name = platform.platform()
+    with suppress(OSError):
+        name = f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {name}"
+    in_venv = sys.prefix != sys.base_prefix
+    return {"os": name, "python": platform.python_version(), "executable": sys.executable, "virtual_env": in_venv}
+
+
+def of_processor(info: Path = Path("/proc/cpuinfo"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
+    """Its name, cores, and instructions; `usable` counts the cores that affinity and a control group leave."""
+    text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
+    cores, quota = os.cpu_count() or 1, cpu_quota(groups)
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    flags = set(text.split())
+    return {
+        "model": _model(text) or platform.processor() or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": cores,
+        "usable": affinity if quota is None else min(float(affinity), quota),
+        "quota": quota,
+        "instructions": [flag for flag in INSTRUCTIONS if flag in flags],
+        "bfloat16": bool(BFLOAT16 & flags),
+    }
+
+
+def _model(cpuinfo: str) -> str:
+    lines = (line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
+    return next((value.strip() for name, value in lines if name.strip() in ("model name", "Model")), "")
+
+
+def cpu_quota(root: Path, of_process: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The cores' worth of time that the control groups of this process leave it; None where none limits it."""
+    found = []
+    for folder in _groups(root, of_process):
+        with suppress(OSError, ValueError):  # "max" is no number, and no limit
+            quota, period = (folder / "cpu.max").read_text().split()
+            found.append(int(quota) / int(period))
+        with suppress(OSError, ValueError):  # the older interface, where -1 is no limit
+            quota_us = int((folder / "cpu.cfs_quota_us").read_text())
+            if quota_us > 0:
+                found.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
+    return min(found, default=None)
+
+
+def _groups(root: Path, of_process: Path) -> Iterator[Path]:
+    """The folders of this process's groups and those around them; in a container the root may be its own."""
+    yield from (root, root / "cpu", root / "cpu,cpuacct")
+    with suppress(OSError):
+        for line in of_process.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own = root / controllers / path.lstrip("/")
+            yield from (own, *(folder for folder in own.parents if folder.is_relative_to(root)))
+
+
+def of_memory() -> dict[str, Any]:
+    """Bytes of the host's memory in all and free, a control group's limit counted."""
+    import torch
+
+    from winnow.memory.usage import capacity, free_bytes
+
+    host = torch.device("cpu")
+    return {"bytes": capacity(host), "free_bytes": free_bytes(host)}
+
+
+def of_disks() -> dict[str, Any]:
+    """Bytes free where runs are written by default, where models are kept, and for temporary files."""
+    cache = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    places = {"working_directory": ".", "huggingface_cache": cache, "temporary": os.environ.get("TMPDIR") or "/tmp"}
+    return {name: room(Path(path).expanduser()) for name, path in places.items()}
+
+
+def room(path: Path) -> dict[str, Any]:
+    """Of the folder, or the nearest one above it that is there."""
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return {"path": str(path.absolute()), "free_bytes": shutil.disk_usage(there).free}
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout

@@ -1,0 +1,87 @@
+"""What is around a run: the network, a Ray cluster, and what programs of a model can be locked into."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+HUB = "https://huggingface.co"
+ANSWER_SECONDS = 5.0
+
+
+def of_network(environment: Mapping[str, str], *, ask: bool) -> dict[str, Any]:
+    """Which variables are set that bend or forbid connections, never what they hold; and, where asked for, whether the
+    hub answers.
+    """
+    proxies = [name for name in PROXIES if environment.get(name) or environment.get(name.lower())]
+    offline = [name for name in OFFLINE if environment.get(name, "").lower() in ("1", "true", "yes", "on")]
+    hub = answers(environment.get("HF_ENDPOINT") or HUB) if ask else None
+    own_hub = bool(environment.get("HF_ENDPOINT"))
+    token = bool(environment.get("HF_TOKEN"))
+    return {"proxies": proxies, "offline": offline, "HF_ENDPOINT": own_hub, "HF_TOKEN": token, "hub": hub}
+
+
+def answers(address: str, seconds: float = ANSWER_SECONDS) -> str:
+    """ "answers", or why not."""
+    try:
+        asked = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(asked, timeout=seconds):
+            return "answers"
+    except urllib.error.HTTPError:
+        return "answers"  # whatever it says
+    except (OSError, ValueError) as error:
+        return f"does not answer: {getattr(error, 'reason', error)}"
+
+
+def of_ray(environment: Mapping[str, str], version: str | None) -> dict[str, Any]:
+    """Whether Ray is here, and whether the environment names a cluster."""
+    return {"version": version, "RAY_ADDRESS": bool(environment.get("RAY_ADDRESS"))}
+
+
+def of_sandbox() -> dict[str, Any]:
+    """The layers that are there one by one, and those that programs of a model would be run in: as the reward `tests`
+    chooses them, which starts its two canary programs.
+    """
+    from winnow.verify.sandbox import SandboxError, bwrap, choose, landlock, seccomp
+
+    try:
+        chosen, complaint = str(choose("auto").layers), None
+    except SandboxError as error:
+        chosen, complaint = None, str(error)
+    return {
+        "chosen": chosen,
+        "complaint": complaint,
+        "bubblewrap": bwrap.available() is not None,
+        "landlock": landlock.version(),
+        "seccomp": seccomp.machine() is not None,
+        "user_namespaces": user_namespaces(),
+        "control_groups": next((v for v, mark in ((2, "cgroup.controllers"), (1, "memory")) if _group(mark)), None),
+    }
+
+
+def user_namespaces(settings: Path = Path("/proc/sys")) -> bool | None:
+    """Whether the kernel lets a user without privileges make namespaces, as bubblewrap does; None where it is not
+    known.
+    """
+    if not (settings / "user").is_dir():
+        return None
+    most = _setting(settings / "user/max_user_namespaces", 0)
+    allowed = _setting(settings / "kernel/unprivileged_userns_clone", 1)  # Debian's
+    restricted = _setting(settings / "kernel/apparmor_restrict_unprivileged_userns", 0)  # Ubuntu's
+    return bool(most and allowed and not restricted)
+
+
+def _setting(path: Path, absent: int) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return absent
+
+
+def _group(mark: str) -> bool:
+    return Path("/sys/fs/cgroup", mark).exists()

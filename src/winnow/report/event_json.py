@@ -1,0 +1,56 @@
+"""An event of a run as a line of JSON, for programs that follow a run (docs/runs.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from winnow.records import StepReport
+from winnow.report.standing import Standing
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
+
+
+def event_json(event: Event, standing: Standing) -> str:
+    """One object, in ASCII and without a line break: "event" says of what kind it is. What is no number is null."""
+    return json.dumps(_plain(_fields(event, standing)), allow_nan=False, default=float).replace("\x7f", "\\u007f")
+
+
+def _fields(event: Event, standing: Standing) -> dict[str, Any]:
+    match event:
+        case Started():
+            run = {"folder": str(event.folder), "first_step": event.first_step, "last_step": event.last_step}
+            return {"event": "started", **run, "devices": event.devices, "max_hours": event.max_hours}
+        case PhaseBegan():
+            return {"event": "phase", "step": event.step, "phase": event.phase}
+        case RolloutsFinished():
+            return {"event": "rollouts", "step": event.step, "finished": event.finished, "asked": event.asked}
+        case StepReport():
+            left = standing.seconds_left
+            return {"event": "step", "step": event.step, "metrics": event.metrics, "seconds_left": left}
+        case Evaluated():
+            return {"event": "evaluated", "step": event.step, "metrics": event.metrics}
+        case AlarmRaised():
+            alarm = event.alarm
+            return {"event": "alarm", "step": alarm.step, "name": alarm.name, "text": alarm.text}
+        case Notice():
+            return {"event": "notice", "text": event.text}
+        case Ended():
+            model = None if event.model is None else str(event.model)
+            return {"event": "ended", "steps": event.steps, "model": model, "interrupted": event.interrupted}
+
+
+def _plain(value: Any) -> Any:
+    """Without what strict JSON has no form for: NaN, infinity, and a surrogate without its pair."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case Mapping():
+            return {_plain(name): _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case _:
+            return value

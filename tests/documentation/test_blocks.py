@@ -1,0 +1,163 @@
+"""Every block of code in docs/*.md is checked: commands by the command line's own parser, TOML by the configuration's,
+Python by a test that runs it.
+
+README.md has tests of its own (tests/e2e/test_readme.py). The indented blocks of design.md are drawings, not commands.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+from pages import PAGES, REPOSITORY, blocks, words
+
+from winnow import registry
+from winnow.cli import app
+from winnow.commands.sweep.sweep_file import read_sweep_file
+from winnow.config_file import load, validate
+from winnow.engines.scripted import Scripted
+from winnow.testing import check_engine
+from winnow.training.resolve import resolve_members
+
+COMMANDS = typer.main.get_command(app).commands
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BLOCKS = [block for page in PAGES if page not in ("README.md", "docs/design.md") for block in blocks(page)]
+LANGUAGES = {"", "sh", "toml", "python", "json", "text"}  # "": indented, which are commands; or reference.md's lists
+
+# What is neither winnow nor a file of this repository, and why no test starts it.
+OTHER_PROGRAMS = {
+    "torchrun": "several machines; tests/e2e/test_ranks_launch.py starts it on one",
+    "srun": "a cluster with Slurm",
+    "export": "the shell's own",
+    "#SBATCH": "a cluster with Slurm",
+    "cd": "the shell's own",
+    "mkdir": "the shell's own",
+}
+# Where each block of Python is run, by its page and first line; or why it is not.
+PYTHON = {
+    "docs/engines.md": {
+        "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
+        "from winnow.engines.process.engine import second_process": "tests/e2e/second_engine.py does the same",
+    },
+    "docs/extending.md": {
+        "# mine.py": "tests/e2e/test_extending.py",
+        "# mypkg/members.py": "tests/e2e/test_extending.py",
+        "# test_mine.py": "tests/e2e/test_extending.py",
+    },
+    "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
+    "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
+    "docs/verifiers.md": {
+        "# rewards.py": "test_the_reward_reads_what_it_says",
+        "# test_rewards.py": "test_its_tests_pass",
+    },
+}
+
+
+def shells():
+    for block in BLOCKS:
+        if block.language == "sh" or (not block.language and block.page != "docs/reference.md"):
+            yield from ((block.page, command) for command in block.commands())
+
+
+COMMAND_LINES = list(shells())
+
+
+def test_every_block_says_what_it_is():
+    assert not [(block.page, block.first) for block in BLOCKS if block.language not in LANGUAGES]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMAND_LINES)
+def test_a_command_exists_and_takes_the_options_it_is_shown_with(page, command):
+    first, *rest = shlex.split(command, comments=True) or ["#SBATCH"]
+    if first == "winnow":
+        name, arguments = words(command)
+        assert name in COMMANDS
+        COMMANDS[name].make_context(name, list(arguments))
+    elif first == "python" and any(block.first == f"# {rest[0]}" for block in blocks(page)):
+        return  # a file that the page shows
+    elif first in ("python", "pytest"):
+        (file,) = (REPOSITORY / word for word in rest if word.endswith(".py") or word.startswith("tests/"))
+        assert file.exists()
+    elif first == "pip":
+        (extra,) = re.findall(r"winnow-rl\[(\w+)\]", command)
+        assert extra in PROJECT["optional-dependencies"]
+    elif first.startswith("scripts/"):
+        assert (REPOSITORY / first).exists()
+        source = (REPOSITORY / first).read_text(encoding="utf-8") + (REPOSITORY / "benchmarks" / "gpu.py").read_text()
+        assert all(word in source for word in rest if word.startswith("--"))
+    else:
+        assert first in OTHER_PROGRAMS
+
+
+def overrides(command):
+    """(the configuration's file, assignments) of a command that takes both."""
+    _, arguments = words(command)
+    sets = [value for option, value in itertools.pairwise(arguments) if option == "--set"]
+    sets += [argument.removeprefix("--set=") for argument in arguments if argument.startswith("--set=")]
+    return next((argument for argument in arguments if argument.endswith(".toml")), None), sets
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        line
+        for line in COMMAND_LINES
+        if re.match(r"winnow (train|check|profile|eval|audit|score) .*(--set|\.toml)", line[1])
+    ],
+)
+def test_the_keys_that_a_command_sets_exist(page, command):
+    file, sets = overrides(command)
+    path = REPOSITORY / (file or "configs/arithmetic.toml")
+    load(path if path.is_file() else REPOSITORY / "configs" / "arithmetic.toml", sets)
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.language == "toml"], ids=lambda block: f"{block.page}: {block.first}"
+)
+def test_a_block_of_toml_is_what_winnow_reads(block, tmp_path):
+    table = tomllib.loads(block.text)
+    if "project" in table:
+        return  # of a package: tests/e2e/test_extending.py
+    if "seeds" in table:
+        (tmp_path / "configs").mkdir()
+        (tmp_path / "arithmetic.toml").symlink_to(REPOSITORY / "configs" / "arithmetic.toml")
+        (tmp_path / "configs" / "sweep.toml").write_text(block.text)
+        assert read_sweep_file(tmp_path / "configs" / "sweep.toml")
+        return
+    config = validate(table, source=block.page, text=block.text)
+    if ".py:" not in block.text and "vllm" not in block.text:
+        resolve_members(config, base=REPOSITORY / "configs")
+
+
+def test_every_block_of_python_is_run_by_a_test_that_is_named_or_says_why_not():
+    there = {(block.page, block.first) for block in BLOCKS if block.language == "python"}
+    named = {(page, first): test for page, tests in PYTHON.items() for first, test in tests.items()}
+    assert there == set(named)
+    for test in named.values():
+        assert (REPOSITORY / test.split()[0]).is_file() or f"def {test}(" in every_test(), test
+
+
+def every_test() -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+
+
+def python(page, first):
+    (block,) = (block for block in blocks(page) if block.language == "python" and block.first == first)
+    return block.text
+
+
+def test_an_engine_of_your_own_is_registered_as_shown(monkeypatch):
+    monkeypatch.setattr(registry, "_ENTRIES", {family: dict(known) for family, known in registry._ENTRIES.items()})
+    names = {
+        "MyEngine": lambda context, cache: Scripted(context, lambda prompt, index: "1 2 3 4 5 6 7"[: 2 * index + 1])
+    }
+    exec(python("docs/engines.md", "from winnow.memory.plan import MemoryPart"), names)
+    check_engine(names["mine"])
+    traits = registry.members("engine")["mine"].traits
+    assert (traits.memory.__name__, traits.job.__name__) == ("memory", "job")
+    assert traits.may_change == ("cache_mb_per_row",)

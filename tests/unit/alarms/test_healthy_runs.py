@@ -1,0 +1,62 @@
+"""No alarm on any documented configuration at its full length: benchmarks/alarms.py runs them, and keeps the rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from winnow.alarms import of_run
+from winnow.config import dump
+from winnow.config_file import load
+
+REPOSITORY = Path(__file__).parents[3]
+RUNS = json.loads(gzip.decompress((REPOSITORY / "tests" / "fixtures" / "healthy_runs.json.gz").read_bytes()))
+CONFIGS = {path.stem: path for path in (REPOSITORY / "configs").glob("*.toml") if path.stem != "gsm8k"}
+
+
+def rows_of(name):
+    columns = RUNS[name]
+    return [
+        {key: column[place] for key, column in columns.items() if column[place] is not None}
+        for place in range(len(columns["step"]))
+    ]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_healthy_run_raises_no_alarm(name):
+    config = dump(load(CONFIGS[name.rpartition("-s")[0]]))
+    rows = rows_of(name)
+    assert sum("budget/rollouts" in row for row in rows) == config["steps"]
+    assert of_run(rows, config) == []
+
+
+def test_there_is_a_run_of_every_configuration_that_needs_nothing_else():
+    assert {name.rpartition("-s")[0] for name in RUNS} == set(CONFIGS)
+
+
+def test_the_same_runs_raise_alarms_under_limits_that_they_pass():
+    """The fixture holds what the rules read: it is no silence for want of numbers."""
+    strict = {"flat_share": 0.02, "untrained_steps": 1, "no_learning_gain": 50.0, "drop": 1e-6, "swings": 1, "steps": 2}
+    strict |= {"standard_errors": 0.05, "gradient_factor": 1.01, "no_learning_steps": 6, "entropy_floor": 0.5}
+    strict |= {"clip_fraction": 1e-9, "ratio": 1e-9, "values_steps": 1}
+    raised = {alarm.name for name in RUNS for alarm in of_run(rows_of(name), {"alarms": strict})}
+    signal = {"all_flat", "oscillation", "sudden_drop", "no_learning"}
+    assert raised >= signal | {"gradient_spike", "entropy_collapse", "clip_fraction", "ratio_drift"}
+    assert "values_explain_nothing" in raised
+
+
+@pytest.mark.slow  # a minute or more each; the fixture holds the same runs
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_a_healthy_run_raises_no_alarm_when_it_is_run(name, tmp_path):
+    import winnow
+    from winnow.training.fit import fit
+    from winnow.training.resolve import resolve_members
+
+    told = []
+    changes = [f'output="{tmp_path / name}"', "verify.workers=1", "threads=1", 'log.rollouts="none"']
+    config = load(CONFIGS[name], changes)
+    fit(resolve_members(config, base=CONFIGS[name].parent), watch=told.append)
+    assert [event.alarm for event in told if isinstance(event, winnow.AlarmRaised)] == []

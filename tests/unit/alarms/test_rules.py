@@ -1,0 +1,167 @@
+"""Each alarm on rows that are made to raise it, and on the same rows just short of that."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from rows import learning, raised, run
+
+from winnow.alarms import ALARMS
+
+FLAT = {"group__flat": 32, "group__all_wrong": 30, "group__all_correct": 2, "advantage__std": 0.0}
+IDLE = {"budget__updates": 0, "select__trained": 0, "policy__grad_norm": None}
+CRITIC = {"critic__updates": 1, "critic__explained_variance": -0.1, "critic__loss": 0.3, "budget__tokens_valued": 900}
+
+
+def from_step(first, ill, well):
+    return lambda step: ill if step >= first else well
+
+
+def one_step(at, ill, well):
+    return lambda step: ill if step == at else well
+
+
+# name, what is ill, the steps at which it is raised
+ILL = [
+    ("all_flat", run(4) + [{**one, "step": one["step"] + 4} for one in run(8, **FLAT)], [8]),
+    ("nothing_trained", run(9, **IDLE), [2]),
+    ("constant_reward", run(8, reward__min=0.0, reward__max=0.0, reward__mean=0.0, reward__std=0.0), [4]),
+    ("unparsable", run(8, outcome__unparsable=480), [4]),
+    ("verifier_failures", run(8, outcome__failed=from_step(3, 11, 0)), [5]),
+    ("all_truncated", run(8, rollout__truncated=0.6), [4]),
+    ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.05**s), [29]),
+    ("length_collapse", run(60, rollout__length_mean=lambda s: 200 * 0.95**s), [29]),
+    ("entropy_collapse", run(20, policy__entropy=lambda s: 0.4 * 0.7**s), [11]),
+    ("entropy_explosion", run(20, policy__entropy=lambda s: 0.4 + 0.2 * s), [10]),
+    ("kl_drift", run(20, loss__kl=from_step(9, 1.0, 0.0)), [11]),
+    ("ratio_drift", run(20, policy__ratio_mean=from_step(9, 1.25, 1.0)), [10]),
+    ("clip_fraction", run(20, policy__clip_fraction=0.4), [4]),
+    ("gradient_spike", run(30, policy__grad_norm=one_step(20, 4.0, 0.3)), [20]),
+    ("not_finite", run(10, policy__not_finite_updates=one_step(7, 2, 0)), [7]),
+    ("parity", run(10, policy__parity_alarm=one_step(7, 1, 0), policy__logprob_gap_mean=0.2), [7]),
+    ("no_learning", run(150), [99]),
+    ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6)), [31]),
+    ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9), [39]),
+    ("values_explain_nothing", run(30, **CRITIC), [19]),
+    ("values_untrained", run(8, **{**CRITIC, "critic__updates": one_step(4, 0, 1)}), [4]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rows", "steps"), ILL, ids=[name for name, *_ in ILL])
+def test_an_alarm_is_raised_on_what_it_is_for(name, rows, steps):
+    assert raised(rows)[name] == steps
+
+
+@pytest.mark.parametrize(("name", "rows", "steps"), ILL, ids=[name for name, *_ in ILL])
+def test_an_alarm_can_be_switched_off(name, rows, steps):
+    assert name not in raised(rows, off=(name,))
+
+
+def test_every_alarm_has_rows_that_raise_it():
+    assert {name for name, *_ in ILL} | {"overfitting"} == {kind.name for kind in ALARMS}
+
+
+# Limits, and what a symptom may also mean: none of these raises the alarm.
+WELL = [
+    ("all_flat", run(12, **{**FLAT, "group__flat": 30})),
+    ("all_flat", run(12, **FLAT)[:4]),
+    ("all_flat", run(12, **{**FLAT, "advantage__std": 1.0})),  # a baseline over the batch
+    ("all_flat", run(12, **FLAT, **CRITIC)),  # values
+    ("nothing_trained", run(2, **IDLE)),
+    ("nothing_trained", run(9, **{**IDLE, "select__trained": 4})),  # an update that was not finite
+    ("nothing_trained", run(9, **IDLE, policy__learning_rate=None, **CRITIC)),  # the policy is held
+    ("constant_reward", run(8, reward__min=0.0, reward__max=0.0, budget__rollouts=4)),
+    ("constant_reward", run(8, reward__min=lambda s: s % 2, reward__max=lambda s: s % 2)),
+    ("unparsable", run(8, outcome__unparsable=450)),
+    ("verifier_failures", run(8, outcome__failed=1)),  # of 512
+    ("verifier_failures", run(1, outcome__failed=4, budget__rollouts=16)),
+    ("all_truncated", run(8, rollout__truncated=lambda s: 0.9 if s == 3 else 0.3)),
+    ("length_explosion", run(40, rollout__length_mean=lambda s: 200 * 1.05**s, reward__mean=lambda s: 0.02 * s)),
+    ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.02**s)),
+    ("length_explosion", run(60, rollout__length_mean=lambda s: 3000 if s == 45 else 200)),  # one long step
+    ("entropy_collapse", run(20, policy__entropy=0.01, reward__accuracy=0.95)),  # solved
+    ("entropy_collapse", run(300, policy__entropy=lambda s: 0.5 * 0.995**s)),  # 0.5 -> 0.11: as it should be
+    ("entropy_explosion", run(300, policy__entropy=lambda s: 0.3 + 0.003 * s)),
+    ("kl_drift", run(20, loss__kl=0.05, reward__kl=0.1)),
+    ("ratio_drift", run(20, policy__ratio_mean=1.02, policy__ratio_max=40.0)),  # a maximum is no ground
+    ("clip_fraction", run(20, policy__clip_fraction=lambda s: 0.9 if s == 7 else 0.1)),
+    ("gradient_spike", run(30, policy__grad_norm=lambda s: 2.5 if s == 20 else 0.3)),
+    ("gradient_spike", run(8, policy__grad_norm=lambda s: 4.0 if s == 7 else 0.3)),  # too few to compare with
+    ("parity", run(10, policy__logprob_gap_max=9.0)),
+    ("no_learning", run(99)),
+    ("no_learning", run(150, reward__accuracy=0.97)),
+    ("no_learning", run(300, reward__mean=lambda s: 0.4 + 0.001 * s)),
+    ("sudden_drop", run(40, reward__mean=lambda s: 0.0 if s == 30 else 0.6)),  # one bad step of 32 prompts
+    ("sudden_drop", run(40, reward__mean=lambda s: 0.3 if s >= 30 else 0.6, group__count=2)),  # of few prompts: noise
+    ("oscillation", run(60, reward__mean=lambda s: 0.4 if s // 5 % 2 else 0.5)),
+    ("values_explain_nothing", run(30, **{**CRITIC, "critic__explained_variance": lambda s: 0.0 if s == 15 else -0.1})),
+    ("values_explain_nothing", run(30, **{**CRITIC, **IDLE, "policy__learning_rate": None})),  # held
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "rows"), WELL)
+def test_an_alarm_is_silent_short_of_that(name, rows):
+    assert name not in raised(rows)
+
+
+def test_a_step_that_says_nothing_of_the_values_is_passed_over():
+    """Its returns were all alike (NaN), or nothing was read: the count goes on behind it."""
+    mixed = {**CRITIC, "critic__explained_variance": lambda s: {19: math.nan, 20: None}.get(s, -0.1)}
+    assert raised(run(30, **mixed))["values_explain_nothing"] == [21]
+
+
+def held_out(rows, accuracy, every=10):
+    """The same rows with an evaluation of 1,000 problems at every tenth step, and one after the last."""
+    found = [dict(one) for one in rows] + [{"step": len(rows)}]
+    for step in range(0, len(found), every):
+        p = accuracy(step)
+        found[step] |= {"eval/accuracy_sampled": p, "eval/accuracy_sampled_sem": (p * (1 - p) / 1000) ** 0.5}
+    return found
+
+
+def test_training_above_held_out():
+    """Problems that are learned by heart: training goes to 1, held-out stays. Judged 5 steps behind an evaluation."""
+    climbs = run(100, reward__accuracy=lambda s: min(1.0, 0.4 + 0.01 * s), group__count=128)
+    assert raised(held_out(climbs, lambda s: 0.4))["overfitting"] == [34]
+    assert "overfitting" not in raised(held_out(climbs, lambda s: min(1.0, 0.38 + 0.01 * s)))
+    few = [{**one, "group/count": 2} for one in climbs]
+    assert "overfitting" not in raised(held_out(few[:50], lambda s: 0.4))  # noise of 20 prompts
+
+
+def test_a_held_out_task_that_is_harder_from_the_start_is_no_overfitting():
+    climbs = run(100, reward__accuracy=lambda s: min(1.0, 0.4 + 0.01 * s), group__count=128)
+    assert "overfitting" not in raised(held_out(climbs, lambda s: min(1.0, 0.4 + 0.01 * s) - 0.2))
+
+
+def test_held_out_accuracy_drops_and_saws():
+    flat = run(100, reward__mean=lambda s: 0.4 + 0.005 * s)
+    assert raised(held_out(flat, lambda s: 0.2 if s == 100 else 0.6)) == {"sudden_drop": [100]}  # after the last step
+    assert raised(held_out(flat, lambda s: 0.4 if s // 10 % 2 else 0.7))["oscillation"] == [40]
+
+
+def test_no_learning_in_training_is_learning_where_held_out_problems_gain():
+    still = run(150)
+    assert "no_learning" in raised(held_out(still, lambda s: 0.4))
+    assert "no_learning" not in raised(held_out(still, lambda s: 0.4 + 0.001 * s))
+
+
+@pytest.mark.parametrize("prompts", [4, 32, 256])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_noise_of_a_run_that_learns_slowly_raises_nothing(seed, prompts):
+    """1 to 3 points an evaluation, as a model of 1.5 billion parameters does; prompts all right or all wrong."""
+    assert raised(learning(300, start=0.3, end=0.5, seed=seed, prompts=prompts, every=25)) == {}
+
+
+def test_noise_that_learns_nothing_is_no_swing_and_no_drop():
+    assert raised(learning(300, start=0.4, end=0.4, seed=1, every=10), off=("no_learning",)) == {}
+
+
+@pytest.mark.parametrize("rows", [[], [{"step": 0}], [{"step": 0, "budget/rollouts": 0}] * 120, run(1), run(3)])
+def test_rows_without_numbers_and_first_steps_raise_nothing(rows):
+    assert raised(rows) == {}
+
+
+def test_numbers_that_are_not_finite_count_as_not_measured():
+    broken = [{name: math.nan for name in one} | {"step": one["step"], "budget/rollouts": 512} for one in run(120)]
+    assert raised(broken) == {}

@@ -1,0 +1,130 @@
+"""When an alarm is told, what its text says, and what a resume remembers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from rows import held_out_run, raised, run
+
+from winnow.alarms import Alarms, of_run
+from winnow.config import AlarmsSection, dump
+from winnow.config_file import validate
+from winnow.errors import ConfigError
+from winnow.state.log_rows import check_metrics
+
+SHORT = AlarmsSection(steps=1, clear_steps=3)
+
+
+def cut(*steps, count=20):
+    """Rows in which most rollouts are cut off at these steps."""
+    return run(count, rollout__truncated=lambda step: 0.9 if step in steps else 0.1)
+
+
+def test_an_alarm_is_told_again_after_it_was_clear_for_a_while():
+    """clear_steps = 3: of what held at 2, 4 was clear once, 7 twice, 11 three times in between."""
+    assert raised(cut(2, 4, 7, 11, 12), steps=1, clear_steps=3) == {"all_truncated": [2, 11]}
+    assert [(a.step, a.last) for a in of_run(cut(2, 4, 7, 11, 12), SHORT)] == [(2, 7), (11, 12)]
+
+
+def live(rows, settings=SHORT, cut_at=None):
+    """(what stands in each row, the steps at which something began), as a run does it; resumed where it was cut."""
+    alarms, log, begun = Alarms(settings), [], []
+    for place, row in enumerate(rows):
+        if place == cut_at:
+            alarms = Alarms(settings)
+            alarms.remember(log)
+        between = {name: value for name, value in row.items() if name.startswith("eval/")}
+        if between:
+            alarms.evaluated(between)
+        training = {name: value for name, value in row.items() if not name.startswith("eval/") and name != "step"}
+        if not training:
+            continue
+        found = alarms.metrics(row["step"], training)
+        log.append({**row, **found})
+        begun += [(alarm.step, alarm.name) for alarm in alarms.begun]
+    return log, begun
+
+
+@pytest.mark.parametrize("cut_at", [1, 5, 20, 33, 34, 35, 47])
+def test_a_resume_anywhere_changes_no_row_and_tells_nothing_twice(cut_at):
+    rows = held_out_run()
+    assert live(rows, AlarmsSection(), cut_at) == live(rows, AlarmsSection())
+    assert {name for _, name in live(rows, AlarmsSection())[1]} == {"overfitting", "all_truncated", "sudden_drop"}
+
+
+def test_a_run_and_its_log_tell_the_same():
+    rows = held_out_run()
+    told = [(alarm.step, alarm.name) for alarm in of_run(rows, AlarmsSection())]
+    assert [pair for pair in told if pair[0] < len(rows)] == live(rows, AlarmsSection())[1]
+
+
+def test_an_evaluation_that_a_resume_keeps_is_not_lost():
+    """The log ends with the evaluation before the next step."""
+    rows = held_out_run()
+    log, _ = live(rows[:40], AlarmsSection())
+    evaluation = {name: value for name, value in rows[40].items() if name.startswith("eval/") or name == "step"}
+    resumed, whole = Alarms(), Alarms()
+    resumed.remember([*log, evaluation])
+    whole.remember(log)
+    whole.evaluated(evaluation)
+    for row in rows[40:50]:
+        training = {name: value for name, value in row.items() if not name.startswith("eval/")}
+        assert resumed.metrics(row["step"], training) == whole.metrics(row["step"], training)
+        assert resumed.begun == whole.begun
+
+
+def test_the_text_names_evidence_cause_and_keys_with_their_values():
+    config = dump(validate({"rollout": {"max_new_tokens": 7, "stop": ["</a>", "\n"]}}))
+    (alarm,) = of_run(cut(3, 4, 5, 6, 7, 8, count=9), config)
+    assert alarm.text == (
+        "step 5: all_truncated: 58% of the rollouts of 5 steps hit max_new_tokens. Likely cause: the limit is too "
+        "short for this task, the policy does not know when to stop, or a stop text is missing. Look at "
+        "rollout.max_new_tokens (7), rollout.stop (</a>, \n), prompt.template (chat)."
+    )
+    assert alarm.evidence["rollout/truncated"] == pytest.approx(0.58)
+    assert alarm.keys == {"rollout.max_new_tokens": 7, "rollout.stop": ["</a>", "\n"], "prompt.template": "chat"}
+    assert (alarm.step, alarm.last) == (5, 8)
+
+
+def test_keys_that_the_configuration_lacks_are_not_named_and_without_one_no_values():
+    values = {"critic__updates": 0, "budget__tokens_valued": 9}
+    (alarm,) = of_run(run(1, **values), dump(validate({})))
+    assert alarm.keys == {}
+    assert "Look at" not in alarm.text
+    (alarm,) = of_run(run(1, **values))
+    assert alarm.text.endswith("Look at critic.optimizer.learning_rate, critic.optimizer.max_grad_norm.")
+
+
+def test_a_head_on_the_policys_backbone_and_a_function_have_other_causes():
+    below = {"critic__explained_variance": -0.1}
+    (alarm,) = of_run(run(20, **below, critic__loss=0.1))
+    assert set(alarm.keys) == {"critic.coefficient", "optimizer.learning_rate", "critic.clip_range"}
+    (alarm,) = of_run(run(20, **below))
+    assert "the function critic returns something else" in alarm.text
+    assert alarm.keys == {}
+
+
+def test_limits_of_another_version_are_taken_as_far_as_they_are_known():
+    assert raised_with({"alarms": {"truncated_share": 0.95, "of_tomorrow": 3}}) == []
+    assert raised_with({"alarms": {}}) == raised_with({}) == ["all_truncated"]
+    with pytest.raises(ConfigError, match="truncated_share"):
+        raised_with({"alarms": {"truncated_share": "most"}})
+
+
+def raised_with(settings):
+    return [alarm.name for alarm in of_run(run(9, rollout__truncated=0.9), settings)]
+
+
+def test_whatever_stands_in_a_log_raises_no_error():
+    """Numbers as large as a row may hold, negative, missing: alarms or none, but an answer."""
+    noise = random.Random(0)
+    numbers = (0, -1, 1, 0.5, 1e308, -1e308, 5e-324, float("nan"), None, 10**300)
+    names = [*held_out_run()[0], "critic/updates", "critic/explained_variance", "loss/kl", "outcome/failed/timeout"]
+    for _ in range(60):
+        rows = []
+        for step in range(0, 60, noise.choice((1, 1, 7))):
+            row = {name: noise.choice(numbers) for name in names if noise.random() < 0.8} | {"step": step}
+            check_metrics(row | {name: 0 for name, value in row.items() if value != value})
+            rows.append(row)
+        of_run(rows)

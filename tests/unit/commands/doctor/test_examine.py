@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from winnow.cli import app
+from winnow.commands.doctor import examine as of_examine
+from winnow.commands.doctor.chosen import of_defaults, of_vllm
+from winnow.commands.doctor.examine import examine, private, reported
+from winnow.commands.doctor.lines import SECTIONS, lines
+from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages
+from winnow.commands.doctor.surroundings import answers, of_network, of_ray, user_namespaces
+
+PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def fails():
+    raise PermissionError("not \x1b[31myours")
+
+
+def test_a_probe_that_fails_is_a_line_of_the_report():
+    report = reported({name: fails for name in SECTIONS})
+    assert report["memory"] == {"error": "PermissionError: not \x1b[31myours"}
+    assert report["ok"] is False  # what a run would take could not be found out
+    text = "\n".join(lines(report))
+    assert text.count(r"could not be found out: PermissionError: not \x1b[31myours") == len(SECTIONS)
+    assert text.endswith("winnow cannot run here")
+
+
+def test_a_probe_that_ends_the_process_does_not_end_the_doctor():
+    assert reported({"cuda": lambda: exit(3)})["cuda"] == {"error": "SystemExit: 3"}
+
+
+def test_winnow_cannot_run_without_a_package_that_it_needs():
+    def without(name):
+        return reported({"packages": lambda: of_packages(lambda package: None if package == name else "1.0")})
+
+    assert without("nothing")["ok"] is True
+    assert without("ray")["ok"] is True
+    assert without("peft")["ok"] is False
+    assert {"to": "run winnow", "do": "pip install peft"} in without("peft")["missing"]
+
+
+def test_the_tables_of_packages_are_those_of_the_project():
+    assert sorted(NEEDED) == sorted(re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"])
+    brought = {
+        (re.match(r"[\w-]+", text)[0].replace("_", "-"), extra)
+        for extra, texts in PROJECT["optional-dependencies"].items()
+        if extra not in ("test", "dev", "docs")
+        for text in texts
+    }
+    assert brought <= {(one.name, one.extra) for one in OPTIONAL}
+
+
+def test_names_of_users_and_hosts_and_the_home_directory_are_left_out():
+    said = {"a": ["/home/anna/x", "/data/anna/runs", "anna", "on box7: /home/anna"], "b": 3, "c": None}
+    assert private(said, home="/home/anna", names={"anna": "USER", "box7": "HOST"}) == {
+        "a": ["~/x", "/data/USER/runs", "anna", "on HOST: ~"],
+        "b": 3,
+        "c": None,
+    }
+    assert private("a\x1b]52;c;x\x07\u202e", home="/", names={}) == r"a\x1b]52;c;x\x07\u202e"
+
+
+def test_secrets_and_addresses_are_never_said():
+    environment = {
+        "HTTPS_PROXY": "http://me:secret@proxy:3128", "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "1",
+        "HF_ENDPOINT": "http://me:secret@mirror", "TRANSFORMERS_OFFLINE": "0",
+    }  # fmt: skip
+    found = {**of_network(environment, ask=False), **of_ray({"RAY_ADDRESS": "ray://secret:1"}, "2.40")}
+    assert "secret" not in json.dumps(found)
+    assert found == {
+        "proxies": ["HTTPS_PROXY"], "offline": ["HF_HUB_OFFLINE"], "HF_ENDPOINT": True, "HF_TOKEN": True, "hub": None,
+        "version": "2.40", "RAY_ADDRESS": True,
+    }  # fmt: skip
+
+
+def test_a_hub_that_is_not_there_is_said_and_no_error():
+    assert answers("http://127.0.0.1:9").startswith("does not answer: ")
+    assert answers("no address").startswith("does not answer: ")
+
+
+def test_namespaces_of_users_are_as_the_kernel_s_settings_say(tmp_path):
+    assert user_namespaces(tmp_path) is None
+    for folder in ("user", "kernel"):
+        (tmp_path / folder).mkdir()
+    most = tmp_path / "user/max_user_namespaces"
+    most.write_text("0\n")
+    assert user_namespaces(tmp_path) is False
+    most.write_text("63000\n")
+    assert user_namespaces(tmp_path) is True
+    (tmp_path / "kernel/apparmor_restrict_unprivileged_userns").write_text("1\n")
+    assert user_namespaces(tmp_path) is False
+
+
+def test_where_vllm_can_serve(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert of_vllm(None)["device"] is None
+    assert of_vllm("0.32.0+cpu")["device"] == "cpu"
+    assert of_vllm("0.32.0")["why_not"] == "this build is for GPUs, and torch sees none"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert of_vllm("0.32.0") == {"version": "0.32.0", "device": "cuda", "why_not": None}
+
+
+def test_what_would_be_chosen_is_what_a_run_takes():
+    import torch
+
+    found = of_defaults()
+    if not torch.cuda.is_available():
+        assert (found["device"], found["dtype"], found["engine"]) == ("cpu", "float32", "native")
+    assert (found["layout"], found["verify_workers"]) == ("padded", 1)
+
+
+def test_the_command_as_text_and_as_json(monkeypatch):
+    """Every section of the real report has its lines."""
+    found = examine()
+    assert [name for name, said in found.items() if isinstance(said, dict) and "error" in said] == []
+    monkeypatch.setattr(of_examine, "examine", lambda network: found)
+    told = CliRunner().invoke(app, ["doctor"])
+    assert (told.exit_code, told.output.splitlines()[-1]) == (0, "winnow can run here")
+    assert all(any(line.startswith(name) for line in told.output.splitlines()) for name in SECTIONS)
+    assert not CONTROL.search(told.output)
+    said = CliRunner().invoke(app, ["doctor", "--json"])
+    assert json.loads(said.output) == found
+    monkeypatch.setattr(of_examine, "examine", lambda network: {**found, "ok": False})
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 1
+
+
+def test_nothing_a_terminal_would_act_on_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "\x1b]8;;x\x07\x7f\u202e\r0")
+    monkeypatch.setenv("HF_HOME", "/tmp/\x1b[2J\x08")
+    report = examine()
+    assert report["cuda"]["CUDA_VISIBLE_DEVICES"] == r"\x1b]8;;x\x07\x7f\u202e\r0"
+    assert not CONTROL.search("\n".join(lines(report)) + json.dumps(report))

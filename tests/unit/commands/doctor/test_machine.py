@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from winnow.commands.doctor.machine import commit, cpu_quota, of_disks, of_processor, of_system, room
+
+SERVER = """processor	: 0
+model name	: Intel(R) Xeon(R) Platinum 8480+
+flags		: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile ssse3
+"""
+
+
+def test_a_processor_is_named_with_the_instructions_that_matter(tmp_path):
+    (tmp_path / "cpuinfo").write_text(SERVER)
+    found = of_processor(tmp_path / "cpuinfo", tmp_path)
+    assert found["model"] == "Intel(R) Xeon(R) Platinum 8480+"
+    assert found["instructions"] == ["avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16"]
+    assert found["bfloat16"] is True
+    assert found["usable"] <= found["cores"] == os.cpu_count()
+    (tmp_path / "cpuinfo").write_text(SERVER.replace("bf16", "int8"))
+    assert of_processor(tmp_path / "cpuinfo", tmp_path)["bfloat16"] is False
+
+
+def test_a_system_without_proc_has_a_processor_all_the_same(tmp_path):
+    found = of_processor(tmp_path / "absent", tmp_path)
+    assert found["model"]
+    assert found["instructions"] == []
+
+
+def test_the_tightest_quota_of_the_control_groups_counts(tmp_path):
+    of_process = tmp_path / "cgroup"
+    of_process.write_text("0::/slice/job\n")
+    assert cpu_quota(tmp_path, of_process) is None
+    (tmp_path / "slice/job").mkdir(parents=True)
+    (tmp_path / "slice/job/cpu.max").write_text("max 100000\n")
+    assert cpu_quota(tmp_path, of_process) is None
+    (tmp_path / "slice/cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(tmp_path, of_process) == 1.5
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    assert cpu_quota(tmp_path, of_process) == 1.5
+
+
+def test_a_quota_of_the_older_interface(tmp_path):
+    for name, us in (("cpu.cfs_quota_us", "250000"), ("cpu.cfs_period_us", "100000")):
+        (tmp_path / "cpu").mkdir(exist_ok=True)
+        (tmp_path / "cpu" / name).write_text(us)
+    assert cpu_quota(tmp_path, tmp_path / "absent") == 2.5
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
+    assert cpu_quota(tmp_path, tmp_path / "absent") is None
+
+
+def test_a_commit_says_whether_files_differ_from_it(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    assert commit(tmp_path) is None
+    git("init")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-m", "one")
+    assert len(clean := commit(tmp_path)) == 12
+    (tmp_path / "file").write_text("two")
+    assert commit(tmp_path) == f"{clean}, changed"
+
+
+def test_room_is_that_of_the_nearest_folder_there_is(tmp_path):
+    assert room(tmp_path / "not/yet/here")["path"] == str(tmp_path / "not/yet/here")
+    assert room(tmp_path / "not/yet/here")["free_bytes"] > 0
+
+
+def test_the_hub_s_cache_is_where_its_variables_say(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert of_disks()["huggingface_cache"]["path"] == str(tmp_path / "huggingface")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "own"))
+    assert of_disks()["huggingface_cache"]["path"] == str(tmp_path / "own")
+    assert of_disks()["working_directory"]["path"] == str(Path.cwd())
+
+
+def test_this_python_is_named():
+    assert of_system()["python"].startswith("3.")
