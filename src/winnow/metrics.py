@@ -85,7 +85,7 @@ METRICS: dict[str, str] = {
     "what it declares, or policy/ratio_outside above rollout.max_ratio_outside; else 0",
     "policy/skipped_updates": "optimizer updates skipped because no sequence was left or the gradient was not finite",
     "policy/not_finite_updates": "of these, the updates whose gradient was not finite",
-    "alarm/{name}": "1 where this alarm holds at the step (docs/alarms.md); absent where it does not",
+    "alarm/{name}": "1 where this alarm holds at the step; absent where it does not",
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts that the plan gave no rollout",
     "budget/tokens_generated": "completion tokens sampled",

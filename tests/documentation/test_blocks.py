@@ -40,6 +40,7 @@ OTHER_PROGRAMS = {
 }
 # Where each block of Python is run, by its page and first line; or why it is not.
 PYTHON = {
+    "docs/alarms.md": {"import winnow": "test_a_run_is_diagnosed_as_shown"},
     "docs/engines.md": {
         "from winnow.memory.plan import MemoryPart": "test_an_engine_of_your_own_is_registered_as_shown",
         "from winnow.engines.process.engine import second_process": "tests/e2e/second_engine.py does the same",
@@ -52,6 +53,7 @@ PYTHON = {
     "docs/from-trl.md": {"# winnow: one in, one out": "test_the_reward_of_the_page_is_a_reward"},
     "docs/from-verl.md": {"# winnow: data_source is prompt.task": "test_the_reward_of_the_page_is_a_reward"},
     "docs/runs.md": {"import winnow": "test_a_run_is_read_as_shown"},
+    "docs/trackers.md": {"# mine.py": "test_a_tracker_of_your_own_posts_what_it_is_told"},
     "docs/tutorial.md": dict.fromkeys(("# make_problems.py", "# mine.py", "# shop.py"), "test_the_policy_learns"),
     "docs/verifiers.md": {
         "# rewards.py": "test_the_reward_reads_what_it_says",
