@@ -128,6 +128,7 @@ def test_a_run_is_read_as_shown(reader, monkeypatch):
     (block,) = (block for block in blocks("docs/runs.md") if block.language == "python")
     Path("runs/mine").symlink_to("exact")
     names: dict[str, object] = {}
-    exec(block.text.replace("step=50", "step=4").replace("run.rollouts(", "columns = run.rollouts("), names)
+    text = block.text.replace("step=50", "step=4").replace("checkpoints[60]", "checkpoints[8]")
+    exec(text.replace("run.rollouts(", "columns = run.rollouts("), names)
     assert set(names["columns"]) == {"step", "prompt_id", "reward", "length"}
     assert len(names["columns"]["reward"]) == 256

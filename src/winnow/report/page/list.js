@@ -44,7 +44,7 @@
   function snippet(item, pattern) {
     const text = model.textOf(item.rollout);
     const [first] = foreign.places(text, pattern, 1);
-    const from = first && first[0] > 40 ? first[0] - 20 : 0;
+    const from = first && first[0] > 16 ? first[0] - 8 : 0; // of a narrow line, what was found comes first
     const part = text.slice(from, from + 160);
     const { extracted } = item.rollout;
     return h('span', { class: 'snippet' }, extracted && !first ? h('b', {}, foreign.line(model.asText(extracted), 24), ' ') : null, from ? '…' : '', foreign.marked(part.replace(/\n/g, '⏎'), foreign.places(part, pattern)));

@@ -34,9 +34,15 @@
     return { title: foreign.line(name, 120), note: meaning(name), x_label: 'training step', y_label: '', percent: false, lines };
   }
 
+  function dot(run) {
+    const own = h('span', { class: 'dot', 'aria-hidden': 'true' });
+    own.style.background = `var(--${curves.hue(run)})`;
+    return own;
+  }
+
   function row(name) {
     const all = model.runs.map((run) => column(run, name));
-    const cell = (f) => h('td', {}, all.map((c, i) => h('div', {}, c.y.length ? f(c.y) : '–', model.several ? h('span', { class: 'unseen' }, ` in ${curves.name(i)}`) : null)));
+    const cell = (f) => h('td', {}, all.map((c, i) => h('div', {}, model.several ? dot(i) : null, c.y.length ? f(c.y) : '–', model.several ? h('span', { class: 'unseen' }, ` in ${curves.name(i)}`) : null)));
     const box = h('input', { type: 'checkbox', 'data-metric': name, 'aria-label': `draw ${foreign.line(name, 120)}`, on: { change: () => {
       const on = chosen(place.get());
       if (!on.delete(name)) on.add(name);

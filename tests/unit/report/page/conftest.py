@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pages
 import pytest
+import report_pages as pages
 
 SHELL = os.environ.get("WINNOW_TEST_BROWSER") or shutil.which("chromium-headless-shell")
 FLAGS = (

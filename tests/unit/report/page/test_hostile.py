@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pages
+import report_pages as pages
 
 from winnow.report.text import safe
 

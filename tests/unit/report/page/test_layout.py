@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pages
 import pytest
+import report_pages as pages
 
 VIEWS = ("overview", "rollouts", "metrics", "configuration")
 NAMELESS = re.compile(

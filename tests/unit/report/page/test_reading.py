@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pages
 import pytest
+import report_pages as pages
 
 TOLD = ".told"
 READ = ".completion .foreign"

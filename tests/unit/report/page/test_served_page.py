@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pages
 import pytest
+import report_pages as pages
 
 URL = "http://report.test/"
 
