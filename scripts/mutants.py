@@ -17,7 +17,8 @@ replaces, which must stand in its file exactly once:
     new = "..."
 
 Its tests run first, until one fails; with --full the whole suite follows where none does. Exits with 1 when a mutant
-survives, with 2 when one cannot be tried: its text is no longer there, or its tests cannot run.
+survives, with 2 when one cannot be tried: its text is no longer there, or its tests cannot run. One that lives where a
+test of it skips (there is no browser, say) is told and held against nobody.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class Untried(Exception):
     """The mutant could be neither killed nor let live."""
 
 
+class Skipped(Exception):
+    """No test failed, and one that was to fail does not run on this machine."""
+
+
 @dataclass(frozen=True)
 class Edit:
     """One replacement in one file."""
@@ -73,7 +78,7 @@ class Verdict:
     """What became of a mutant."""
 
     name: str
-    verdict: str  # killed, survived, passed (the control alone) or error
+    verdict: str  # killed, survived, skipped, passed (the control alone) or error
     by: str  # the test that failed, or why nothing could be said
     seconds: float
 
@@ -133,6 +138,8 @@ def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
             verdict = judge(mutant, by)
         except Untried as error:
             verdict, by = "error", str(error)
+        except Skipped as error:
+            verdict, by = ("skipped" if mutant.edits else "passed"), str(error)
     return Verdict(mutant.name, verdict, by or "", time.perf_counter() - begin)
 
 
@@ -163,12 +170,14 @@ def apply(mutant: Mutant, copy: Path) -> None:
 
 
 def first_failure(tests: Sequence[str], copy: Path) -> str | None:
-    """The first test that fails in the copy; None when all pass. `tests` as pytest takes them."""
+    """The first test that fails in the copy; None when all pass. `tests` as pytest takes them. Raises Skipped."""
     imported = run_python(copy, "-c", "import winnow; print(winnow.__file__)")
     if not imported.stdout.startswith(str(copy)):
         raise Untried(f"winnow was imported from {imported.stdout.strip() or imported.stderr}, not from the copy")
     done = run_python(copy, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--timeout", SECONDS_PER_TEST, *tests)
     if done.returncode == PASSED:
+        if skipped := re.search(r"\b\d+ skipped\b", done.stdout):
+            raise Skipped(skipped[0])
         return None
     named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     if done.returncode != FAILED or named is None:
