@@ -76,6 +76,8 @@ def report(
     from winnow.commands.report import output_of, runs_at, size, write_report
     from winnow.report.text import one_line, wrapped
 
+    if port and not serve:
+        raise typer.BadParameter("--port is of --serve: give both, or leave it out")
     found = runs_at(runs)
     for run in found:
         _note_cut_row(run.path)

@@ -128,6 +128,8 @@ def test_what_is_no_run_is_said_before_anything_is_written(run, tmp_path):
     assert result.exit_code == 2
     assert "is no run folder" in result.output
     assert winnow("report", run, "--limit", "much").exit_code == 2
+    assert winnow("report", run, "--port", "8000").exit_code == 2
+    assert winnow("report", run, "--serve", "-o", tmp_path / "x.html").exit_code == 2
     assert not (run / "report.html").exists()
 
 

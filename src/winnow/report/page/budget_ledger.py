@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from winnow.report.run_panels import LARGEST
 from winnow.report.summary import Row
 
 # label, metric of its tokens, metric of its rollouts, note
@@ -38,9 +39,9 @@ def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def total(rows: Sequence[Row], name: str) -> int | None:
-    """The sum of a metric that counts; None where no row has it."""
-    values = [row[name] for row in rows if name in row and math.isfinite(row[name])]
-    return int(sum(int(value) for value in values)) if values else None
+    """The sum of a metric that counts; None where no row has it. What no run counts up to is left out."""
+    values = [int(row[name]) for row in rows if abs(row.get(name, math.nan)) < LARGEST]
+    return sum(values) if values else None
 
 
 def _line(label: str, tokens: int | None, rollouts: int | None, generated: int | None, note: str) -> dict[str, Any]:

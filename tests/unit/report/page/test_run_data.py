@@ -158,6 +158,15 @@ def test_the_ledger_sums_every_row_and_probes_are_on_top():
     }
 
 
+def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
+    huge = dict.fromkeys(("budget/tokens_generated", "budget/tokens_trained", "seconds/step", "reward/mean"), 1e308)
+    lines = [{"step": i, **metrics(i, **huge)} for i in range(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run, _ = in_file(tmp_path)
+    assert run["ledger"][0]["tokens"] is None
+    assert run["panels"][3]["x_range"] == [0, 0]
+
+
 def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(folder):
     rows = [
         {"step": 0, **metrics(0, **{"budget/tokens_wasted": 750}), **evaluation(0.05, 0.04)},
