@@ -88,12 +88,12 @@ def report(
         if output is not None:
             raise typer.BadParameter("--serve writes no file: leave out --output")
         server = ReportServer(found, port=port)
-        answer(server, lambda url: typer.echo(f"serving   {url}  (this machine alone; Ctrl-C ends it)"))
+        answer(server, lambda url: say(f"serving   {url}  (this machine alone; Ctrl-C ends it)"))
         return
     written = write_report(found, output_of(runs, output), limit=size(limit))
     for note in written.notes:
-        typer.echo(wrapped(f"note: {note}"), err=True)
-    typer.echo(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB)")
+        say(wrapped(f"note: {note}"), err=True)
+    say(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB)")
 
 
 @app.command()

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import RunFolderError
+from winnow.alarms import of_run
+from winnow.errors import ConfigError, RunFolderError
 from winnow.metrics import meaning
 from winnow.report.heading import heading
 from winnow.report.page.budget_ledger import ledger
@@ -23,7 +24,7 @@ from winnow.report.page.step_groups import GroupPlace, LoggedSteps
 from winnow.report.page.strict_json import encoded, with_list
 from winnow.report.page.token_pieces import TokenPieces
 from winnow.report.run_panels import RunPanel, panels
-from winnow.report.summary import Row, training_rows
+from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
 from winnow.report.tokens import tokenizer_of
 from winnow.state.logbook import read_metrics
@@ -34,7 +35,6 @@ FORMAT = 1
 MOST_PLACES = 10_000  # groups that the picture of the allocation shows
 LONGEST_SERVED = 200_000  # characters of a text that is asked for by its step
 NAME = 200  # characters
-ALARM = "alarm/"
 
 Steps = Mapping[int, Sequence[GroupPlace]]
 
@@ -84,16 +84,17 @@ class ReportedRun:
         self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
     ) -> dict[str, Any]:
         names = list(dict.fromkeys(name for row in rows for name in row))
+        config = _config(self.path)
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),
             "subtitle": one_line(heading(self.path)),
             "headline": headline(rows),
-            "config": _config(self.path),
+            "config": config,
             "panels": [_panel(panel) for panel in panels(rows)],
             "ledger": ledger(rows),
             "allocation": _allocation(steps),
-            "alarms": _alarms(rows),
+            "alarms": _alarms(rows, config),
             "metrics": {"names": names, "rows": [[_short(row.get(name)) for name in names] for row in rows]},
             "meanings": {name: said for name in names if (said := meaning(name))},
             "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
@@ -138,16 +139,13 @@ def _allocation(steps: Steps) -> list[dict[str, Any]]:
     ]
 
 
-def _alarms(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Where each alarm began to hold: `alarm/{name}` is 1 in the rows of steps in which it does."""
-    found, before = [], set[str]()
-    for row in training_rows(rows):
-        now = {name for name, value in row.items() if name.startswith(ALARM) and value == 1}
-        for name in sorted(now - before):
-            text = meaning(name) or ""
-            found.append({"step": row["step"], "name": name.removeprefix(ALARM), "text": text})
-        before = now
-    return found
+def _alarms(rows: Sequence[Row], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was raised, by the run's own limits; by the defaults where they are none that this winnow can read."""
+    try:
+        found = of_run(rows, config)
+    except (ConfigError, TypeError, AttributeError):  # a manifest may say anything
+        found = of_run(rows)
+    return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in found]
 
 
 def _step(step: int, places: Sequence[GroupPlace], here: int) -> dict[str, int]:

@@ -184,10 +184,17 @@ def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(fold
     assert headline([{"step": 0, **metrics(0)}])[0]["value"] == "10.0% → 10.0%"
 
 
-def test_an_alarm_stands_at_the_step_where_it_began_to_hold(tmp_path):
-    lines = [{"step": i, **metrics(i), "alarm/flat": float(i in (1, 2, 4))} for i in range(5)]
+def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(tmp_path):
+    flat = {"group/flat": 4, "group/all_wrong": 4, "group/all_correct": 0, "advantage/std": 0.0}
+    lines = [{"step": i, **metrics(i, **(flat if 3 <= i < 12 else {}))} for i in range(15)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [(a["step"], a["name"]) for a in in_file(tmp_path)[0]["alarms"]] == [(1, "flat"), (4, "flat")]
+    (alarm,) = (a for a in in_file(tmp_path)[0]["alarms"] if a["name"] == "all_flat")
+    assert 3 <= alarm["step"] <= alarm["last"] < 15
+    assert alarm["text"]
+    for section, there in (({"off": ["all_flat"]}, False), ({"steps": "x"}, True), (5, True), ({"off": 5}, True)):
+        manifest = {"winnow_run": 1, "config": {"alarms": section}}
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        assert any(a["name"] == "all_flat" for a in in_file(tmp_path)[0]["alarms"]) == there
 
 
 def test_a_file_of_rollouts_that_cannot_be_read_is_left_out_and_noted(tmp_path):
