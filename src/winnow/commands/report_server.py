@@ -55,6 +55,7 @@ class ReportServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 2 * AT_ONCE
+    allow_reuse_port = False  # a second server at one port would answer some of the first one's requests
 
     def __init__(self, runs: Sequence[ReportedRun], *, port: int = 0) -> None:
         """Take a port, 0 for any that is free. Raises DataError where it is taken."""
@@ -114,7 +115,7 @@ class ReportServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away is no error; anything else is told in a line."""
         error = sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if not isinstance(error, (ConnectionError, TimeoutError)):
             print(one_line(f"a request failed: {error!r}"), file=sys.stderr)
 
     def page(self) -> tuple[str, str]:
@@ -161,7 +162,8 @@ class _Request(BaseHTTPRequestHandler):
         """The page, a step of a run, or nothing."""
         if status := self._refusal():
             return self.send_error(status)
-        root, path = self.path[: len(self.server.secret) + 1], self.path[len(self.server.secret) + 1 :]
+        target = self.requestline.split()[1]  # as it came: in `self.path`, several slashes at its beginning are one
+        root, path = target[: len(self.server.secret) + 1], target[len(self.server.secret) + 1 :]
         if not hmac.compare_digest(root.encode("latin-1", "replace"), f"/{self.server.secret}".encode()):
             return self.send_error(HTTPStatus.NOT_FOUND)
         asked = _STEP.fullmatch(path)
@@ -171,21 +173,26 @@ class _Request(BaseHTTPRequestHandler):
             if asked:
                 parts = self.server.step(int(asked[1]), int(asked[2]))
                 begun = next(parts)  # what is not there is said before the answer begins
-                self._answer("application/json", NOTHING, itertools.chain([begun], parts))
+                kind, policy, parts = "application/json", NOTHING, itertools.chain([begun], parts)
             else:
                 page, policy = self.server.page()
-                self._answer("text/html", policy, [page])
+                kind, parts = "text/html", iter([page])
         except WinnowError as error:
-            self._say(HTTPStatus.NOT_FOUND, one_line(str(error)))
-        return None
+            return self._say(HTTPStatus.NOT_FOUND, one_line(str(error)))
+        except Exception as error:
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, one_line(repr(error)))
+            raise
+        return self._answer(kind, policy, parts)  # an error in a later part ends it: a second answer would be within it
+
+    do_HEAD = do_GET
 
     def _refusal(self) -> HTTPStatus | None:
         """Why a request is no one's of this page: told by what a browser says of it."""
         hosts = self.headers.get_all("Host", [])
-        if len(hosts) != 1 or hosts[0] not in self.server.hosts:
+        if len(hosts) != 1 or hosts[0].lower() not in self.server.hosts:
             return HTTPStatus.MISDIRECTED_REQUEST
         origins, sites = self.headers.get_all("Origin", []), self.headers.get_all("Sec-Fetch-Site", [])
-        if any(origin != f"http://{hosts[0]}" for origin in origins) or any(site not in _OWN for site in sites):
+        if any(origin != f"http://{hosts[0].lower()}" for origin in origins) or any(site not in _OWN for site in sites):
             return HTTPStatus.FORBIDDEN
         return None
 
@@ -204,7 +211,7 @@ class _Request(BaseHTTPRequestHandler):
         self.send_response_only(status)
         headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Security-Policy": policy, **HEADERS}
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            headers["Allow"] = "GET"
+            headers["Allow"] = "GET, HEAD"
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

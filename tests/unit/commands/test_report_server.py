@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from synthetic_run import write_run
 from winnow.cli import app
 from winnow.commands.report_server import HEADERS, LONGEST_HEAD, ReportServer
-from winnow.errors import DataError
+from winnow.errors import DataError, WinnowError
 from winnow.report.page import assembled as page
 from winnow.report.page.run_data import ReportedRun
 
@@ -27,8 +28,14 @@ PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     run = write_run(tmp_path_factory.mktemp("runs") / "toy", steps=2)
-    with pytest.MonkeyPatch.context() as patch, ReportServer([ReportedRun(run, "toy")]) as running:
+    with pytest.MonkeyPatch.context() as patch, answering(ReportedRun(run, "toy")) as running:
         patch.setattr(page, "PARTS", PARTS)
+        yield running
+
+
+@contextlib.contextmanager
+def answering(*runs):
+    with ReportServer(runs) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.02,))
         thread.start()
         yield running
@@ -98,11 +105,13 @@ ELSEWHERE = (
     "/runs/0/steps/1%00.parquet", "/runs/0/steps/1\x00", "/....//....//etc/passwd", "//etc/passwd", "/metrics.jsonl",
     "/runs/0/rollouts/step-000000.parquet", "/%c0%ae%c0%ae/etc/passwd", "/.", "/./runs/0/steps/0", "/?file=/etc/passwd",
     "/runs/0/steps/0/", "/runs/0/steps/0?x", "/;/etc/passwd", "http://127.0.0.1/etc/passwd", "http:///etc/passwd", "*",
+    "http://127.0.0.1:{port}/{secret}/", "http://evil.example/{secret}/", "\\", "/%2e/", "/..;/", "//",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ELSEWHERE, ids=range(len(ELSEWHERE)))
 def test_no_spelling_of_a_path_leads_to_a_file(server, path):
+    path = path.replace("{port}", str(server.server_port)).replace("{secret}", server.secret)
     status, _, body = ask(server, path)
     assert status == 404
     assert body == b"Not Found\n"
@@ -126,7 +135,20 @@ def test_a_run_and_a_step_that_are_not_there_are_said(server):
 
 def test_without_the_secret_there_is_nothing(server):
     own = server.secret
-    for wrong in ("", own[:-1], own + "x", own.upper(), "a" * len(own), "é" * len(own), f"x/{own}", own[1:], "%", "/"):
+    for wrong in (
+        "",
+        f"/{own}",
+        f"//{own}",
+        own[:-1],
+        own + "x",
+        own.upper(),
+        "a" * len(own),
+        "é" * len(own),
+        f"x/{own}",
+        own[1:],
+        "%",
+        "/",
+    ):
         line = f"GET /{wrong}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n"
         assert parsed(exchange(server, line.encode("latin-1")))[0] == 404, wrong
     assert len(own) >= 20
@@ -136,7 +158,7 @@ def test_without_the_secret_there_is_nothing(server):
     "host",
     ["evil.example", "evil.example:{port}", "127.0.0.1", "localhost", "127.0.0.1:1", "127.0.0.1.evil.example:{port}",
      "localhost.:{port}", "evil@127.0.0.1:{port}", "[::1]:{port}", "0.0.0.0:{port}", "127.1:{port}",
-     "2130706433:{port}", "LOCALHOST:{port}", "127.0.0.1:{port}, evil.example", "127.0.0.1:{port}#", ""],
+     "2130706433:{port}", "localhost:{port}.", "127.0.0.1:{port}, evil.example", "127.0.0.1:{port}#", ""],
 )  # fmt: skip
 def test_a_foreign_host_is_refused(server, host):
     """DNS rebinding: a page of another site reaches the server under the other site's name."""
@@ -162,15 +184,60 @@ def test_a_request_of_another_site_is_refused(server, header):
 def test_a_request_of_the_page_itself_is_answered(server):
     own = [f"Origin: http://127.0.0.1:{server.server_port}", "Sec-Fetch-Site: same-origin"]
     assert ask(server, "/runs/0/steps/0", headers=own)[0] == 200
+    own = [f"Origin: http://localhost:{server.server_port}", "Sec-Fetch-Site: none"]
+    assert ask(server, "/", host=f"LocalHost:{server.server_port}", headers=own)[0] == 200
 
 
 @pytest.mark.parametrize(
-    "method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "PROPFIND"]
+    "method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "get", "head", "PROPFIND"]
 )
-def test_nothing_but_get_is_answered(server, method):
+def test_nothing_but_get_and_head_is_answered(server, method):
     status, headers, _ = ask(server, "/", method=method)
     assert status == 405
-    assert headers["Allow"] == "GET"
+    assert headers["Allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/0/steps/0", "/runs/0/steps/9", "/x"])
+def test_head_has_the_headers_of_get_alone(server, path):
+    status, headers, body = ask(server, path, method="HEAD")
+    assert (status, headers) == ask(server, path)[:2]
+    assert body == b""
+
+
+def broken(error, *, after=()):
+    """A run's `step` which gives some groups and then an error."""
+
+    def step(number):
+        yield from after
+        raise error
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said", "told"),
+    [
+        (WinnowError("torn \x1b[31m<b>"), 404, rb"torn \x1b[31m<b>" + b"\n", ""),
+        (PermissionError(13, "denied"), 500, b"PermissionError(13, 'denied')\n", "PermissionError(13, 'denied')"),
+        (ValueError("bad \x1b[31m"), 500, rb"ValueError('bad \x1b[31m')" + b"\n", r"ValueError('bad \x1b[31m')"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_the_next_is_answered(server, monkeypatch, capfd, error, status, said, told):
+    with monkeypatch.context() as patch:
+        patch.setattr(server.runs[0], "step", broken(error))
+        found, headers, body = ask(server, "/runs/0/steps/0")
+    assert (found, headers["Content-Type"], body) == (status, "text/plain; charset=utf-8", said)
+    assert ask(server, "/runs/0/steps/0")[0] == 200
+    assert capfd.readouterr() == ("", f"a request failed: {told}\n" if told else "")
+
+
+@pytest.mark.parametrize("error", [DataError("torn"), PermissionError(13, "denied")])
+def test_an_answer_that_breaks_off_holds_no_second_one_and_is_told(server, monkeypatch, capfd, error):
+    with monkeypatch.context() as patch:
+        patch.setattr(server.runs[0], "step", broken(error, after=["{}", "{}"]))
+        status, _, body = ask(server, "/runs/0/steps/0")
+    assert (status, body) == (200, b'{"groups":[{},{}')  # no JSON, so the page says that it could not be read
+    assert capfd.readouterr() == ("", f"a request failed: {error!r}\n")
 
 
 REQUESTS = {
@@ -200,16 +267,22 @@ def test_what_no_browser_sends_is_refused_in_words_of_our_own(server, kind, capf
 
 def test_it_listens_on_the_loopback_address_alone(server):
     assert server.socket.getsockname() == ("127.0.0.1", server.server_port)
-    others = ["127.0.0.2", "127.1.2.3", "127.255.255.254", "::1", *_own_addresses()]
-    for address in others:
+    others = {f"127.0.0.{last}" for last in range(2, 10)} | {"127.1.2.3", "127.255.255.254", "::1"}
+    for address in others | _own_addresses():
         with pytest.raises(OSError, match=r"refused|unreachable|assign|family|timed out"):
             exchange(server, b"GET / HTTP/1.1\r\n\r\n", address)
 
 
 def _own_addresses():
     """Of the interfaces by which other machines reach this one."""
-    found = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
-    return sorted(address for address in found if address != "127.0.0.1")
+    found = set()
+    with contextlib.suppress(OSError):
+        found |= {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+    for kind, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as asking:
+            asking.connect((elsewhere, 9))  # sends nothing: it chooses the interface that leads there
+            found.add(asking.getsockname()[0])
+    return found - {"127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -237,16 +310,40 @@ def test_who_asks_slowly_keeps_nobody_waiting_and_is_not_waited_for(server):
     assert not server._asking
 
 
-def test_no_more_connections_are_kept_than_there_are_places(server):
-    kept = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(40)]
-    ended = 0
-    for connection in kept[32:]:
-        try:
-            ended += connection.recv(1) == b""
-        except OSError:
-            ended += 1
-    for connection in kept:
-        connection.close()
+def test_two_clients_at_once_are_answered(server, monkeypatch):
+    """Both are within an answer at one time: each waits there for the other."""
+    together = threading.Barrier(2, timeout=20)
+    page_of, answers = server.page, []
+
+    def page():
+        together.wait()
+        return page_of()
+
+    monkeypatch.setattr(server, "page", page)
+    clients = [threading.Thread(target=lambda: answers.append(ask(server, "/")[0])) for _ in range(2)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert answers == [200, 200]
+
+
+def test_a_connection_is_for_one_request(server):
+    """So none is held between requests, and nothing can be smuggled behind one."""
+    line = f"GET /{server.secret}/x HTTP/1.1\r\nHost: localhost:{server.server_port}\r\nConnection: keep-alive\r\n\r\n"
+    assert exchange(server, line.encode() * 2).count(b"HTTP/1.0 404") == 1
+
+
+def test_no_more_connections_are_kept_than_there_are_places():
+    with answering() as server, contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", server.server_port)
+        kept = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(40)]
+        ended = 0
+        for connection in kept[32:]:
+            try:
+                ended += connection.recv(1) == b""
+            except OSError:
+                ended += 1
     assert ended == 8
 
 
