@@ -75,7 +75,8 @@ class Timed:
         self.reported: list[float] = []  # when each step was
 
     def __call__(self, event: Event) -> None:
-        self.step = getattr(event, "step", self.step)  # a notice has none: it is of the step before it
+        # a notice has no step: it is of the one before it
+        self.step = -1 if isinstance(event, Started) else getattr(event, "step", self.step)
         slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         wall, cpu = time.perf_counter(), time.thread_time()
         self.watch(event)

@@ -35,6 +35,10 @@ PROGRAM = Path(__file__).with_name("run_program.py")
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline, with every database below the test's own folder."""
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    from trackio import sqlite_storage, utils
+
+    for module in (sqlite_storage, utils):  # which read the variable once, as they are imported
+        monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.chdir(tmp_path)
