@@ -1,16 +1,27 @@
 """Seconds that trackers take of the thread that trains, per step, while one of them blocks: benchmarks/results.
 
     python benchmarks/tracking.py
+    python benchmarks/tracking.py --real 3
 
-A run's events are handed to `tracked` as `fit` hands them: per step a row of as many metrics as a run writes, in every
-tenth a notice, in every fiftieth an evaluation. "blocks" is a tracker whose every call lasts `--blocks` seconds; "four"
-are four that answer at once; "none" is no tracker at all. The first step, in which threads begin, stands by itself.
+A run's events are handed to `tracked` as `fit` hands them: per step a row of as many metrics as a run writes, its
+phases, in every tenth a notice, in every fiftieth an evaluation. "blocks" is a tracker whose every call lasts
+`--blocks` seconds; "four" are four that answer at once; "none" is no tracker at all. With `--real N`, wandb,
+tensorboard, mlflow and trackio, offline, watch N runs of the bundled policy, in turns with N runs that nobody watches:
+a step's seconds with them over those of the same step without, each step of each round.
+
+Wall time is CPU time and waiting. The hand-over takes no lock: it waits for the interpreter, which other threads of the
+process had (calls in which this one slept: ru_nvcsw), or else for the core, which threads of any process had. What is
+done before the first step stands by itself ("start").
 """
 
 from __future__ import annotations
 
+import os
+import resource
+import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +32,13 @@ from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.report.tracking import tracked
 from winnow.trackers import Tracker
-from winnow.training.events import Ended, Evaluated, Event, Notice, Started
+from winnow.training.events import Ended, Evaluated, Event, Notice, PhaseBegan, Started, Watch
+from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
-METRICS = 80  # in a row
+METRICS, PHASES = 80, 8  # in a step
+PARTS = ("wall", "CPU", "waits for the interpreter", "waits for the core")
+REAL = ("wandb", "tensorboard", "mlflow", "trackio")
 
 
 def blocking(run: Any, *, seconds: float) -> Tracker:
@@ -45,41 +59,107 @@ def events(steps: int) -> list[Event]:
     for step in range(steps):
         if step % 50 == 0:
             told.append(Evaluated(step, {f"eval/{number}": float(number) for number in range(12)}))
+        told += [PhaseBegan(step, "update")] * PHASES
         told.append(StepReport(step=step, metrics={f"metric/{number}": float(number) for number in range(METRICS)}))
         if step % 10 == 0:
             told.append(Notice(f"step {step}: something"))
     return told
 
 
-def of_thread(track: Any, steps: int, pause: float) -> dict[str, float]:
+class Timed:
+    """A watch, and what its calls took: of each step, -1 for the start, seconds by `PARTS`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch, self.step = watch, -1
+        self.spent: dict[int, Any] = {}
+        self.reported: list[float] = []  # when each step was
+
+    def __call__(self, event: Event) -> None:
+        # a notice has no step: it is of the one before it
+        self.step = -1 if isinstance(event, Started) else getattr(event, "step", self.step)
+        slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        wall, cpu = time.perf_counter(), time.thread_time()
+        self.watch(event)
+        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+        slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw > slept
+        spent = np.array([wall, cpu, slept * (wall - cpu), (not slept) * (wall - cpu)])
+        self.spent[self.step] = self.spent.get(self.step, np.zeros(len(PARTS))) + spent
+        if isinstance(event, StepReport):
+            self.reported.append(time.perf_counter())
+
+    def milliseconds(self) -> dict[str, Any]:
+        steps = 1e3 * np.stack([spent for step, spent in self.spent.items() if step >= 0])
+        start = dict(zip(PARTS, (1e3 * self.spent[-1]).tolist(), strict=True))
+        return {"start": start, **{name: spread(values) for name, values in zip(PARTS, steps.T, strict=True)}}
+
+
+def spread(values: Any) -> dict[str, float]:
+    found = {"mean": values.mean(), "p99": np.quantile(values, 0.99), "max": values.max()}
+    return {name: round(float(value), 4) for name, value in found.items()}
+
+
+def of_thread(track: Any, steps: int, pause: float) -> dict[str, Any]:
     """Milliseconds that the training thread spends in the watch, per step."""
-    spent = np.zeros(steps)
     members = resolve_members(validate({"track": track}), base=Path())
     with tempfile.TemporaryDirectory() as folder, tracked(members, tell=lambda event: None) as watch:
-        begin = time.perf_counter()
-        watch(Started(Path(folder), 0, steps))
-        spent[0] += time.perf_counter() - begin
-        at = 0
+        timed = Timed(watch)
+        timed(Started(Path(folder), 0, steps))
         for event in events(steps):
-            at = getattr(event, "step", at)  # a notice has none: it is of the step before it
-            begin = time.perf_counter()
-            watch(event)
-            spent[at] += time.perf_counter() - begin
+            timed(event)
             time.sleep(pause)
         watch(Ended(steps, None, interrupted=True))
-    first, *rest = (1e3 * spent).tolist()
-    return {"first": first, "mean": float(np.mean(rest)), "p99": float(np.quantile(rest, 0.99)), "max": max(rest)}
+    return timed.milliseconds()
+
+
+def of_run(track: Any, steps: int, seed: int) -> tuple[dict[str, Any], list[float]]:
+    """The same of a real run, and the seconds of its steps after the first."""
+    with tempfile.TemporaryDirectory() as place:
+        os.environ |= {"WANDB_MODE": "offline", "TRACKIO_DIR": place, "MLFLOW_TRACKING_URI": f"sqlite:///{place}/ml.db"}
+        keys = {"output": f"{place}/run", "steps": steps, "seed": seed, "track": track, "threads": 1}
+        members = resolve_members(validate({**keys, "evaluate": {"problems": 4}}), base=Path())
+        with tracked(members, tell=lambda event: None) as watch:
+            timed = Timed(watch)
+            fit(members, watch=timed)
+    return timed.milliseconds(), np.diff(timed.reported).tolist()
+
+
+def of_real(rounds: int, steps: int) -> dict[str, Any]:
+    """Runs with and without the real trackers, in turns."""
+    sides: Mapping[str, Any] = {
+        "none": lambda seed: of_run([], steps, seed),
+        "real": lambda seed: of_run(list(REAL), steps, seed),
+    }
+    turns = frame.paired(rounds, sides, warm_up=0)
+    seconds = {name: [second for turn in turns for second in turn[name][0][1]] for name in sides}
+    more = [1e3 * (with_them - without) for with_them, without in zip(seconds["real"], seconds["none"], strict=True)]
+    return {
+        "steps": steps,
+        "milliseconds of the training thread per step, by round": [turn["real"][0][0] for turn in turns],
+        "median seconds of a step": {name: frame.median(values) for name, values in seconds.items()},
+        "a step's seconds, with over without": frame.median_ratio(seconds["real"], seconds["none"]),
+        "a step's milliseconds, with less without": statistics.median(more),
+    }
 
 
 def main() -> None:
-    made = frame.parser(__doc__, steps=1000, blocks=(10, "seconds of each call"), wait=(1, "seconds at the end"))
+    made = frame.parser(
+        __doc__,
+        steps=1000,
+        blocks=(10, "seconds of each call"),
+        wait=(1, "seconds at the end"),
+        real=(0, "runs with the real trackers, and as many without"),
+        real_steps=(40, "of each such run"),
+    )
     options = frame.parse(made)
     blocks = {"use": blocking, "seconds": float(options.blocks), "wait_seconds": float(options.wait)}
     sides = {"none": [], "four": [at_once] * 4, "blocks": blocks}
     found = {name: of_thread(track, options.steps, 0.002) for name, track in sides.items()}
-    report = {"metrics per step": METRICS, "steps": options.steps, "seconds of each call that blocks": options.blocks}
+    report: dict[str, Any] = {"metrics per step": METRICS, "seconds of each call that blocks": options.blocks}
     report["milliseconds of the training thread per step"] = found
-    frame.finish("tracking", report, options, packages=("winnow-rl",), show=tuple(report))
+    if options.real:
+        report["real trackers"] = of_real(options.real, options.real_steps)
+    packages = ("winnow-rl", *(REAL if options.real else ()))
+    frame.finish("tracking", report, options, packages=packages, show=tuple(report))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,25 @@ def tracker_id(run: Path, name: str) -> str:
     return json.loads((run / "trackers" / f"{name}.json").read_text())["id"]
 
 
+def runs_of(folder: Path) -> dict[str, int]:
+    """How many runs each library knows of: of W&B, what `wandb sync` of all its files would make."""
+    from mlflow import MlflowClient
+    from trackio.sqlite_storage import SQLiteStorage
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    launches = (folder / "run/trackers/wandb").glob("offline-run-*/*.wandb")
+    started = [record.run.run_id for path in launches for record in _records(path) if record.HasField("run")]
+    return {
+        "mlflow": len(client.search_runs(experiments)),
+        "trackio": len(SQLiteStorage.get_runs("winnow")),
+        "wandb": len(set(started)),
+    }
+
+
+ONE_OF_EACH = {"mlflow": 1, "trackio": 1, "wandb": 1}
+
+
 def from_tensorboard(run: Path) -> Values:
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator  # TensorBoard's own
     from tensorboard.util import tensor_util
@@ -64,12 +83,9 @@ def from_trackio(run: Path) -> Values:
 
 def from_wandb(run: Path) -> Values:
     """Every launch's file, in the order in which `wandb sync` sends them."""
-    from wandb.proto import wandb_internal_pb2
-
     found: Values = {}
     for path in sorted((run / "trackers" / "wandb").glob("offline-run-*/*.wandb")):
-        for data in _records(path.read_bytes()):
-            record = wandb_internal_pb2.Record.FromString(data)
+        for record in _records(path):
             if record.HasField("run"):
                 assert record.run.run_id == tracker_id(run, "wandb"), "every launch is of one run"
             row = {item.key or item.nested_key[0]: _number(item.value_json) for item in record.history.item}
@@ -84,9 +100,11 @@ def _number(text: str) -> Any:
     return math.nan if value == "NaN" else value
 
 
-def _records(data: bytes) -> Iterator[bytes]:
+def _records(path: Path) -> Iterator[Any]:
     """The records of a .wandb file; one that a killed process left incomplete is not there."""
-    place, record = HEADER, b""
+    from wandb.proto import wandb_internal_pb2
+
+    data, place, record = path.read_bytes(), HEADER, b""
     while place + HEADER <= len(data):
         if BLOCK - place % BLOCK < HEADER:
             place += BLOCK - place % BLOCK
@@ -95,5 +113,5 @@ def _records(data: bytes) -> Iterator[bytes]:
         record += data[place + HEADER : place + HEADER + size]
         place += HEADER + size
         if kind in (1, 4):  # whole, or the last part
-            yield record
+            yield wandb_internal_pb2.Record.FromString(record)
             record = b""

@@ -29,7 +29,7 @@ def finite_or_nan(metrics: Mapping[str, float | None]) -> dict[str, float]:
     return {name: v if v is not None and math.isfinite(v) else math.nan for name, v in metrics.items()}
 
 
-def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str, float]]]:
+def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """(step, metrics) of each row in the first `size` bytes of metrics.jsonl, from `since` on. Raises DataError."""
     path = folder / METRICS
     with path.open("rb") as file:
@@ -38,7 +38,7 @@ def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str,
         row = row_of(path, number, line)
         step = int(row.pop("step"))
         if step >= since:
-            yield step, finite_or_nan(row)
+            yield step, row
 
 
 def size_of_log(folder: Path) -> int:
@@ -61,7 +61,7 @@ def sample(folder: Path, step: int, limit: int) -> Rows:
         return []
     rows = [row for row in read(path, columns=ROLLOUT) if row["text"] is not None]
     chosen = chosen_of([(row["prompt_id"], row["reward"]) for row in rows], limit)
-    return [{name: _plain(rows[place][name]) for name in ROLLOUT} for place in chosen]
+    return [{name: plain(rows[place][name]) for name in ROLLOUT} for place in chosen]
 
 
 def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
@@ -116,7 +116,7 @@ def _drawn(folder: Path, step: int) -> bytes | None:
     return drawn.getvalue()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """In Python's own types; text that UTF-8 can hold, with a lone surrogate as an escape."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
@@ -124,4 +124,4 @@ def _plain(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    return _plain(json.dumps(value, default=str))
+    return plain(json.dumps(value, default=str))

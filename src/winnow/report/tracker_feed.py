@@ -1,4 +1,7 @@
-"""One tracker, its queue and its thread: the thread that trains puts what is new into the queue, and never waits.
+"""One tracker, its queue and its thread: the thread that trains appends what is new to the queue, and never waits.
+
+It takes no lock and wakes nobody up: a thread that is woken would contend with it for the interpreter and for the core
+at that very moment. The tracker's thread looks into the queue every POLL_SECONDS.
 
 The queue takes MOST_METRICS items, and samples only while it is nearly empty: where a tracker is slow, samples of
 rollouts and pictures are left out first, rows of metrics last. Every one that is left out is counted.
@@ -7,28 +10,39 @@ rollouts and pictures are left out first, rows of metrics last. Every one that i
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from winnow.errors import WinnowError
-from winnow.report.tracked_items import Pictures, logged, sample
+from winnow.report.tracked_items import Pictures, finite_or_nan, logged, plain, sample
 from winnow.report.tracker_mark import TrackerMark
 from winnow.trackers.tracked_run import Status, TrackedRun, Tracker
 
 MOST_METRICS = 4096  # waiting items of any kind
 MOST_SAMPLES = 64  # waiting items beyond which no sample or picture is added
+POLL_SECONDS = 0.1
 FAILURES = 5  # in a row, after which a tracker is left alone until the next launch
 
 _WINNOW = Path(__file__).parents[1]  # where a file is no user's
 
 What = Literal["rows of metrics", "samples of rollouts", "notices", "pictures"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The run that a tracker is made for, whose log has `size` bytes before `first_step` is done."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    first_step: int
+    size: int
+    pictures: Pictures
 
 
 @dataclass(frozen=True)
@@ -42,58 +56,63 @@ class Item:
 
 
 class TrackerFeed:
-    """`put` and `end` are called where the run trains; all else in the tracker's own thread."""
+    """`begin`, `put` and what else is public is called where the run trains; all else in the tracker's own thread."""
 
     def __init__(self, name: str, make: Callable[[TrackedRun], Tracker], *, rollouts: int) -> None:
         self.name, self.rollouts = name, rollouts
-        self.said: queue.SimpleQueue[str] = queue.SimpleQueue()  # for the user
+        self.said: deque[str] = deque()  # for the user
         self._make = make
-        self._items: queue.SimpleQueue[Item | Status] = queue.SimpleQueue()  # its `put` takes no lock of Python's
+        self._launch: Launch | None = None
+        self._items: deque[Item | Status] = deque()  # whose every method here is atomic, without a lock
         self._dropped, self._failed = Counter[What](), Counter[What]()  # each changed by one thread alone
         self._telling: What | None = None  # what the tracker is being told
         self._off = False
         self._failures = 0
         self._told = False
-        self._ended = threading.Event()
-        self._begun = False
+        self._ending, self._ended = threading.Event(), threading.Event()
 
-    def begin(self, folder: Path, config: Any, first_step: int, size: int, pictures: Pictures) -> None:
-        """Make the tracker, for a run whose log has `size` bytes before `first_step` is done."""
-        self._begun, self._pictures = True, pictures
-        work = threading.Thread(
-            target=self._work, args=(folder, config, first_step, size), name=f"tracker {self.name}", daemon=True
-        )
-        work.start()
+    def start(self) -> None:
+        """Start the thread, before the run trains: it takes what a step must not."""
+        threading.Thread(target=self._work, name=f"tracker {self.name}", daemon=True).start()
+
+    def begin(self, launch: Launch) -> None:
+        """Have the tracker made."""
+        self._launch = launch
 
     def put(self, item: Item) -> None:
         """Queue an item, or count it as dropped. Never waits."""
         most = MOST_METRICS if item.what in ("rows of metrics", "notices") else MOST_SAMPLES
-        if self._off or self._items.qsize() >= most:
+        if self._off or len(self._items) >= most:
             self._dropped[item.what] += 1
         else:
-            self._items.put(item)
+            self._items.append(item)
 
     def end(self, status: Status) -> None:
         """Nothing comes after this."""
-        self._items.put(status)
+        self._items.append(status)
+        self._ending.set()
 
     def wait(self, seconds: float) -> None:
         """Until the tracker has taken what is left, at most so long; what it has not got is said."""
-        if self._begun and not self._ended.wait(max(0.0, seconds)):
+        if self._launch and not self._ended.wait(max(0.0, seconds)):
             self._off = True
-            self.said.put(f"the tracker {self.name!r} has not ended, and is not waited for any longer")
+            self.said.append(f"the tracker {self.name!r} has not ended, and is not waited for any longer")
             self._dropped += self._left()
             if self._telling is not None:
                 self._dropped[self._telling] += 1
         missing = self._dropped + self._failed
-        if self._begun and missing:
+        if self._launch and missing:
             counts = ", ".join(f"{number} {what}" for what, number in missing.items())
-            self.said.put(f"the tracker {self.name!r} did not get {counts}; the run folder has them all")
+            self.said.append(f"the tracker {self.name!r} did not get {counts}; the run folder has them all")
 
-    def _work(self, folder: Path, config: Any, first_step: int, size: int) -> None:
+    def _work(self) -> None:
         try:
-            self._open(folder, config, first_step, size)
-            while isinstance(item := self._items.get(), Item):
+            while self._launch is None and not self._ending.wait(POLL_SECONDS):
+                pass
+            if self._launch is None:
+                return
+            self._open(self._launch)
+            while isinstance(item := self._next(), Item):
                 self._deliver(item)
             if not self._off:
                 self._tracker.close(item)
@@ -104,14 +123,21 @@ class TrackerFeed:
         finally:
             self._ended.set()
 
-    def _open(self, folder: Path, config: Any, first_step: int, size: int) -> None:
-        self._folder = folder
+    def _next(self) -> Item | Status:
+        while True:
+            with contextlib.suppress(IndexError):
+                return self._items.popleft()
+            self._ending.wait(POLL_SECONDS)
+
+    def _open(self, launch: Launch) -> None:
+        folder, first_step = launch.folder, launch.first_step
+        self._folder, self._pictures = folder, launch.pictures
         self._mark = TrackerMark(folder, self.name)
         since = min(self._mark.next, first_step) if self._mark.known else 0
         name = folder.absolute().name
-        self._tracker = self._make(TrackedRun(name, folder.absolute(), config, since, self._mark.id))
+        self._tracker = self._make(TrackedRun(name, folder.absolute(), launch.config, since, self._mark.id))
         self._mark.begin(self._tracker.id, since)
-        for step, metrics in logged(folder, size, since) if size else ():
+        for step, metrics in logged(folder, launch.size, since) if launch.size else ():
             self._deliver(Item("rows of metrics", step, metrics, done=step < first_step))
 
     def _deliver(self, item: Item) -> None:
@@ -127,7 +153,7 @@ class TrackerFeed:
             if self._failures >= FAILURES:
                 self._stop(error)
             elif not self._told:
-                self.said.put(f"the tracker {self.name!r} failed: {_said(error)}; training goes on")
+                self.said.append(f"the tracker {self.name!r} failed: {_said(error)}; training goes on")
             self._told = True
         else:
             self._failures = 0
@@ -139,12 +165,12 @@ class TrackerFeed:
     def _tell(self, item: Item) -> None:
         match item.what:
             case "rows of metrics":
-                self._tracker.log(item.step, item.content)
+                self._tracker.log(item.step, finite_or_nan(item.content))
             case "samples of rollouts":
                 if rows := sample(self._folder, item.step, self.rollouts):
                     self._tracker.rollouts(item.step, rows)
             case "notices":
-                self._tracker.notice(item.step, item.content)
+                self._tracker.notice(item.step, plain(item.content))
             case "pictures":
                 if png := self._pictures.at(item.step):
                     self._tracker.picture(item.step, "plot", png)
@@ -153,21 +179,22 @@ class TrackerFeed:
         """Say why, and take nothing more."""
         if not self._off:
             self._off = True
-            self.said.put(f"the tracker {self.name!r} is off until the next launch: {_said(error)}; training goes on")
+            self.said.append(
+                f"the tracker {self.name!r} is off until the next launch: {_said(error)}; training goes on"
+            )
         self._failed += self._left()
 
     def _left(self) -> Counter[What]:
         """What waits in the queue, taken out of it and counted; but the end, for which the thread may wait."""
         left, ends = Counter[What](), list[Status]()
-        with contextlib.suppress(queue.Empty):
+        with contextlib.suppress(IndexError):
             while True:
-                item = self._items.get_nowait()
+                item = self._items.popleft()
                 if isinstance(item, Item):
                     left[item.what] += 1
                 else:
                     ends.append(item)
-        for status in ends:
-            self._items.put(status)
+        self._items.extend(ends)
         return left
 
 

@@ -13,10 +13,21 @@ from dataclasses import dataclass, field
 from winnow.config import dump
 from winnow.metrics import distinct
 from winnow.records import StepReport
-from winnow.report.tracked_items import Pictures, finite_or_nan, size_of_log
-from winnow.report.tracker_feed import Item, TrackerFeed, wait_for
+from winnow.report.tracked_items import Pictures, size_of_log
+from winnow.report.tracker_feed import Item, Launch, TrackerFeed, wait_for
 from winnow.trackers.tracked_run import Status
-from winnow.training.events import Ended, Evaluated, Event, Notice, Started, Watch, nobody
+from winnow.training.events import (
+    AlarmRaised,
+    Ended,
+    Evaluated,
+    Event,
+    Notice,
+    PhaseBegan,
+    RolloutsFinished,
+    Started,
+    Watch,
+    nobody,
+)
 from winnow.training.members import Members
 
 AFTER_A_SIGNAL = 5.0  # seconds that trackers have at most: whoever sent it will not wait long
@@ -39,6 +50,8 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
         for name, tracker, section in zip(names, members.trackers, asked, strict=True)
     ]
     watch = _Tracking(feeds, dump(members.config), tell)
+    for feed in feeds:
+        feed.start()
     try:
         yield watch
     finally:
@@ -62,21 +75,26 @@ class _Tracking:
 
     def __call__(self, event: Event) -> None:
         match event:
+            case PhaseBegan() | RolloutsFinished():  # many a step, and the latter from another thread
+                return
             case Started():
                 self._step = event.first_step
-                size, pictures = size_of_log(event.folder), Pictures(event.folder)
+                size = size_of_log(event.folder)
+                launch = Launch(event.folder, self.config, event.first_step, size, Pictures(event.folder))
                 for feed in self.feeds:
-                    feed.begin(event.folder, self.config, event.first_step, size, pictures)
+                    feed.begin(launch)
             case StepReport():
                 self._step = event.step
-                self._put(Item("rows of metrics", event.step, finite_or_nan(event.metrics), done=True))
+                self._put(Item("rows of metrics", event.step, dict(event.metrics), done=True))
                 self._put(Item("samples of rollouts", event.step), lambda feed: feed.rollouts > 0)
             case Evaluated():
                 self._step = event.step
-                self._put(Item("rows of metrics", event.step, finite_or_nan(event.metrics)))
+                self._put(Item("rows of metrics", event.step, dict(event.metrics)))
                 self._picture(event.step)
             case Notice():
-                self._put(Item("notices", self._step, _printable(event.text)))
+                self._put(Item("notices", self._step, event.text))
+            case AlarmRaised():
+                self._put(Item("notices", event.alarm.step, event.alarm.text))
             case Ended():
                 self.status = "interrupted" if event.interrupted else "finished"
                 self._picture(event.steps)
@@ -85,8 +103,8 @@ class _Tracking:
     def say(self) -> None:
         """Tell what the trackers' threads have to say."""
         for feed in self.feeds:
-            while not feed.said.empty():
-                self.tell(Notice(feed.said.get()))
+            while feed.said:
+                self.tell(Notice(feed.said.popleft()))
 
     def _put(self, item: Item, wanted: Callable[[TrackerFeed], bool] = lambda feed: True) -> None:
         for feed in self.feeds:
@@ -97,8 +115,3 @@ class _Tracking:
         if step != self._drawn:
             self._put(Item("pictures", step))
         self._drawn = step
-
-
-def _printable(text: str) -> str:
-    """Text that UTF-8 can hold."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -78,7 +78,9 @@ def mlflow(
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Tracker:
-    """MLflow: a server at `tracking_uri` ("http://..."), or what MLFLOW_TRACKING_URI says where it is absent."""
+    """MLflow: a database or a server at `tracking_uri` ("sqlite:///mlflow.db", "http://..."), or where it is absent at
+    MLFLOW_TRACKING_URI, or else MLflow's own choice, `mlflow.db` in the current folder.
+    """
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it would write to a terminal that a display has

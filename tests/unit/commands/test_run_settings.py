@@ -110,13 +110,10 @@ def test_a_folder_that_is_not_there_is_said_first(tmp_path):
 
 def test_what_only_training_calls_is_neither_looked_up_nor_imported(run):
     only = {"loss": "evil.py:planted", "select": ["evil.py:planted"], "advantage": "given_from_python"}
+    only |= {"track": ["evil.py:planted", "wandb"]}
     config, _ = settings_for(str(run({**TRAINED, **only, "terms": [{"use": "evil.py:planted", "coefficient": 1.0}]})))
-    assert (config.loss.label, config.advantage.label, config.select[0].label, config.terms) == (
-        "clip",
-        "grpo",
-        "all",
-        (),
-    )
+    assert (config.loss.label, config.advantage.label, config.select[0].label) == ("clip", "grpo", "all")
+    assert (config.terms, config.track) == ((), ())
 
 
 def test_a_run_that_probed_is_evaluated(run):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import winnow
+from winnow.alarms import Alarm
 from winnow.config_file import validate
 from winnow.records import StepReport
 from winnow.report.tracked_items import chosen_of
@@ -18,7 +19,7 @@ from winnow.report.tracker_feed import FAILURES, MOST_METRICS, MOST_SAMPLES
 from winnow.report.tracker_mark import TrackerMark
 from winnow.report.tracking import tracked
 from winnow.trackers import TrackedRun, Tracker
-from winnow.training.events import Ended, Evaluated, Notice, Started
+from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.training.resolve import resolve_members
 
 
@@ -69,11 +70,15 @@ def test_a_tracker_is_told_everything_in_order_by_its_own_thread(tmp_path):
         watch(Evaluated(0, {"eval/seconds": 1.0}))
         watch(report(0, math.inf))
         watch(Notice("half a surrogate: \ud800"))
+        watch(AlarmRaised(Alarm(0, "all_flat", "no group can teach")))
+        watch(PhaseBegan(1, "rollout"))
+        watch(RolloutsFinished(1, 2, 4))
         watch(Ended(1, None, interrupted=False))
     assert told[0] == ("log", 0, {"eval/seconds": 1.0})
     assert told[1][:2] == ("log", 0)
     assert math.isnan(told[1][2]["reward/mean"])  # as metrics.jsonl has it
-    assert told[2:] == [("notice", 0, "half a surrogate: \\ud800"), ("close", "finished")]
+    notices = [("notice", 0, "half a surrogate: \\ud800"), ("notice", 0, "no group can teach")]
+    assert told[2:] == [*notices, ("close", "finished")]
     assert threading.main_thread() not in threads
 
 
