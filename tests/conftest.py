@@ -8,10 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# No example fails because a machine is slow or busy.
+hypothesis.settings.register_profile("winnow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("winnow")
 
 
 def pytest_collection_finish() -> None:

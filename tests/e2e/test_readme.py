@@ -82,12 +82,23 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
         if name == "train":
             arguments += [part for key in SMALL for part in ("--set", key)]
         done.append((name, run(name, arguments)))
-    assert [name for name, _ in done] == ["train", "show", "plot", "train", "eval", "score", "export", "audit"]
+    assert [name for name, _ in done] == [
+        "train",
+        "show",
+        "plot",
+        "report",
+        "train",
+        "eval",
+        "score",
+        "export",
+        "audit",
+    ]
     assert done[1][1].startswith("step 1  ")
     assert (tmp_path / "runs" / "mine" / "plot.png").stat().st_size > 20_000
-    assert "steps 2 to 2" in done[3][1]
+    assert (tmp_path / "runs" / "mine" / "report.html").stat().st_size > 100_000
+    assert "steps 2 to 2" in done[4][1]
     assert len(json.loads((tmp_path / "history.json").read_text())) == 3
-    assert done[7][1].endswith("clean\n")
+    assert done[8][1].endswith("clean\n")
 
 
 def test_the_configuration_for_problems_of_your_own_trains(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import signal
@@ -350,10 +351,12 @@ def test_no_more_connections_are_kept_than_there_are_places():
 def test_ctrl_c_ends_it(tmp_path):
     run = write_run(tmp_path / "toy\x1b[31m", steps=1)
     command = [sys.executable, "-m", "winnow", "report", str(run), "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background ignores it
+    with subprocess.Popen(command, preexec_fn=heard, **pipes) as process:
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate()
     assert re.fullmatch(
         r"serving   http://127\.0\.0\.1:\d+/[\w-]{20,}/  \(this machine alone; Ctrl-C ends it\)\n", line
     )
