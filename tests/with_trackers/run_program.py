@@ -14,10 +14,9 @@ from pathlib import Path
 import winnow
 
 
-def wait_for_trackers(folder: Path, track: str | list[str]) -> None:
+def wait_for_trackers(folder: Path, track: list[object]) -> None:
     """Until each was made, and a second for what it was told since."""
-    wanted = 1 if isinstance(track, str) else len(track)
-    while len(list(folder.glob("trackers/*.json"))) < wanted:
+    while len(list(folder.glob("trackers/*.json"))) < len(track):
         time.sleep(0.1)
     time.sleep(1)
 

@@ -44,8 +44,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def program(folder: Path, steps: int, *, resume: bool = False, kill_after: int = 0, track: Any) -> Any:
-    text = json.dumps({"track": track})
+def program(folder: Path, steps: int, *, resume: bool = False, kill_after: int = 0, track: list[str]) -> Any:
+    tables = [{"use": name, "rollouts": 6, "wait_seconds": 300} for name in track]  # however busy the machine is
+    text = json.dumps({"track": tables})
     command = [sys.executable, str(PROGRAM), str(folder), str(steps), str(int(resume)), str(kill_after), text]
     # what W&B has told this process's children is the address of its server, in which a killed run would live on
     alone = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
@@ -113,10 +114,10 @@ def test_a_whole_run_and_what_else_is_sent(tmp_path):
     from trackio.sqlite_storage import SQLiteStorage
 
     run = tmp_path / "run"
-    track = [{"use": name, "rollouts": 6} for name in sorted(members("tracker"))]
-    ended = program(run, 2, track=track)
-    assert (ended.returncode, ended.stdout) == (0, "")
-    for name in sorted(members("tracker")):
+    names = sorted(members("tracker"))
+    ended = program(run, 2, track=names)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    for name in names:
         assert_same(reader(name, tmp_path)(run), run)
     client = MlflowClient(tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
     kept = client.get_run(tracker_id(run, "mlflow"))
@@ -128,15 +129,15 @@ def test_a_whole_run_and_what_else_is_sent(tmp_path):
     assert "plot" in events.Tags()["tensors"]
     assert len(events.Tensors("rollouts/text_summary")) == 2
     assert len(SQLiteStorage.get_traces("winnow", "run", run_id=tracker_id(run, "trackio"))) == 12
-    tables = list((run / "trackers" / "wandb").glob("*/files/media/table/rollouts_*.table.json"))
+    tables = list((run / "trackers" / "wandb").glob("offline-run-*/files/media/table/rollouts_*.table.json"))
     assert [len(json.loads(table.read_text())["data"]) for table in tables] == [6, 6]
-    assert list((run / "trackers" / "wandb").glob("*/files/media/images/plot_*.png"))
+    assert list((run / "trackers" / "wandb").glob("offline-run-*/files/media/images/plot_*.png"))
 
 
 def test_wandb_without_a_key_asks_nobody(tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    ended = program(tmp_path / "run", 1, track="wandb")
+    ended = program(tmp_path / "run", 1, track=["wandb"])
     assert ended.returncode == 0, ended.stderr  # the run does not depend on it
     assert ended.stdout == ""
