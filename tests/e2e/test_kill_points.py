@@ -11,6 +11,8 @@ import pytest
 
 from forked import python
 
+# Errors are in test_life.py and test_background_saves.py too, a model that is trained whole in test_resume.py.
+SLOW = pytest.mark.slow
 POINTS = Path(__file__).with_name("kill_points.py")
 KILLED, ERROR, WENT_ON = "-9", "1", "0"
 
@@ -21,8 +23,8 @@ KILLED, ERROR, WENT_ON = "-9", "1", "0"
         ("writes", 32, {KILLED}),
         ("phases", 23, {KILLED}),
         ("under_way", 11, {KILLED, ERROR, WENT_ON}),
-        ("failures", 27, {ERROR, WENT_ON}),
-        ("full", 6, {KILLED}),
+        pytest.param("failures", 27, {ERROR, WENT_ON}, marks=SLOW),
+        pytest.param("full", 6, {KILLED}, marks=SLOW),
     ],
 )
 def test_a_run_that_ends_at_any_point_resumes_to_the_bits_of_one_that_did_not(group, at_least, ends):
