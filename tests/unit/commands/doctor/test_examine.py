@@ -118,7 +118,13 @@ def test_secrets_and_addresses_are_never_said():
 
 def test_a_hub_that_is_not_there_is_said_and_no_error():
     assert answers("http://127.0.0.1:9").startswith("does not answer: ")
-    for address in ("no address", "https://me:secret@hub.corp.example", "hub.corp.example/secret", "http://[secret", ""):
+    for address in (
+        "no address",
+        "https://me:secret@hub.corp.example",
+        "hub.corp.example/secret",
+        "http://[secret",
+        "",
+    ):
         told = answers(address)
         assert told.startswith("does not answer: ")
         assert not {"secret", "corp"} & set(re.split(r"\W", told))
