@@ -17,7 +17,6 @@ import pydantic
 from winnow.config import SHORTHANDS, Config, sections_in, tables
 from winnow.errors import ConfigError, did_you_mean
 
-
 # What pydantic says in words of Python, by the type of its error.
 SHOULD_BE = {
     "tuple_type": "a list, [...]",

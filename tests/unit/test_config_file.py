@@ -197,7 +197,7 @@ def test_a_member_named_by_one_override_gets_options_by_the_next(tmp_path):
             "terms.coefficient=1",
             "'terms' is a list: give all of it, terms=[...], or change it in",
         ),
-        ('[[terms]]\nuse = "kl"', "steps=2", "c.toml, line 2: 'terms.0.coefficient' is missing"),
+        ('[[terms]]\nuse = "kl"', "steps=2", "c.toml: 'terms.0.coefficient' is missing"),
     ],
 )
 def test_an_override_that_cannot_be_used_is_named_with_the_remedy(tmp_path, text, assignment, said):

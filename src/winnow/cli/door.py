@@ -74,7 +74,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="
 def main() -> None:
     """The `winnow` command."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell closed it
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        stream.reconfigure(errors="backslashreplace")
     escape_logs()
     try:
         app()

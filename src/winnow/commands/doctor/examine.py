@@ -83,7 +83,7 @@ def private(report: Any, *, home: str, names: Mapping[str, str]) -> Any:
 
 
 def _names() -> dict[str, str]:
-    names = {}
+    names: dict[str, str] = {}
     with suppress(OSError):
         host = socket.gethostname()
         names |= {host: "HOST", host.partition(".")[0]: "HOST"}  # in full first
