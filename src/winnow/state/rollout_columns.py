@@ -6,7 +6,7 @@
     index, text, tokens, logprobs, trainable, length, finish, version                             of the rollout
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
-    keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (one that dynamic
+    keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (that dynamic
                                     sampling replaced) | failed: {cause} | zero advantage | not scheduled (the last:
                                     kept, but without a token to train, or while the policy is held)
     values, returns                 float32 per token: what a value model expected before it, and what it was taught;
