@@ -502,8 +502,14 @@ def key_of(path: Sequence[str | int]) -> str:
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
-    """One selector, tracker, and task, for a list of one, tuples for arrays, and `tables`."""
+    """One selector, tracker, and task, for a list of one, tuples for arrays, `tables`, and the default member where a
+    table has options alone.
+    """
     out = tables(data)
+    for key in SHORTHANDS:
+        section, default = out.get(key), Config.model_fields[key].default
+        if isinstance(section, Mapping) and not {"use", "parts"} & section.keys() and default:
+            out[key] = {"use": (default[0] if isinstance(default, tuple) else default).use, **section}
     for key in ("select", "track"):
         if key in out:
             out[key] = _members(out[key])

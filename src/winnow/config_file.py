@@ -17,6 +17,14 @@ import pydantic
 from winnow.config import SHORTHANDS, Config, sections_in, tables
 from winnow.errors import ConfigError, did_you_mean
 
+# What pydantic says in words of Python, by the type of its error.
+SHOULD_BE = {
+    "tuple_type": "a list, [...]",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "bool_type": "true or false",
+}
+
 
 def load(path: Path, sets: Sequence[str] = ()) -> Config:
     """Read a TOML file, apply `--set a.b=c` overrides, validate. Raises ConfigError."""
@@ -62,7 +70,9 @@ def override(data: dict[str, Any], assignment: str) -> None:
         )
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
+        if raw.strip().startswith(("{", "[", '"', "'")):
+            raise ConfigError(f"--set {assignment!r}: the value is not valid TOML: {error}") from error
         value = raw.strip()  # a bare word is a string
     try:
         put(data, key.strip(), value)
@@ -82,8 +92,14 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
     for table in above:
         data = data.setdefault(table, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"{key}: {table!r} is not a table")
+            raise ConfigError(f"{key}: {_no_table(table, data)}")
     data[last] = placed(value, folder, last)
+
+
+def _no_table(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"{name!r} is a list: give all of it, {name}=[...], or change it in the file"
+    return f"{name!r} is {value!r}, which is not a table"
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
@@ -114,12 +130,16 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
 def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> str:
     path = [str(p) for p in error["loc"] if not _is_union_arm(p)]
     key = ".".join(path)
-    where = _set_of(key, sets) or (f"{source}, line {line}" if (line := _line_of(text, path)) else source)
+    line = _line_of(text, path)
+    where = _set_of(key, sets) or (f"{source}, line {line}" if line else _set_below(path, sets) or source)
     match error["type"]:
         case "extra_forbidden":
             return f"{where}: unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
         case "missing":
-            return f"{where}: {key!r} is missing"
+            unnamed = ": it names the member whose options stand beside it" if path[-1] == "use" else ""
+            return f"{where}: {key!r} is missing{unnamed}"
+        case kind if kind in SHOULD_BE:
+            return f"{where}: {key!r} is {error['input']!r}: it should be {SHOULD_BE[kind]}"
         case "value_error":
             return f"{where}: {key + ': ' if key else ''}{error['ctx']['error']}"
         case _:
@@ -130,6 +150,14 @@ def _set_of(key: str, sets: Sequence[str]) -> str | None:
     """The last override of a key or of a table around it; it is the one that counts."""
     named = (s for s in reversed(sets) if key and f"{key}.".startswith(f"{s.partition('=')[0].strip()}."))
     found = next(named, None)
+    return None if found is None else f"--set {found}"
+
+
+def _set_below(path: Sequence[str], sets: Sequence[str]) -> str | None:
+    """The last override that made a table which no file has: of a key in the one around `path`, or in it."""
+    keys = [part for part in path if not part.isdigit()]
+    tables_around = tuple(".".join(keys[:depth]) + "." for depth in (len(keys), len(keys) - 1) if depth)
+    found = next((s for s in reversed(sets) if s.strip().startswith(tables_around)), None)
     return None if found is None else f"--set {found}"
 
 

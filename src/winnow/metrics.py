@@ -90,6 +90,7 @@ METRICS: dict[str, str] = {
     "budget/prompts_skipped": "prompts that the plan gave no rollout",
     "budget/tokens_generated": "completion tokens sampled",
     "budget/tokens_verified": "completion tokens of rollouts that got a verdict",
+    "budget/tokens_kept": "completion tokens of rollouts that the selectors kept",
     "budget/tokens_trained": "distinct completion tokens that reached the policy's update",
     "budget/tokens_wasted": "tokens generated and not trained on",
     "budget/tokens_cut": "of these, tokens behind the first update.max_trained_tokens of a rollout that was trained",

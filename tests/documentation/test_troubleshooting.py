@@ -52,7 +52,7 @@ def test_the_message_is_in_the_source(message):
         (["train", "c.toml", "--set", "steps"], "--set ...: write it as key=value"),
         (["train", "broken.toml"], "not valid TOML"),
         (["train", "c.toml", "--set", "reward=mine.function"], "no ... is called ..."),
-        (["train", "c.toml", "--set", "loss.clip_low=0.3"], "... is missing"),
+        (["train", "c.toml", "--set", "terms=[{coefficient=0.1}]"], "... is missing"),
         (["train", "c.toml", "--set", "reward=none.py:function"], "there is no file ..."),
         (["train", "c.toml", "--set", "reward=raises.py:function"], "importing ... raised"),
         (["train", "c.toml", "--set", 'loss={use="clip", low=0.3}'], "has no such option"),

@@ -109,8 +109,11 @@ def test_the_budget_adds_up(smallest):
     result, _ = run(smallest(steps=2))
     rows = read_metrics(result.folder)
     sums = totals(rows)
-    lengths = [len(r.tokens) for entry in read_rollouts(result.folder) for r in entry.group.rollouts]
+    groups = [entry.group for entry in read_rollouts(result.folder)]
+    lengths = [len(r.tokens) for group in groups for r in group.rollouts]
+    kept = [len(r.tokens) for group in groups for r, keep in zip(group.rollouts, group.keep, strict=True) if keep]
     assert sums["budget/rollouts"] == len(lengths) == 2 * 16
+    assert sums["budget/tokens_kept"] == sum(kept) < sum(lengths)
     assert sums["budget/tokens_generated"] == sums["budget/tokens_verified"] == sum(lengths)
     assert sums["budget/tokens_trained"] + sums["budget/tokens_wasted"] == sum(lengths)
     phases = {k: v for k, v in sums.items() if k.startswith("seconds/") and k != "seconds/step"}

@@ -174,8 +174,49 @@ def test_a_member_named_by_one_override_gets_options_by_the_next(tmp_path):
     config = load(tmp_path / "run.toml", ["task=gsm8k", "task.path=F", "select=random", "select.keep_per_prompt=2"])
     assert (config.task.use, config.task.options) == ("gsm8k", {"path": "F"})
     assert [(member.use, member.options) for member in config.select] == [("random", {"keep_per_prompt": 2})]
-    with pytest.raises(ConfigError, match=r"--set 'seed.a=1': seed.a: 'seed' is not a table"):
+    with pytest.raises(ConfigError, match=r"--set 'seed.a=1': seed.a: 'seed' is 3, which is not a table"):
         load(tmp_path / "run.toml", ["seed=3", "seed.a=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "assignment", "said"),
+    [
+        (
+            "",
+            "optimiser.betas=[0.9]",
+            "--set optimiser.betas=[0.9]: unknown key 'optimiser'; did you mean 'optimizer'?",
+        ),
+        ("", "track.rollouts=3", "--set track.rollouts=3: 'track.0.use' is missing: it names the member whose options"),
+        ("", "alarms.off=all_flat", "'alarms.off' is 'all_flat': it should be a list, [...]"),
+        ("", "deterministic=True", "'deterministic' is 'True': it should be true or false"),
+        ("", "critic=3", "'critic' is 3: it should be a table"),
+        ("", "steps.a=3", "steps.a: 'steps' is 1, which is not a table"),
+        ("", 'loss={use="clip"', "the value is not valid TOML: Unclosed inline table"),
+        (
+            '[[terms]]\nuse = "kl"',
+            "terms.coefficient=1",
+            "'terms' is a list: give all of it, terms=[...], or change it in",
+        ),
+        ('[[terms]]\nuse = "kl"', "steps=2", "c.toml: 'terms.0.coefficient' is missing"),
+    ],
+)
+def test_an_override_that_cannot_be_used_is_named_with_the_remedy(tmp_path, text, assignment, said):
+    path = tmp_path / "c.toml"
+    path.write_text(f"steps = 1\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, [assignment])
+    assert said in str(caught.value)
+
+
+def test_options_alone_are_those_of_the_default_member(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text("[loss]\nclip_low = 0.3\n")
+    config = load(path, ["select.keep_per_prompt=2", "advantage.eps=0.1"])
+    assert (config.loss.use, config.loss.options) == ("clip", {"clip_low": 0.3})
+    assert [(s.use, s.options) for s in config.select] == [("max_variance", {"keep_per_prompt": 2})]
+    assert (config.advantage.use, config.advantage.options) == ("grpo", {"eps": 0.1})
+    parts = load(path, ["reward.parts=[{use='exact'}]"]).reward
+    assert (parts.use, len(parts.parts)) == (None, 1)
 
 
 def test_leaves_are_named_by_their_tables_and_by_their_places_in_lists():

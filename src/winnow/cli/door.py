@@ -73,8 +73,8 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="
 
 def main() -> None:
     """The `winnow` command."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell closed it
+        stream.reconfigure(errors="backslashreplace")
     escape_logs()
     try:
         app()
@@ -94,6 +94,6 @@ def leave_trackers(code: str | int | None) -> None:
     lost. What the run has to do at its end is done by now.
     """
     if any(thread.name.startswith(TRACKER_THREAD) for thread in threading.enumerate()):
-        for stream in (sys.stdout, sys.stderr):
+        for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         os._exit(code if isinstance(code, int) else FAILED if code else 0)

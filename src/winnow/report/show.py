@@ -111,17 +111,17 @@ def _places(group: _Group, choice: Choice) -> list[int]:
     return [
         place
         for place, row in enumerate(group.rows)
-        if (row["kind"] == "failed" or not choice.failed) and (row["reason"] != "kept" or not choice.dropped)
+        if (row["kind"] == "failed" or not choice.failed) and (row["reason"] != "trained" or not choice.dropped)
     ]
 
 
 def _block(group: _Group, choice: Choice, written: Written | None) -> str:
-    kept = sum(row["reason"] == "kept" for row in group.rows)
+    trained = sum(row["reason"] == "trained" for row in group.rows)
     mean = "none" if math.isnan(group.mean_reward) else f"{group.mean_reward:.3f}"
     rows = group.file.rows(group.first, group.first + len(group.rows), (*SHOWN, *READ) if written else SHOWN)
     of, prompt = rows[0], one_line(rows[0]["prompt_id"])
     lines = [
-        f"step {of['step']}  {prompt}  trained on {kept} of {len(rows)} rollouts  mean reward {mean}",
+        f"step {of['step']}  {prompt}  trained on {trained} of {len(rows)} rollouts  mean reward {mean}",
         quoted(of["prompt"], limit=None if choice.full else QUESTION, indent="  "),
         f"  gold: {one_line(str(of['answer']))}",
     ]

@@ -6,8 +6,9 @@
     index, text, tokens, logprobs, trainable, length, finish, version                             of the rollout
     reward, correct, kind, parts, extracted, cause, detail, seconds, late    its outcome; parts are JSON, `extracted` is
                                     the answer as read from the text
-    keep, reason                    reason: kept | not selected | failed: {cause} | zero advantage | not scheduled
-                                    (the last: kept, but without a token to train, or while the policy is held)
+    keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (that dynamic
+                                    sampling replaced) | failed: {cause} | zero advantage | not scheduled (the last:
+                                    kept, but without a token to train, or while the policy is held)
     values, returns                 float32 per token: what a value model expected before it, and what it was taught;
                                     null where none has read the rollout, or none is taught
     advantage, advantages           a number; or null, and a list with one number per token
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from winnow.algos.advantage import flat
 from winnow.records import BoolArray, FloatArray, Group, Outcome, Prompt, Rollout
 from winnow.state.log_rows import encode
 
@@ -82,6 +84,7 @@ class Row(NamedTuple):
     rollout: Rollout
     outcome: Outcome
     keep: bool
+    replaced: bool  # its whole group is flat, and none of it is kept
     values: FloatArray | None
     returns: FloatArray | None
     advantage: float | FloatArray
@@ -104,12 +107,13 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
     if group.outcomes is None or group.keep is None or group.advantages is None:
         raise ValueError(f"group {group.prompt.id!r} is logged before its outcomes, keep and advantages are filled")
     nothing = [None] * len(group.rollouts)
+    replaced = not group.keep.any() and flat(group.rewards[group.valid])
     verdicts = zip(group.rollouts, group.outcomes, group.keep.tolist(), strict=True)
     credits = zip(group.values or nothing, group.returns or nothing, group.advantages, strict=True)
     prompt = group.prompt
     of_prompt = prompt, encode(prompt.answer).decode(), encode(prompt.meta).decode(), len(group.rollouts)
     return [
-        Row(*of_prompt, r, o, keep, *credit, weights.get((place, r.index)))
+        Row(*of_prompt, r, o, keep, replaced, *credit, weights.get((place, r.index)))
         for (r, o, keep), credit in zip(verdicts, credits, strict=True)
     ]
 
@@ -179,9 +183,9 @@ def _reason(row: Row) -> str:
     if row.outcome.failed:
         return f"failed: {row.outcome.cause}"
     if not row.keep:
-        return "not selected"
+        return "flat group" if row.replaced else "not selected"
     if row.weight is not None:
-        return "kept"
+        return "trained"
     silent = not row.advantage.any() if isinstance(row.advantage, np.ndarray) else row.advantage == 0.0
     return "zero advantage" if silent else "not scheduled"
 

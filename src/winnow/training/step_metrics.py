@@ -284,6 +284,7 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
         "budget/prompts_skipped": float(sum(not g.rollouts for g in groups)),
         "budget/tokens_generated": generated,
         "budget/tokens_verified": float(sum(g.lengths.sum() for g in verified)),
+        "budget/tokens_kept": float(sum(g.lengths[g.keep].sum() for g in groups if g.keep is not None)),
         "budget/tokens_trained": float(sum(trained.values())),
         "budget/tokens_wasted": generated - float(sum(trained.values())),
         "budget/tokens_cut": float(sum(cut)),

@@ -24,9 +24,9 @@ def test_the_last_step_is_shown_group_by_group(run):
 
     assert easy.startswith("step 2  toy-easy  trained on 2 of 3 rollouts  mean reward 0.667")
     assert "  | What is 47 + 85?\n  gold: 132" in easy
-    assert "#0 correct  reward 1.000  advantage +0.500  weight 0.125  3 tokens, ended  kept" in easy
+    assert "#0 correct  reward 1.000  advantage +0.500  weight 0.125  3 tokens, ended  trained" in easy
     assert "#2 wrong  reward 0.000  advantage +0.000  3 tokens, ended  not selected" in easy
-    assert "#1 unparsable  reward 0.000  advantage +0.500  weight 0.125  3 tokens, cut off  kept" in hard
+    assert "#1 unparsable  reward 0.000  advantage +0.500  weight 0.125  3 tokens, cut off  trained" in hard
     assert "#2 failed (timeout)  advantage +0.000  3 tokens, ended  failed: timeout" in hard
     assert "took 5 s" in hard
 

