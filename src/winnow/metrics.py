@@ -18,7 +18,8 @@ _EVALUATION: dict[str, str] = {
     "none, an answer could be read; mean over problems",
     "correct_and_formatted": "share of sampled rollouts that are correct and in the right format; mean over problems",
     "pass_at_{k}": "unbiased estimate of the chance that at least one of k samples is correct",
-    "maj_at_{k}": "expected score of the answer that most of k samples give, a tie counting by its right share",
+    "maj_at_{k}": "expected score of the answer that most of k samples give, a tie counting by its right share; absent "
+    "where the reward does not tell wrong answers",
     "reward_mean": "mean reward of the sampled evaluation",
     "part/{part}": "mean of one named part of the reward in the sampled evaluation, before its weight",
     "length_mean": "mean completion length of the sampled evaluation",

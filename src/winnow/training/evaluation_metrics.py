@@ -24,10 +24,11 @@ class Votes(NamedTuple):
     right: int  # right answers are one, however they are spelled
     wrong: tuple[int, ...]  # each wrong one; the same where their numbers or, without one, their canonical texts are
     silent: int  # rollouts without an answer that could be read
+    untold: int = 0  # wrong ones whose answer the reward does not tell
 
     @property
     def verified(self) -> int:
-        return self.right + sum(self.wrong) + self.silent
+        return self.right + sum(self.wrong) + self.silent + self.untold
 
 
 def per_problem(sampled: Sequence[Problem], ballots: Sequence[Votes], k: int) -> dict[str, FloatArray]:
@@ -51,8 +52,19 @@ def pass_at(ballots: Sequence[Votes], k: int) -> FloatArray:
 
 
 def maj_at(ballots: Sequence[Votes], k: int) -> FloatArray:
-    """[problems] expected score of the answer that most of k rollouts give; NaN for a problem with fewer verdicts."""
-    return np.array([majority_at_k(*ballot, k) for ballot in ballots], dtype=np.float64)
+    """[problems] expected score of the answer that most of k rollouts give; NaN for a problem with fewer verdicts.
+
+    Where the reward does not tell the answer of a wrong rollout, all are NaN: a wrong answer that most rollouts agree
+    on could not be seen, and problems without a wrong rollout alone would say nothing of the others.
+    """
+    if not majority_is_known(ballots):
+        return np.full(len(ballots), np.nan)
+    return np.array([majority_at_k(b.right, b.wrong, b.silent, k) for b in ballots], dtype=np.float64)
+
+
+def majority_is_known(ballots: Sequence[Votes]) -> bool:
+    """Whether the answer of every wrong rollout is told: a reward that returns a number tells none."""
+    return not any(ballot.untold for ballot in ballots)
 
 
 def votes(problem: Problem) -> Votes:
@@ -60,7 +72,8 @@ def votes(problem: Problem) -> Votes:
     verified = [one for one in problem if one.verified]
     right = sum(bool(one.correct) for one in verified)
     wrong = Counter(_spelling(one.answer) for one in verified if not one.correct and one.answer is not None)
-    return Votes(right, tuple(wrong.values()), len(verified) - right - wrong.total())
+    untold = sum(one.kind == "wrong" and one.answer is None for one in verified)
+    return Votes(right, tuple(wrong.values()), len(verified) - right - wrong.total() - untold, untold)
 
 
 def sampled_metrics(sampled: Sequence[Problem], values: Mapping[str, FloatArray]) -> dict[str, float]:

@@ -97,8 +97,8 @@ def test_votes_for_one_number_are_votes_for_one_answer():
     rollouts = problem(
         RIGHT, wrong("0.5"), wrong(r"\frac{1}{2}"), wrong("1/2"), wrong("X + 1"), wrong("x+1"), UNREAD, FAILED
     )
-    right, others, silent = votes(rollouts)
-    assert (right, sorted(others), silent) == (1, [2, 3], 1)
+    right, others, silent, untold = votes(rollouts)
+    assert (right, sorted(others), silent, untold) == (1, [2, 3], 1, 0)
 
 
 def test_the_majority_of_all_rollouts():
@@ -110,6 +110,17 @@ def test_the_majority_of_all_rollouts():
         problem(RIGHT, RIGHT, RIGHT, FAILED),  # too few verdicts
     ]
     np.testing.assert_array_equal(maj_at([votes(one) for one in several], 4), [1.0, 0.0, 0.5, 0.0, np.nan])
+
+
+def test_no_majority_is_told_where_a_wrong_answer_is_not():
+    """A reward that returns 0 or 1: three of four may have agreed on a wrong answer."""
+    several = [problem(RIGHT, wrong(None), wrong(None), UNREAD), problem(RIGHT, RIGHT, RIGHT, RIGHT)]
+    ballots = [votes(one) for one in several]
+    assert ballots[0] == (1, (), 1, 2)
+    assert [ballot.verified for ballot in ballots] == [4, 4]
+    assert np.isnan(maj_at(ballots, 4)).all()
+    assert "maj_at_4" not in sampled_metrics(several, 4)
+    assert sampled_metrics(several, 4)["pass_at_4"] == 1.0
 
 
 def test_a_line_of_the_file_says_what_the_group_said():

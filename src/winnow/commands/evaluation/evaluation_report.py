@@ -127,6 +127,8 @@ def _numbers(measured: Measured) -> Iterator[str]:
                 f", @{k} over the {counted:,} problems with so many verdicts" if counted < len(measured.sampled) else ""
             )
             yield f"{word:10} {', '.join(f'@{size} {percent(share)}' for size, share in shares.items())}{of_all}{few}"
+    if not measured.maj_at and measured.pass_at:
+        yield "majority   not known: the reward does not tell which answer is wrong, as `Outcome(answer=...)` would"
     if measured.ties:
         yield f"ties       in {measured.ties:,} problems the right answer shares the lead, and counts by its share"
     yield f"length     {m['eval/length_mean']:.1f} tokens on average, {percent(m['eval/truncated'])} cut off"

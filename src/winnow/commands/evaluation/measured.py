@@ -23,6 +23,7 @@ from winnow.training.evaluation_metrics import (
     greedy_accuracy,
     greedy_metrics,
     maj_at,
+    majority_is_known,
     pass_at,
     per_problem,
     sampled_metrics,
@@ -88,7 +89,9 @@ class Measured:
 
     @cached_property
     def maj_at(self) -> dict[int, float]:
-        """maj@1, 2, 4, ... likewise."""
+        """maj@1, 2, 4, ... likewise; empty where the reward does not tell wrong answers."""
+        if not majority_is_known(self.ballots):
+            return {}
         return {k: _mean(maj_at(self.ballots, k)) for k in self._sizes()}
 
     @property
