@@ -14,6 +14,7 @@ from winnow.alarms.past import (
     Row,
     accuracy,
     errors,
+    is_even,
     is_held,
     mean,
     mean_of,
@@ -34,7 +35,8 @@ CONFIDENT = 2.0  # standard errors: of what can be excluded, and of what is a ga
 def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     """After k steps a gain worth the name can be excluded: in training, and on held-out problems where it is measured.
 
-    The last third of k steps is compared with the first third; a run whose noise could hide a gain is not judged.
+    The last third of k steps is compared with the first third; a run whose noise could hide a gain is not judged, nor
+    is one that gains little and surely, as on a task that is rarely solved.
     """
     third = max(2, limits.no_learning_steps // 3)
     first, now = past.first[:third], past.last(third)
@@ -45,7 +47,7 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     gain, noise = _gained(first, now)
     at_once, its_noise = _gained(first[: max(2, third // 3)], now)  # what was learned within the first third
     spread = max(rewards(first).std, rewards(now).std)
-    if not gain + CONFIDENT * noise <= limits.no_learning_gain * spread:
+    if gain > CONFIDENT * noise or not gain + CONFIDENT * noise <= limits.no_learning_gain * spread:
         return None
     if at_once > max(CONFIDENT * its_noise, limits.no_learning_gain * spread) or _held_out_gained(past):
         return None
@@ -58,9 +60,13 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Reward or held-out accuracy falls within few steps, by far more than noise."""
+    """Reward falls within few steps, or held-out accuracy below its best, by far more than noise."""
     rows = past.last(RECENT + BEFORE)
-    if rows and (found := _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits)) is not None:
+    if (
+        rows
+        and is_even(rows)
+        and (found := _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits)) is not None
+    ):
         return found
     return _held_out_dropped(past, limits)
 
@@ -68,6 +74,7 @@ def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
+    rows = rows if is_even(rows) else []
     spread, means, sizes = rewards(rows).std, values(rows, "reward/mean"), [prompts(row) for row in rows]
     for width in WIDTHS:
         blocks = [slice(at, at + width) for at in range(0, len(rows) - width + 1, width)]
@@ -83,11 +90,13 @@ def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Training accuracy leaves held-out accuracy behind: the gap has grown at both of the last two evaluations."""
+    """Training accuracy leaves held-out accuracy behind: the gap has grown at both of the last two evaluations, and
+    held-out accuracy rises no more. Problems that are harder than those of the training may rise more slowly.
+    """
     if len(past.compared) < 3:
         return None
     start, now = past.compared[0], past.compared[-1]
-    if not all(_parted(start, later, limits) for later in past.compared[-2:]):
+    if not all(_parted(start, later, limits) for later in past.compared[-2:]) or _rises(past.compared):
         return None
     return Evidence(
         f"around step {now.held_out.step} training accuracy is {now.train:.1%} and held-out accuracy "
@@ -157,6 +166,12 @@ def _sawing(what: str, name: str, turns: Sequence[float], when: str) -> Evidence
     low, high = min(turns), max(turns)
     text = f"{what} went up and down {len(turns) - 1} times {when}, between {low:.3g} and {high:.3g}"
     return Evidence(text, {name: turns[-1], "lowest": low, "highest": high, "swings": float(len(turns) - 1)})
+
+
+def _rises(compared: Sequence[Compared]) -> bool:
+    """Whether held-out accuracy is above what it was half of these evaluations ago, beyond noise."""
+    middle, now = compared[len(compared) // 2 - 1].held_out, compared[-1].held_out
+    return now.accuracy - middle.accuracy > CONFIDENT * math.hypot(*errors((middle, now)))
 
 
 def _parted(start: Compared, now: Compared, limits: AlarmsSection) -> bool:

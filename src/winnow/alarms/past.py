@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 BLOCK = 10  # steps whose mean is compared with that of others
 MEASURED = "eval/accuracy_sampled"
+EVEN = 0.95  # of a step's prompts: fewer count where rollouts are allotted unevenly
 EVALUATIONS = 12  # of which alarms know, beside the first
 
 
@@ -43,6 +44,7 @@ class Past:
     """Rows of finished steps, oldest first and newest last: the newest `reach`, and as many of the first."""
 
     reach: int
+    evaluated_since: int = 0  # earlier evaluations were of other problems, and count for nothing
     rows: list[Row] = field(default_factory=list)
     first: list[Row] = field(default_factory=list)  # the first steps in which the policy learned
     evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first, and the newest
@@ -51,7 +53,7 @@ class Past:
     def add(self, row: Row) -> None:
         """One step's row, with the evaluation before it; a number that is not finite counts as not measured."""
         row = {name: float(value) for name, value in row.items() if value is not None and math.isfinite(value)}
-        if MEASURED in row:
+        if MEASURED in row and row["step"] >= self.evaluated_since:
             found = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
             self.evaluations = _ends([*self.evaluations, found])
         if is_step(row):
@@ -138,6 +140,12 @@ def spread_of(chance: float) -> float:
 def is_step(row: Row) -> bool:
     """Whether a row is that of a finished step; the others hold only an evaluation."""
     return "budget/rollouts" in row
+
+
+def is_even(rows: Sequence[Row]) -> bool:
+    """Whether each prompt has about as many rollouts as any other: else the mean reward follows the allocation, too."""
+    skipped = any(row.get("budget/prompts_skipped") for row in rows)
+    return not skipped and all(prompts(row) >= EVEN * row.get("group/count", 1.0) for row in rows)
 
 
 def is_held(row: Row) -> bool:

@@ -15,10 +15,12 @@ CREDIT = 0.5  # of the rewards' range: the root mean square advantage below whic
 def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Nearly all groups are flat, and nothing else than differences within a group teaches.
 
-    Values and baselines over a batch teach from flat groups too: their advantages are not small. Where every rollout
-    earns the same, `constant_reward` says more.
+    Values and baselines over a batch teach from flat groups too: their advantages are not small. Groups of one are flat
+    whatever teaches. Where every rollout earns the same, `constant_reward` says more.
     """
     rows = past.last(limits.steps)
+    if total(rows, "budget/rollouts") < 2 * total(rows, "group/count"):
+        return None
     flat = share(rows, "group/flat", "group/count")
     if not flat >= limits.flat_share or any("critic/explained_variance" in row for row in rows):
         return None
@@ -60,6 +62,8 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
         f"cut off at max_new_tokens, {failed:.0f} verifier failures)"
     )
     numbers = {"group/flat": flat, "group/count": groups, "group/all_correct": right, "group/all_wrong": wrong}
+    if failed > total(rows, "budget/rollouts") / 2:
+        return Evidence(text, numbers, "the verifier fails on most rollouts: the log says why", ("verify", "reward"))
     return Evidence(text, numbers, _too_easy_or_hard(right, wrong))
 
 

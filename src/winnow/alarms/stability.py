@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from winnow.alarms.alarm import Evidence
-from winnow.alarms.past import Past, accuracy, mean, values
+from winnow.alarms.past import Past, Row, accuracy, mean, values
 from winnow.config import AlarmsSection
 
 SOLVED = 0.8  # accuracy: a policy that is right as often needs no further exploration
@@ -68,10 +68,14 @@ def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """A gradient that is many times the median of those before it, which one other spike does not move."""
+    """A gradient that is many times the median of those before it, which one other spike does not move.
+
+    Steps whose advantages are all 0 are not compared with: a term alone, a KL penalty, makes a small gradient.
+    """
     if not past.rows or "policy/grad_norm" not in past.rows[-1]:
         return None
-    norm, before = past.rows[-1]["policy/grad_norm"], values(past.rows[-1 - NORMS : -1], "policy/grad_norm")
+    teaching = [row for row in past.rows[-1 - NORMS : -1] if _has_credit(row)]
+    norm, before = past.rows[-1]["policy/grad_norm"], values(teaching, "policy/grad_norm")
     if len(before) < FEWEST_NORMS:
         return None
     median = statistics.median(before)
@@ -79,6 +83,10 @@ def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     text = f"the gradient's norm is {norm:.3g}, {norm / median:.0f} times the median of {len(before)} steps before"
     return Evidence(text, {"policy/grad_norm": norm, "median": median})
+
+
+def _has_credit(row: Row) -> bool:
+    return bool(row.get("advantage/mean", 1.0) or row.get("advantage/std", 1.0))
 
 
 def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from winnow.alarms import learning, rollouts, signal, stability, values
 from winnow.alarms.alarm import Kind
 
-_PROMPTS = ("group/count", "group/effective")
+_PROMPTS = ("group/count", "group/effective", "budget/prompts_skipped")
 _REWARD = ("reward/mean", "reward/std", *_PROMPTS)
 _HELD_OUT = ("eval/accuracy_sampled", "eval/accuracy_sampled_sem")
 
@@ -24,7 +24,7 @@ ALARMS: tuple[Kind, ...] = (
         limits=("steps", "flat_share"),
         reads=(
             "group/flat", "group/count", "group/all_correct", "group/all_wrong", "advantage/mean", "advantage/std",
-            "reward/min", "reward/max", "critic/explained_variance",
+            "reward/min", "reward/max", "critic/explained_variance", "budget/rollouts",
         ),
         rule=signal.all_flat,
     ),
@@ -37,6 +37,7 @@ ALARMS: tuple[Kind, ...] = (
         reads=(
             "budget/updates", "select/trained", "critic/updates", "policy/learning_rate", "group/flat", "group/count",
             "group/all_correct", "group/all_wrong", "outcome/unparsable", "outcome/failed", "rollout/truncated",
+            "budget/rollouts",
         ),
         rule=signal.nothing_trained,
     ),
@@ -149,7 +150,7 @@ ALARMS: tuple[Kind, ...] = (
         "direction is not mended",
         keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "update.max_importance", "advantage"),
         limits=("gradient_factor",),
-        reads=("policy/grad_norm",),
+        reads=("policy/grad_norm", "advantage/mean", "advantage/std"),
         rule=stability.gradient_spike,
     ),
     Kind(

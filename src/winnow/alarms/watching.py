@@ -24,19 +24,22 @@ LONGEST = 50  # steps that some rule compares, whatever the limits
 
 
 class Alarms:
-    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone."""
+    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone; evaluations before
+    `evaluated_since` are not compared with those after it.
+    """
 
-    def __init__(self, settings: Mapping[str, Any] | AlarmsSection = DEFAULTS) -> None:
+    def __init__(self, settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0) -> None:
         self._limits = _section(settings)
         self._settings = {} if isinstance(settings, AlarmsSection) else settings
         self._kinds = [kind for kind in ALARMS if kind.name not in self._limits.off]
-        self._past = Past(_reach(self._limits))
+        self._past = Past(_reach(self._limits), evaluated_since)
         self._held: dict[str, int] = {}  # the last step at which each alarm held
         self._between: dict[str, float] = {}  # an evaluation that belongs to the row of the next step
         self.begun: tuple[Alarm, ...] = ()  # at the newest step: what was clear before
 
-    def remember(self, rows: Iterable[Row]) -> None:
+    def remember(self, rows: Iterable[Row], *, evaluated_since: int = 0) -> None:
         """The rows that the log has of the steps before a resume, and the evaluation before the next one."""
+        self._past.evaluated_since = evaluated_since
         for row in rows:
             if is_step(row):
                 self._add(row)
@@ -48,6 +51,13 @@ class Alarms:
     def evaluated(self, metrics: Row) -> None:
         """The weights before the next step were evaluated."""
         self._between = dict(metrics)
+
+    def at_end(self, step: int) -> tuple[Alarm, ...]:
+        """What begins with an evaluation after the last step, which no step follows."""
+        if self._between:
+            self.judge({"step": step})
+            return self.begun
+        return ()
 
     def metrics(self, step: int, metrics: Row) -> dict[str, float]:
         """`alarm/{name}` = 1 for each alarm that holds at this step. `begun` then says which were clear before."""
@@ -73,13 +83,17 @@ class Alarms:
         self._between = {}
 
 
-def of_run(rows: Sequence[Row], settings: Mapping[str, Any] | AlarmsSection = DEFAULTS) -> list[Alarm]:
+def of_run(
+    rows: Sequence[Row], settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0
+) -> list[Alarm]:
     """The alarms of a run by its log, in the order in which they were raised, each with the `last` step it held at.
 
     `rows` are as `state.logbook.read_metrics` reads them, that of an evaluation after the last step included;
-    `settings` is the run's resolved configuration, or the limits of `[alarms]` alone.
+    `settings` is the run's resolved configuration, or the limits of `[alarms]` alone. `evaluated_since`: the step from
+    which on the run was evaluated as it is now (`state.resume_changes`).
     """
-    alarms, found, open_now = Alarms(settings), list[Alarm](), dict[str, int]()
+    alarms = Alarms(settings, evaluated_since=evaluated_since)
+    found, open_now = list[Alarm](), dict[str, int]()
     for row in rows:
         held = alarms.judge(row)
         for alarm in alarms.begun:

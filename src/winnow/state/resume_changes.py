@@ -92,6 +92,13 @@ def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
     return not any(_within(key, ("evaluate", *allow)) for key in keys)
 
 
+def evaluated_since(changes: Sequence[Mapping[str, Any]]) -> int:
+    """The step from which on a run was evaluated as it is now, by the changes that its manifest lists."""
+    timing = ("evaluate.every", "evaluate.every_minutes")
+    of_evaluation = (change for change in changes if _within(change["key"], ("evaluate", "task", "prompt", "reward")))
+    return max((int(change["step"]) for change in of_evaluation if change["key"] not in timing), default=0)
+
+
 def recorded(changes: Sequence[Change]) -> list[dict[str, Any]]:
     """Changes as the manifest lists them."""
     return [{name: value for name, value in asdict(change).items() if name != "notice"} for change in changes]

@@ -21,7 +21,7 @@ from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
 from winnow.state.manifest import describe_run
-from winnow.state.resume_changes import Change, compare, recorded, same_evaluation
+from winnow.state.resume_changes import Change, compare, evaluated_since, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 from winnow.training.boundary import Boundary, begin_save, reached, rescued, save, untouched
 from winnow.training.build import Run, build
@@ -115,7 +115,8 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             evaluated = ranks.from_writer(
                 lambda: run.logbook.truncate_from(done, but_evaluation=same), doing="cutting the logs"
             )
-            run.alarms.remember(ranks.from_writer(run.logbook.metrics, doing="reading the log"))
+            since = evaluated_since([*folder.before.get("changes", []), *recorded(changes)])
+            run.alarms.remember(ranks.from_writer(run.logbook.metrics, doing="reading the log"), evaluated_since=since)
             result = _train(run, first_step=done, evaluated=evaluated, watch=watch)
             watch(Ended(result.steps, result.model, result.interrupted))
             return result
@@ -194,6 +195,8 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
         whole = evaluated and first_step == done
         if not whole and not ranks.any_rank(stop.asked):
             whole = _leave_at_will(run, last, stop, partial(_evaluate, run, done, watch))
+            for alarm in run.alarms.at_end(done) if whole else ():
+                watch(AlarmRaised(alarm))
     return Result(run.folder, model, done, interrupted=not whole)
 
 

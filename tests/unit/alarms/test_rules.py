@@ -7,7 +7,7 @@ import math
 import pytest
 from rows import learning, raised, run
 
-from winnow.alarms import ALARMS
+from winnow.alarms import ALARMS, of_run
 
 FLAT = {"group__flat": 32, "group__all_wrong": 30, "group__all_correct": 2, "advantage__std": 0.0}
 IDLE = {"budget__updates": 0, "select__trained": 0, "policy__grad_norm": None}
@@ -62,6 +62,8 @@ def test_every_alarm_has_rows_that_raise_it():
     assert {name for name, *_ in ILL} | {"overfitting"} == {kind.name for kind in ALARMS}
 
 
+KL_ALONE = {"advantage__std": lambda step: 0.9 * (step % 10 == 9)}  # in nine of ten steps only the KL term teaches
+ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
 ONE_PROMPT = {"group__effective": lambda step: 32 - 31 * (step == 30)}  # nearly all rollouts of a step are of one
 
 # Limits, and what a symptom may also mean: none of these raises the alarm.
@@ -70,6 +72,7 @@ WELL = [
     ("all_flat", run(12, **FLAT)[:4]),
     ("all_flat", run(12, **{**FLAT, "advantage__std": 1.0})),  # a baseline over the batch
     ("all_flat", run(12, **FLAT, **CRITIC)),  # values
+    ("all_flat", run(12, **{**FLAT, "budget__rollouts": 32})),  # groups of one
     ("nothing_trained", run(2, **IDLE)),
     ("nothing_trained", run(9, **{**IDLE, "select__trained": 4})),  # an update that was not finite
     ("nothing_trained", run(9, **IDLE, policy__learning_rate=None, **CRITIC)),  # the policy is held
@@ -90,13 +93,17 @@ WELL = [
     ("clip_fraction", run(20, policy__clip_fraction=lambda s: 0.9 if s == 7 else 0.1)),
     ("gradient_spike", run(30, policy__grad_norm=lambda s: 2.5 if s == 20 else 0.3)),
     ("gradient_spike", run(8, policy__grad_norm=lambda s: 4.0 if s == 7 else 0.3)),  # too few to compare with
+    ("gradient_spike", run(40, **KL_ALONE, policy__grad_norm=lambda s: 0.3 if s % 10 == 9 else 0.003)),
     ("parity", run(10, policy__logprob_gap_max=9.0)),
     ("no_learning", run(99)),
     ("no_learning", run(150, reward__accuracy=0.97)),
     ("no_learning", run(300, reward__mean=lambda s: 0.4 + 0.001 * s)),
+    ("no_learning", run(150, reward__mean=lambda s: 0.02 + 1e-4 * s, reward__std=0.15)),  # rarely solved
     ("sudden_drop", run(40, reward__mean=lambda s: 0.0 if s == 30 else 0.6)),  # one bad step of 32 prompts
     ("sudden_drop", run(40, reward__mean=lambda s: 0.3 if s >= 30 else 0.6, group__count=2)),  # of few prompts: noise
     ("sudden_drop", run(40, reward__mean=lambda s: 0.6 - 0.5 * (s == 30), **ONE_PROMPT)),
+    ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6), **ALLOTTED)),
+    ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9, **ALLOTTED)),
     ("entropy_collapse", run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT)),
     ("oscillation", run(60, reward__mean=lambda s: 0.4 if s // 5 % 2 else 0.5)),
     ("values_explain_nothing", run(30, **{**CRITIC, "critic__explained_variance": lambda s: 0.0 if s == 15 else -0.1})),
@@ -136,6 +143,24 @@ def test_training_above_held_out():
 def test_a_held_out_task_that_is_harder_from_the_start_is_no_overfitting():
     climbs = run(100, reward__accuracy=lambda s: min(1.0, 0.4 + 0.01 * s), group__count=128)
     assert "overfitting" not in raised(held_out(climbs, lambda s: min(1.0, 0.4 + 0.01 * s) - 0.2))
+
+
+def test_a_harder_task_on_which_the_policy_gets_better_is_no_overfitting():
+    climbs = run(100, reward__accuracy=lambda s: min(1.0, 0.35 + 0.005 * s), group__count=128)
+    assert "overfitting" not in raised(held_out(climbs, lambda s: 0.05 + 0.0015 * s))
+
+
+def test_where_verdicts_fail_the_task_is_not_blamed():
+    (alarm,) = [alarm for alarm in of_run(run(3, **IDLE, outcome__failed=512)) if alarm.name == "nothing_trained"]
+    assert "Likely cause: the verifier fails" in alarm.text
+
+
+def test_evaluations_of_other_problems_are_not_compared():
+    """A resume at step 50 that evaluates on a harder task."""
+    steady = run(100, reward__mean=lambda s: 0.4 + 0.005 * s)
+    rows = held_out(steady, lambda s: 0.2 if s >= 50 else 0.6)
+    assert "sudden_drop" in raised(rows)
+    assert not [alarm for alarm in of_run(rows, evaluated_since=50) if alarm.name == "sudden_drop"]
 
 
 def test_held_out_accuracy_drops_and_saws():
