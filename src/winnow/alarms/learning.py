@@ -62,13 +62,9 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Reward falls within few steps, or held-out accuracy below its best, by far more than noise."""
     rows = past.last(RECENT + BEFORE)
-    if (
-        rows
-        and is_even(rows)
-        and (found := _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits)) is not None
-    ):
-        return found
-    return _held_out_dropped(past, limits)
+    even = rows and is_even(rows)
+    found = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if even else None
+    return found or _held_out_dropped(past, limits)
 
 
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:

@@ -8,19 +8,23 @@ from winnow.alarms.alarm import Evidence
 from winnow.alarms.past import Past, Row, accuracy, mean, values
 from winnow.config import AlarmsSection
 
+FALLEN = 0.05  # of the entropy of the first steps, below which little is left to explore with
 SOLVED = 0.8  # accuracy: a policy that is right as often needs no further exploration
 NORMS, FEWEST_NORMS = 20, 10  # of gradients, that a new one is compared with
 DIVERGENCES = ("loss/kl", "reward/kl")
 
 
 def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy writes nearly the same each time, and is often wrong."""
-    rows = past.last(limits.steps)
-    entropy, right = mean(rows, "policy/entropy"), accuracy(rows)
-    if not entropy < limits.entropy_floor or right >= SOLVED:
+    """The policy writes nearly the same each time, or hardly varies beside the first steps, and is often wrong."""
+    rows, first = past.last(limits.steps), past.first[: limits.steps]
+    entropy, was, right = mean(rows, "policy/entropy"), mean(first, "policy/entropy"), accuracy(rows)
+    if not entropy < max(limits.entropy_floor, FALLEN * was) or right >= SOLVED:
         return None
-    text = f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token, while {right:.0%} of the answers are right"
-    return Evidence(text, {"policy/entropy": entropy, "reward/accuracy": right})
+    text = (
+        f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token (at first {was:.2g}), while {right:.0%} of "
+        f"the answers are right"
+    )
+    return Evidence(text, {"policy/entropy": entropy, "before": was, "reward/accuracy": right})
 
 
 def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:

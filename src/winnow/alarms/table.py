@@ -99,7 +99,8 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="entropy_collapse",
-        meaning="the policy writes nearly the same each time, while many of its answers are wrong",
+        meaning="the policy writes nearly the same each time, by itself or beside what it did at first, while many of "
+        "its answers are wrong",
         cause="updates are too large or too many on the same rollouts, nothing rewards exploration, or the temperature "
         "is too low",
         keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
@@ -188,7 +189,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="sudden_drop",
-        meaning="reward or held-out accuracy falls within a few steps",
+        meaning="the reward falls within a few steps, or held-out accuracy below its best",
         cause="an update was too large, or the policy has found text that the verifier misreads; go on from an earlier "
         "checkpoint",
         keys=("optimizer.learning_rate", "optimizer.max_grad_norm", "update.epochs", "terms"),

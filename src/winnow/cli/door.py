@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +12,7 @@ from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import WinnowError, told
+from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.text import safe
 from winnow.version import __version__
@@ -64,8 +63,6 @@ def door(
 ) -> None: ...
 
 
-TRACKER_THREAD = "tracker "  # what the names of their threads begin with: report/tracker_feed.py
-
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
@@ -79,21 +76,9 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        leave_trackers(end.code)
+        tracker_threads.leave(end.code if isinstance(end.code, int) else FAILED if end.code else 0)
         raise
     except Exception as error:  # a bug, of winnow's or of a function that a user gave
         say("".join(traceback.format_exception(error)).rstrip(), err=True)
-        leave_trackers(FAILED)
+        tracker_threads.leave(FAILED)
         sys.exit(FAILED)
-
-
-def leave_trackers(code: str | int | None) -> None:
-    """End the process at once with this exit code where the thread of a tracker is still at work.
-
-    Python 3.11 ends such a thread by force, which aborts the process where it is in C++: the run's own code would be
-    lost. What the run has to do at its end is done by now.
-    """
-    if any(thread.name.startswith(TRACKER_THREAD) for thread in threading.enumerate()):
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()
-        os._exit(code if isinstance(code, int) else FAILED if code else 0)

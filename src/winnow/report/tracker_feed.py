@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from winnow.errors import WinnowError
+from winnow.report import tracker_threads
 from winnow.report.tracked_items import Pictures, finite_or_nan, logged, plain, sample
 from winnow.report.tracker_mark import TrackerMark
 from winnow.trackers.tracked_run import Status, TrackedRun, Tracker
@@ -73,7 +74,7 @@ class TrackerFeed:
 
     def start(self) -> None:
         """Start the thread, before the run trains: it takes what a step must not."""
-        threading.Thread(target=self._work, name=f"tracker {self.name}", daemon=True).start()
+        threading.Thread(target=self._work, name=f"{tracker_threads.NAME}{self.name}", daemon=True).start()
 
     def begin(self, launch: Launch) -> None:
         """Have the tracker made."""
@@ -93,8 +94,13 @@ class TrackerFeed:
         self._ending.set()
 
     def wait(self, seconds: float) -> None:
-        """Until the tracker has taken what is left, at most so long; what it has not got is said."""
-        if self._launch and not self._ended.wait(max(0.0, seconds)):
+        """Until the tracker has taken what is left, at most so long."""
+        if self._launch:
+            self._ended.wait(max(0.0, seconds))
+
+    def conclude(self) -> None:
+        """Say what the tracker has not got, and wait for it no longer."""
+        if self._launch and not self._ended.is_set():
             self._off = True
             self.said.append(f"the tracker {self.name!r} has not ended, and is not waited for any longer")
             self._dropped += self._left()

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from winnow import ranks
 from winnow.config import dump
 from winnow.metrics import distinct
 from winnow.records import StepReport
@@ -29,8 +30,10 @@ from winnow.training.events import (
     nobody,
 )
 from winnow.training.members import Members
+from winnow.training.signals import Leave, stop_signals
 
-AFTER_A_SIGNAL = 5.0  # seconds that trackers have at most: whoever sent it will not wait long
+UNFINISHED = 5.0  # seconds that trackers have at most after a signal, whose sender will not wait long, or an error
+OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: other ranks wait meanwhile, and only so long
 
 
 @contextlib.contextmanager
@@ -38,7 +41,7 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
     """The watch that feeds every tracker of the configuration, each in a thread of its own. What becomes of one (it
     failed, it was left out) is a notice for `tell`, in the thread that trains.
 
-    At the end of the block each has its `wait_seconds` to take what is left.
+    At the end of the block each has its `wait_seconds` to take what is left; a signal ends that wait, and nothing else.
     """
     if not members.trackers:
         yield nobody
@@ -57,8 +60,13 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
     finally:
         for feed in feeds:
             feed.end(watch.status)
-        most = AFTER_A_SIGNAL if watch.status == "interrupted" else float("inf")
-        wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, asked, strict=True)])
+        most = float("inf") if watch.status == "finished" else UNFINISHED
+        if ranks.asked_for() > 1:
+            most = min(most, OF_RANKS * members.config.ranks.timeout_seconds)
+        with stop_signals(now=True) as stop, contextlib.suppress(Leave), stop.may_leave(lambda: True):
+            wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, asked, strict=True)])
+        for feed in feeds:
+            feed.conclude()
         watch.say()
 
 

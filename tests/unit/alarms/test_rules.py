@@ -86,6 +86,7 @@ WELL = [
     ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.02**s)),
     ("length_explosion", run(60, rollout__length_mean=lambda s: 3000 if s == 45 else 200)),  # one long step
     ("entropy_collapse", run(20, policy__entropy=0.01, reward__accuracy=0.95)),  # solved
+    ("entropy_collapse", run(20, policy__entropy=0.021)),  # it began so
     ("entropy_collapse", run(300, policy__entropy=lambda s: 0.5 * 0.995**s)),  # 0.5 -> 0.11: as it should be
     ("entropy_explosion", run(300, policy__entropy=lambda s: 0.3 + 0.003 * s)),
     ("kl_drift", run(20, loss__kl=0.05, reward__kl=0.1)),
@@ -148,6 +149,11 @@ def test_a_held_out_task_that_is_harder_from_the_start_is_no_overfitting():
 def test_a_harder_task_on_which_the_policy_gets_better_is_no_overfitting():
     climbs = run(100, reward__accuracy=lambda s: min(1.0, 0.35 + 0.005 * s), group__count=128)
     assert "overfitting" not in raised(held_out(climbs, lambda s: 0.05 + 0.0015 * s))
+
+
+def test_an_entropy_that_has_fallen_to_little_of_what_it_was_has_collapsed_above_the_floor_too():
+    assert raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.025))["entropy_collapse"] == [24]
+    assert "entropy_collapse" not in raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.035))
 
 
 def test_where_verdicts_fail_the_task_is_not_blamed():

@@ -7,6 +7,7 @@ so that Ctrl-C in a terminal reaches this process alone.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ from winnow.commands.launch.first_cause import Cause, first_cause
 from winnow.commands.launch.rank_end import RankEnd
 from winnow.commands.launch.training import TrainingRequest, train_here
 from winnow.errors import ConfigError
+from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.text import safe
 from winnow.training.signals import SIGNALS
@@ -78,7 +80,9 @@ def run_rank(asked: TrainingRequest) -> int:
     except (KeyboardInterrupt, SystemExit) as error:  # torch's launcher takes both for a rank that is well
         code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     if code not in (0, SAVED):
+        tracker_threads.leave(code)
         sys.exit(code)
+    atexit.register(tracker_threads.leave, 0)  # after torch's launcher has got what is returned here
     return code
 
 

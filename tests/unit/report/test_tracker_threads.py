@@ -1,0 +1,103 @@
+"""The end of a process, and of a run, in which a tracker is still at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from winnow.config_file import validate
+from winnow.report.tracking import tracked
+from winnow.trackers import Tracker
+from winnow.training.events import Ended, Started
+from winnow.training.resolve import resolve_members
+
+AT_WORK = """
+import atexit, threading
+from winnow.report import tracker_threads
+threading.Thread(target=threading.Event().wait, name={name!r}).start()
+atexit.register(print, "interpreter ends", flush=True)
+tracker_threads.leave(3)
+print("goes on", flush=True)
+"""
+HANG = """
+import torch
+from winnow.trackers import Tracker
+
+class Hangs(Tracker):
+    def log(self, step, metrics):
+        matrix = torch.rand(1500, 1500)
+        while True:
+            matrix = matrix @ matrix * 1e-3
+
+def hang(run):
+    return Hangs()
+"""
+
+
+def test_a_process_does_not_wait_for_the_thread_of_a_tracker_and_keeps_its_exit_code():
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_WORK.format(name="tracker wandb")], capture_output=True, timeout=120, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (3, "")
+
+
+def test_another_thread_is_waited_for():
+    process = subprocess.Popen([sys.executable, "-c", AT_WORK.format(name="mine")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "goes on\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_wait_for_a_tracker_and_nothing_else(number, tmp_path):
+    """As of a run that is done: its exit code and what it says at its end are its own."""
+    release, waits, said = threading.Event(), threading.Event(), []
+
+    class Hangs(Tracker):
+        def close(self, status):
+            waits.set()
+            release.wait()
+
+    def send():
+        waits.wait()
+        while not release.wait(0.1):
+            os.kill(os.getpid(), number)
+
+    track = {"use": lambda run: Hangs(), "rollouts": 0, "wait_seconds": 1e6}
+    members = resolve_members(validate({"track": track}), base=Path())
+    before = signal.signal(number, lambda *_: None)  # for those that come before the wait, and after it
+    sender = threading.Thread(target=send, daemon=True)
+    try:
+        sender.start()
+        with tracked(members, tell=said.append) as watch:
+            watch(Started(tmp_path, 0, 1))
+            watch(Ended(1, None, interrupted=False))
+    finally:
+        release.set()
+        sender.join()
+        signal.signal(number, before)
+    assert any(notice.text.endswith("has not ended, and is not waited for any longer") for notice in said)
+
+
+@pytest.mark.slow  # 20 seconds for two processes that import torch; the two parts of it are tested above and in launch
+def test_a_tracker_that_hangs_in_c_costs_no_rank_its_exit_code(tmp_path):
+    (tmp_path / "mine.py").write_text(HANG)
+    (tmp_path / "c.toml").write_text("""
+        track = [{use = "mine.py:hang", wait_seconds = 0.5}]
+        steps = 2
+        threads = 1
+        rollout = {prompts_per_step = 4, rollouts_per_prompt = 4, max_new_tokens = 8}
+        evaluate = {problems = 2, rollouts_per_prompt = 1}
+    """)
+    command = [sys.executable, "-m", "winnow", "train", "c.toml", "--output", "run", "--ranks", "2"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540)
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "model: run/checkpoints/step-000002")
+    assert "terminate called" not in ended.stderr
