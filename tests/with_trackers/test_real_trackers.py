@@ -25,8 +25,11 @@ from read_back import (
     tracker_id,
 )
 
+from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
+from winnow.trackers import TrackedRun
+from winnow.trackers.mlflow import mlflow
 
 PROGRAM = Path(__file__).with_name("run_program.py")
 
@@ -132,6 +135,23 @@ def test_a_whole_run_and_what_else_is_sent(tmp_path):
     tables = list((run / "trackers" / "wandb").glob("offline-run-*/files/media/table/rollouts_*.table.json"))
     assert [len(json.loads(table.read_text())["data"]) for table in tables] == [6, 6]
     assert list((run / "trackers" / "wandb").glob("offline-run-*/files/media/images/plot_*.png"))
+
+
+def test_mlflow_takes_every_name_and_sends_nothing_elsewhere(tmp_path, monkeypatch):
+    """Its telemetry is on by default, and off only where it is told so, or sees a test."""
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)  # where it puts artifacts
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+    uri = f"sqlite:///{tmp_path}/ml.db"
+    tracker = mlflow(TrackedRun("run", tmp_path, {"steps": 1}, 0), tracking_uri=uri)
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    names = ["reward/part/a//b", "..", "x" * 300, "a:b", "a_b", "reward/mean"]
+    tracker.log(3, dict.fromkeys(names, 0.5))
+    data = MlflowClient(tracking_uri=uri).get_run(tracker.id).data
+    assert len(data.metrics) == len(names)
+    with pytest.raises(ConfigError, match="MLflow has no run"):
+        mlflow(TrackedRun("run", tmp_path, {}, 1, id="f" * 32), tracking_uri=uri)
 
 
 def test_wandb_without_a_key_asks_nobody(tmp_path, monkeypatch):

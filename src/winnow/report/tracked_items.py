@@ -18,7 +18,7 @@ from winnow.errors import DataError
 from winnow.report.text import one_line
 from winnow.state.log_lines import row_of
 from winnow.state.logbook import METRICS, read_metrics
-from winnow.state.rollout_files import ROLLOUTS, path_of, read
+from winnow.state.rollout_files import ROLLOUTS, StepFile, path_of
 from winnow.trackers.tracked_run import ROLLOUT
 
 Rows = list[dict[str, Any]]
@@ -49,23 +49,43 @@ def size_of_log(folder: Path) -> int:
         return 0
 
 
-def sample(folder: Path, step: int, limit: int) -> Rows:
-    """At most `limit` rollouts of a step from the log, in its order, with the columns of `ROLLOUT`; none where the step
-    has no file, or wrote no texts.
+class Samples:
+    """Rollouts of a step from the run folder's log, read once for all trackers that want as many."""
 
-    Whole groups, those with the widest spread of rewards first, as they are what a group baseline learns from; of the
-    last one, which may not fit, the best and the worst in turn.
-    """
-    path = path_of(folder / ROLLOUTS, step)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()  # among trackers' threads, and never held while a tracker is called
+        self._last: tuple[tuple[int, int], Rows] = (-1, -1), []
+
+    def at(self, step: int, limit: int) -> Rows:
+        """At most `limit` rollouts, in the log's order, with the columns of `ROLLOUT`; none where the step has no file,
+        or wrote no texts.
+
+        Whole groups, those with the widest spread of rewards first, as they are what a group baseline learns from; of
+        the last one, which may not fit, the best and the worst in turn.
+        """
+        with self._lock:
+            if self._last[0] != (step, limit):
+                self._last = (step, limit), _sample(path_of(self._folder / ROLLOUTS, step), limit)
+            return self._last[1]
+
+
+def _sample(path: Path, limit: int) -> Rows:
+    """Texts are read of what is chosen alone: those of a step may take hundreds of megabytes."""
     if limit == 0 or not path.exists():
         return []
-    rows = [row for row in read(path, columns=ROLLOUT) if row["text"] is not None]
-    chosen = chosen_of([(row["prompt_id"], row["reward"]) for row in rows], limit)
-    return [{name: plain(rows[place][name]) for name in ROLLOUT} for place in chosen]
+    file = StepFile(path)
+    rewards = file.rows(0, file.parts[-1][1] if file.parts else 0, ("prompt_id", "reward", "keep"))
+    for places in (range(len(rewards)), [place for place, row in enumerate(rewards) if row["keep"]]):
+        chosen = chosen_of([(rewards[place]["prompt_id"], rewards[place]["reward"]) for place in places], limit)
+        rows = [row for place in chosen for row in file.rows(places[place], places[place] + 1, ROLLOUT)]
+        if all(row["text"] is not None for row in rows):
+            return [{name: plain(row[name]) for name in ROLLOUT} for row in rows]
+    return []
 
 
 def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
-    """Places of at most `limit` of (prompt, reward), as `sample` says; rollouts of a prompt stand side by side.
+    """Places of at most `limit` of (prompt, reward), as `Samples` says; rollouts of a prompt stand side by side.
 
     A reward that is NaN counts as the group's lowest.
     """

@@ -19,15 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from winnow.errors import WinnowError
+from winnow.alarms.past import is_step
+from winnow.errors import ConfigError, WinnowError
 from winnow.report import tracker_threads
-from winnow.report.tracked_items import Pictures, finite_or_nan, logged, plain, sample
+from winnow.report.tracked_items import Pictures, Samples, finite_or_nan, logged, plain
 from winnow.report.tracker_mark import TrackerMark
 from winnow.trackers.tracked_run import Status, TrackedRun, Tracker
 
 MOST_METRICS = 4096  # waiting items of any kind
 MOST_SAMPLES = 64  # waiting items beyond which no sample or picture is added
 POLL_SECONDS = 0.1
+METHODS = ("log", "rollouts", "notice", "picture", "close")
 FAILURES = 5  # in a row, after which a tracker is left alone until the next launch
 
 _WINNOW = Path(__file__).parents[1]  # where a file is no user's
@@ -44,6 +46,7 @@ class Launch:
     first_step: int
     size: int
     pictures: Pictures
+    samples: Samples
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,9 @@ class Item:
 class TrackerFeed:
     """`begin`, `put` and what else is public is called where the run trains; all else in the tracker's own thread."""
 
-    def __init__(self, name: str, make: Callable[[TrackedRun], Tracker], *, rollouts: int) -> None:
+    def __init__(self, name: str, make: Callable[[TrackedRun], Tracker], *, rollouts: int, options: str = "") -> None:
         self.name, self.rollouts = name, rollouts
+        self._options = options
         self.said: deque[str] = deque()  # for the user
         self._make = make
         self._launch: Launch | None = None
@@ -68,7 +72,7 @@ class TrackerFeed:
         self._dropped, self._failed = Counter[What](), Counter[What]()  # each changed by one thread alone
         self._telling: What | None = None  # what the tracker is being told
         self._off = False
-        self._failures = 0
+        self._failures = Counter[What]()  # in a row, of each kind: rows may fail where notices do not
         self._told = False
         self._ending, self._ended = threading.Event(), threading.Event()
 
@@ -120,7 +124,10 @@ class TrackerFeed:
             self._open(self._launch)
             while isinstance(item := self._next(), Item):
                 self._deliver(item)
-            if not self._off:
+            if self._off:
+                with contextlib.suppress(Exception):  # it may have a run to close all the same
+                    self._tracker.close("failed")
+            else:
                 self._tracker.close(item)
                 if not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
                     self._mark.settle()
@@ -137,14 +144,27 @@ class TrackerFeed:
 
     def _open(self, launch: Launch) -> None:
         folder, first_step = launch.folder, launch.first_step
-        self._folder, self._pictures = folder, launch.pictures
-        self._mark = TrackerMark(folder, self.name)
+        self._pictures, self._samples = launch.pictures, launch.samples
+        self._mark = TrackerMark(folder, self.name, options=self._options)
+        if self._mark.changed:
+            self.said.append(
+                f"the tracker {self.name!r}: {self._mark.changed}, so it begins a run of its own, and is sent all "
+                f"earlier metrics"
+            )
         since = min(self._mark.next, first_step) if self._mark.known else 0
         name = folder.absolute().name
-        self._tracker = self._make(TrackedRun(name, folder.absolute(), launch.config, since, self._mark.id))
-        self._mark.begin(self._tracker.id, since)
+        tracker = self._make(TrackedRun(name, folder.absolute(), launch.config, since, self._mark.id))
+        if not all(callable(getattr(tracker, method, None)) for method in METHODS):
+            raise ConfigError(
+                f"its function returned {type(tracker).__name__}, and not an object with {', '.join(METHODS)}: derive "
+                f"one from winnow.trackers.Tracker"
+            )
+        self._tracker = tracker
+        self._mark.begin(getattr(tracker, "id", None), since)
         for step, metrics in logged(folder, launch.size, since) if launch.size else ():
             self._deliver(Item("rows of metrics", step, metrics, done=step < first_step))
+            if self.rollouts and self._mark.known and is_step(metrics):
+                self._deliver(Item("samples of rollouts", step))
 
     def _deliver(self, item: Item) -> None:
         if self._off:
@@ -153,16 +173,16 @@ class TrackerFeed:
         self._telling = item.what
         try:
             self._tell(item)
-        except Exception as error:
+        except BaseException as error:
             self._failed[item.what] += 1
-            self._failures += 1
-            if self._failures >= FAILURES:
+            self._failures[item.what] += 1
+            if self._failures[item.what] >= FAILURES or not isinstance(error, Exception):
                 self._stop(error)
             elif not self._told:
                 self.said.append(f"the tracker {self.name!r} failed: {_said(error)}; training goes on")
             self._told = True
         else:
-            self._failures = 0
+            self._failures[item.what] = 0
             if item.done and not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
                 self._mark.reach(item.step + 1)
         finally:
@@ -173,7 +193,7 @@ class TrackerFeed:
             case "rows of metrics":
                 self._tracker.log(item.step, finite_or_nan(item.content))
             case "samples of rollouts":
-                if rows := sample(self._folder, item.step, self.rollouts):
+                if rows := self._samples.at(item.step, self.rollouts):
                     self._tracker.rollouts(item.step, rows)
             case "notices":
                 self._tracker.notice(item.step, plain(item.content))
@@ -185,9 +205,8 @@ class TrackerFeed:
         """Say why, and take nothing more."""
         if not self._off:
             self._off = True
-            self.said.append(
-                f"the tracker {self.name!r} is off until the next launch: {_said(error)}; training goes on"
-            )
+            goes_on = "" if self._ending.is_set() else "; training goes on"
+            self.said.append(f"the tracker {self.name!r} is off until the next launch: {_said(error)}{goes_on}")
         self._failed += self._left()
 
     def _left(self) -> Counter[What]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from winnow.state.disk import check_kind, write_json
 
@@ -14,11 +15,15 @@ SETTLED_SECONDS = 5.0  # a library may send later than it was told; a kill loses
 
 
 class TrackerMark:
-    """The tracker's id, and the first step of which it may lack something."""
+    """The tracker's id, and the first step of which it may lack something.
 
-    def __init__(self, folder: Path, name: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    A mark of a tracker with other `options` (a digest of them), which may send to another place, says nothing of this
+    one. Nor does that of a folder which is a copy of another run's: `changed` says so, and the tracker begins anew.
+    """
+
+    def __init__(self, run: Path, name: str, *, options: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         """Raises OSError where the folder cannot be made, ValueError for a file that is damaged."""
-        folder = folder / TRACKERS
+        folder = run / TRACKERS
         check_kind(folder, "a folder")
         folder.mkdir(exist_ok=True)
         self.path = folder / f"{name}.json"
@@ -27,6 +32,9 @@ class TrackerMark:
         sound = isinstance(known, dict) and type(known.get("id")) in (str, type(None))
         if not sound or (known and type(known.get("next")) is not int):
             raise ValueError(f"{self.path} is not what winnow writes; remove it, and the tracker begins anew")
+        self._options, self._run = options, str(run.absolute())
+        self.changed = self._changed(known) if known else None
+        known = {} if self.changed else known
         self.known = bool(known)  # an earlier launch of this run made the tracker
         self.id: str | None = known.get("id")
         self.next = int(known.get("next") or 0)
@@ -49,6 +57,15 @@ class TrackerMark:
         self.next = self._reached
         self._write()
 
+    def _changed(self, known: Mapping[str, Any]) -> str | None:
+        """Why the tracker that made the mark is another one than this."""
+        if known.get("options") != self._options:
+            return "its options are not those of the earlier launch"
+        made = Path(str(known.get("run")), TRACKERS, self.path.name)
+        if made.is_file() and not made.samefile(self.path):
+            return f"this folder is a copy of {known['run']}"
+        return None
+
     def _write(self) -> None:
         self._since = self._clock()
-        write_json(self.path, {"id": self.id, "next": self.next})
+        write_json(self.path, {"id": self.id, "next": self.next, "options": self._options, "run": self._run})

@@ -7,15 +7,18 @@ with tracked(members, tell=display) as tracking:
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from winnow import ranks
-from winnow.config import dump
+from winnow.config import TrackSection, dump
 from winnow.metrics import distinct
 from winnow.records import StepReport
-from winnow.report.tracked_items import Pictures, size_of_log
+from winnow.report.tracked_items import Pictures, Samples, size_of_log
 from winnow.report.tracker_feed import Item, Launch, TrackerFeed, wait_for
+from winnow.trackers.flat_config import without_secrets
 from winnow.trackers.tracked_run import Status
 from winnow.training.events import (
     AlarmRaised,
@@ -49,10 +52,10 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
     names = distinct([tracker.name for tracker in members.trackers])
     asked = members.config.track
     feeds = [
-        TrackerFeed(name, tracker.call, rollouts=section.rollouts)
+        TrackerFeed(name, tracker.call, rollouts=section.rollouts, options=digest(section))
         for name, tracker, section in zip(names, members.trackers, asked, strict=True)
     ]
-    watch = _Tracking(feeds, dump(members.config), tell)
+    watch = _Tracking(feeds, without_secrets(dump(members.config)), tell)
     for feed in feeds:
         feed.start()
     try:
@@ -68,6 +71,12 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
         for feed in feeds:
             feed.conclude()
         watch.say()
+
+
+def digest(section: TrackSection) -> str:
+    """Of what a tracker is made by: its function and its options, which may hold a password."""
+    said = json.dumps([section.label, section.options], default=lambda value: type(value).__name__, sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -88,7 +97,8 @@ class _Tracking:
             case Started():
                 self._step = event.first_step
                 size = size_of_log(event.folder)
-                launch = Launch(event.folder, self.config, event.first_step, size, Pictures(event.folder))
+                folder = event.folder
+                launch = Launch(folder, self.config, event.first_step, size, Pictures(folder), Samples(folder))
                 for feed in self.feeds:
                     feed.begin(launch)
             case StepReport():

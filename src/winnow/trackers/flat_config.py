@@ -1,12 +1,33 @@
-"""A configuration as one value per dotted key, for libraries that take no nested one."""
+"""A configuration as trackers get it, and as one value per dotted key for libraries that take no nested one."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from winnow.config import leaves
+
+LOGIN = re.compile(r"(?<=://)[^/\s@]*@")  # "user:password@" of an address
+
+
+def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the names of its trackers alone, whose options may hold a password, and with no user and
+    password in any address.
+    """
+    named = [tracker["use"] for tracker in config.get("track", ())]
+    return {name: _without_logins(value) for name, value in {**config, "track": named}.items()}
+
+
+def _without_logins(value: Any) -> Any:
+    if isinstance(value, str):
+        return LOGIN.sub("", value)
+    if isinstance(value, Mapping):
+        return {name: _without_logins(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_logins(inner) for inner in value]
+    return value
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import re
 import tempfile
 import time
@@ -11,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from winnow.errors import ConfigError
 from winnow.registry import register
-from winnow.trackers.flat_config import config_text, flat_config
+from winnow.trackers.flat_config import LOGIN, config_text, flat_config
 from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
 
 AT_ONCE = 100  # parameters or metrics in a call: MLflow takes no more of the first
 LONGEST = 500  # characters of a parameter that every version of MLflow takes; the whole configuration is a file besides
+LONGEST_NAME = 200  # characters: MLflow takes 250
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
@@ -32,7 +36,7 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Metric
 
         now = time.time_ns() // 1_000_000
-        entities = [Metric(_legal(name), value, now, step) for name, value in metrics.items()]
+        entities = [Metric(legal(name), value, now, step) for name, value in metrics.items()]
         for first in range(0, len(entities), AT_ONCE):
             self._client.log_batch(self.id, metrics=entities[first : first + AT_ONCE])
 
@@ -62,7 +66,7 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Param
 
         known = self._client.get_run(self.id).data.params
-        values = {_legal(name): str(value)[:LONGEST] for name, value in flat_config(config).items()}
+        values = {legal(name): str(value)[:LONGEST] for name, value in flat_config(config).items()}
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for first in range(0, len(new), AT_ONCE):
             self._client.log_batch(self.id, params=new[first : first + AT_ONCE])
@@ -81,6 +85,7 @@ def mlflow(
     """MLflow: a database or a server at `tracking_uri` ("sqlite:///mlflow.db", "http://..."), or where it is absent at
     MLFLOW_TRACKING_URI, or else MLflow's own choice, `mlflow.db` in the current folder.
     """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent to anyone that the user did not name
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it would write to a terminal that a display has
@@ -91,12 +96,31 @@ def mlflow(
         run_id = client.create_run(place, run_name=name or run.name, tags=dict(tags or {})).info.run_id
     else:
         run_id = run.id
+        _check_known(client, run_id)
         client.update_run(run_id, status="RUNNING")
     tracker = MlflowTracker(client, run_id)
     tracker.describe(run.config)
     return tracker
 
 
-def _legal(name: str) -> str:
-    """A name of letters that MLflow takes: "+" in the name of a reward's part is not among them."""
-    return re.sub(r"[^\w./ -]", "_", name)
+def _check_known(client: Any, run_id: str) -> None:
+    """Raise ConfigError where MLflow knows no such run: MLFLOW_TRACKING_URI may have changed since."""
+    from mlflow import MlflowException
+
+    try:
+        client.get_run(run_id)
+    except MlflowException as error:
+        raise ConfigError(
+            f"MLflow has no run {run_id} at {LOGIN.sub('', client.tracking_uri)}: name the place of the earlier launch "
+            f"(MLFLOW_TRACKING_URI), or remove the tracker's file in the run folder's `trackers` to begin a new one"
+        ) from error
+
+
+def legal(name: str) -> str:
+    """The name, if MLflow takes it: one of other letters (a "+" of a reward's part), with nothing, "." or ".." between
+    its slashes, or too long would have all metrics of its call refused. One that is changed gets a digest, as two may
+    become alike.
+    """
+    letters = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
+    legal = re.sub(r"(?<![^/])\.{0,2}(?=/|$)", "_", letters)[:LONGEST_NAME]
+    return legal if legal == name else f"{legal}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

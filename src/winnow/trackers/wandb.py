@@ -34,8 +34,10 @@ class WandbTracker(Tracker):
         self._run.log({"rollouts": table, STEP: step})
 
     def notice(self, step: int, text: str) -> None:
-        """As an alert, which W&B passes on as its user has asked it to."""
-        self._run.alert(title=f"{self._run.name}, step {step}", text=text)
+        """As an alert, which W&B passes on as its user has asked it to. Its own default drops all but one of a title in
+        a minute.
+        """
+        self._run.alert(title=f"winnow, step {step}", text=text, wait_duration=0)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
         """See `Tracker`."""

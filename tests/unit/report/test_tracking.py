@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from winnow.records import StepReport
 from winnow.report.tracked_items import chosen_of
 from winnow.report.tracker_feed import FAILURES, MOST_METRICS, MOST_SAMPLES
 from winnow.report.tracker_mark import TrackerMark
-from winnow.report.tracking import tracked
+from winnow.report.tracking import digest, tracked
 from winnow.trackers import TrackedRun, Tracker
+from winnow.trackers.flat_config import without_secrets
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseBegan, RolloutsFinished, Started
 from winnow.training.resolve import resolve_members
 
@@ -187,10 +189,129 @@ def test_one_that_is_added_at_a_resume_is_told_what_was_logged_before(tmp_path):
     assert told[1][2] == {"reward/mean": 0.25}
 
 
+def mark(folder: Path, id: str | None, step: int) -> None:
+    """As a tracker called `kept`, without options, leaves it."""
+    members = resolve_members(validate({"track": {"use": kept_of(), "rollouts": 0}}), base=Path())
+    (section,) = members.config.track
+    TrackerMark(folder, "kept", options=digest(section)).begin(id, step)
+
+
+def kept_of(told: list[Any] | None = None, runs: list[TrackedRun] | None = None):
+    """A tracker's function called `kept`, which keeps its id."""
+
+    def kept(run):
+        (runs if runs is not None else []).append(run)
+        return Kept(run, told if told is not None else [], run.id or "new")
+
+    return kept
+
+
+def launched(folder: Path, runs: list[TrackedRun], said: list[Any], **options: Any) -> None:
+    """A launch that does step 2 of a run of which two are logged."""
+    log_of(folder, *({"step": step, "reward/mean": 0.5} for step in range(2)))
+
+    def kept(run, *, project: str = "a"):
+        runs.append(run)
+        return Kept(run, [], run.id or f"{project}-{len(runs)}")
+
+    with tracking(kept, said.append, **options) as watch:
+        watch(Started(folder, 2, 3))
+        watch(report(2))
+        watch(Ended(3, None, interrupted=False))
+
+
+def test_a_tracker_with_other_options_begins_a_run_of_its_own_with_all_rows(tmp_path):
+    runs, said = [], []
+    launched(tmp_path, runs, said)
+    launched(tmp_path, runs, said, wait_seconds=60.0)  # no option of the tracker's own
+    launched(tmp_path, runs, said, project="b")
+    assert [(run.id, run.first_step) for run in runs] == [(None, 0), ("a-1", 2), (None, 0)]
+    assert [event.text for event in said] == [
+        "the tracker 'kept': its options are not those of the earlier launch, so it begins a run of its own, and is "
+        "sent all earlier metrics"
+    ]
+
+
+def test_a_copy_of_a_run_has_a_tracker_s_run_of_its_own_and_one_that_was_moved_goes_on(tmp_path):
+    (tmp_path / "one").mkdir()
+    runs, said = [], []
+    launched(tmp_path / "one", runs, said)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    launched(tmp_path / "copy", runs, said)
+    (tmp_path / "one").rename(tmp_path / "moved")
+    launched(tmp_path / "moved", runs, said)
+    assert [run.id for run in runs] == [None, None, "a-1"]
+    assert len(said) == 1
+    assert f"this folder is a copy of {tmp_path}/one" in said[0].text
+
+
+def test_no_password_reaches_a_tracker(tmp_path):
+    config = {"task": {"use": "jsonl", "train": "https://me:secret@host/x"}, "track": [{"use": "a", "key": "secret"}]}
+    assert without_secrets(config) == {"task": {"use": "jsonl", "train": "https://host/x"}, "track": ["a"]}
+    runs: list[TrackedRun] = []
+
+    def kept(run, *, uri: str):
+        runs.append(run)
+        return Kept(run, [])
+
+    with tracking(kept, uri="http://me:secret@host") as watch:
+        watch(Started(tmp_path, 0, 1))
+    assert "secret" not in json.dumps(runs[0].config)
+    assert "secret" not in (tmp_path / "trackers" / "kept.json").read_text()
+
+
+def test_what_is_no_tracker_is_told_with_what_one_needs(tmp_path):
+    said: list[Notice] = []
+    with tracking(lambda run: None, said.append) as watch:
+        watch(Started(tmp_path, 0, 1))
+    assert "returned NoneType, and not an object with log, rollouts, notice, picture, close" in said[0].text
+
+
+def test_an_item_that_ends_the_tracker_is_counted_too_and_the_tracker_is_closed(tmp_path):
+    told: list[Any] = []
+
+    class Exits(Kept):
+        def log(self, step, metrics):
+            raise SystemExit(1)
+
+    said: list[Notice] = []
+    with tracking(lambda run: Exits(run, told), said.append) as watch:
+        watch(Started(tmp_path, 0, 4))
+        for step in range(4):
+            watch(report(step))
+    assert "4 rows of metrics" in said[-1].text
+    assert told == [("close", "failed")]
+
+
+def test_rows_that_always_fail_switch_a_tracker_off_whatever_else_it_takes(tmp_path):
+    class NoRows(Kept):
+        def log(self, step, metrics):
+            raise OSError("full")
+
+    said, told = [], []
+    with tracking(lambda run: NoRows(run, told), said.append) as watch:
+        watch(Started(tmp_path, 0, FAILURES))
+        for step in range(FAILURES):
+            watch(report(step))
+            watch(Notice("well"))
+    assert any("is off until the next launch: OSError: full" in event.text for event in said)
+
+
+def test_what_fails_at_the_end_does_not_say_that_training_goes_on(tmp_path):
+    class NoEnd(Kept):
+        def close(self, status):
+            raise OSError("full")
+
+    said: list[Notice] = []
+    with tracking(lambda run: NoEnd(run, []), said.append) as watch:
+        watch(Started(tmp_path, 0, 1))
+    assert said[-1].text.startswith("the tracker '_lambda_' is off until the next launch: OSError: full")
+    assert "goes on" not in said[-1].text
+
+
 def test_a_resume_tells_again_what_may_not_have_arrived(tmp_path):
     """The mark says that step 1 may lack something, and the run goes on at 3."""
-    (tmp_path / "trackers").mkdir()
-    (tmp_path / "trackers" / "kept.json").write_text('{"id": "known", "next": 1}')
+    mark(tmp_path, "known", 1)
     log_of(tmp_path, *({"step": step, "reward/mean": step / 4} for step in range(3)), {"step": 3, "eval/seconds": 1.0})
     told, runs = [], []
 
@@ -205,12 +326,12 @@ def test_a_resume_tells_again_what_may_not_have_arrived(tmp_path):
     assert (runs[0].id, runs[0].first_step) == ("known", 1)
     logged = [(step, *metrics) for what, step, metrics in (entry for entry in told if entry[0] == "log")]
     assert logged == [(1, "reward/mean"), (2, "reward/mean"), (3, "eval/seconds"), (3, "reward/mean")]
-    assert json.loads((tmp_path / "trackers" / "kept.json").read_text()) == {"id": "known", "next": 4}
+    kept_of = json.loads((tmp_path / "trackers" / "kept.json").read_text())
+    assert (kept_of["id"], kept_of["next"], kept_of["run"]) == ("known", 4, str(tmp_path))
 
 
 def test_a_resume_that_goes_back_begins_where_the_run_does(tmp_path):
-    (tmp_path / "trackers").mkdir()
-    (tmp_path / "trackers" / "kept.json").write_text('{"id": null, "next": 7}')
+    mark(tmp_path, None, 7)
     log_of(tmp_path, *({"step": step, "reward/mean": 0.0} for step in range(4)))
     runs = []
 

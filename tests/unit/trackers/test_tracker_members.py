@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
 from winnow.trackers.flat_config import flat_config
+from winnow.trackers.mlflow import legal
 from winnow.trackers.tensorboard import code_block
 from winnow.training import resolve
 from winnow.training.resolve import check_installed, resolve_members
@@ -67,6 +69,16 @@ def test_a_tracker_keeps_its_contract(entry):
     if entry.traits.requires is not None:
         pytest.importorskip(entry.traits.requires)
     check_member(entry)
+
+
+def test_mlflow_gets_names_that_it_takes_and_no_two_alike():
+    taken = ["reward/mean", "eval/pass_at_8", "a...b/..c", "with space"]
+    assert [legal(name) for name in taken] == taken
+    others = ["a:b", "a+b", "a//b", "a/./b", "a/../b", "..", "/a", "a/", "", "x" * 300, "x" * 301, "line\nend"]
+    found = [legal(name) for name in others]
+    assert len({*found, "a_b"}) == len(others) + 1
+    assert all(re.fullmatch(r"[\w./ -]{1,250}", name, flags=re.ASCII) for name in found)
+    assert all(part not in ("", ".", "..") for name in found for part in name.split("/"))
 
 
 def test_no_mark_of_a_models_text_ends_its_block():
