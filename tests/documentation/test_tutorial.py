@@ -114,7 +114,11 @@ def test_the_reward_that_is_gamed_rises_while_accuracy_falls(reader):
     assert short[steps[-1]] > short[steps[0]] + 0.4
     held_out = metrics["eval/accuracy_sampled"]
     assert held_out[-1] < held_out[0] - 0.2
-    assert "verdicts differ from those in the file" in said(reader, "winnow score")
+    rewards = re.search(r"(\S+) of 2,048 rewards differ: mean (\S+), in the file (\S+)\n", said(reader, "winnow score"))
+    assert rewards is not None
+    differ, exact, brief = (float(number.replace(",", "")) for number in rewards.groups())
+    assert differ > 1500
+    assert exact < brief / 2
 
 
 def test_the_function_is_a_task(reader):

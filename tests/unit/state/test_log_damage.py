@@ -288,7 +288,7 @@ def test_nothing_in_a_rollout_acts_on_the_terminal_or_passes_for_a_line_of_ours(
 
 
 def test_a_verdict_in_a_scored_file_does_not_act_on_the_terminal(tmp_path):
-    row = {"text": "#### 1", "answer": "1", "outcome": {"kind": HOSTILE}}
+    row = {"text": "#### 1", "answer": "1", "kind": HOSTILE, "id": HOSTILE}
     (tmp_path / "saved.jsonl").write_text(json.dumps(row) + "\n")
     scored = winnow("score", tmp_path / "saved.jsonl", "--reward", "gsm8k", "--workers", "0")
     assert scored.exit_code == 0
