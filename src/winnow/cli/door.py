@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
 from winnow.errors import WinnowError, told
 from winnow.report.foreign_logs import escape_logs
+from winnow.report.screen import escape_unprintable
 from winnow.report.text import safe
 from winnow.version import __version__
 
@@ -73,8 +74,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="
 
 def main() -> None:
     """The `winnow` command."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell closed it
-        stream.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     escape_logs()
     try:
         app()

@@ -56,6 +56,56 @@ def test_a_display_that_is_not_known_ends_before_anything_is_loaded(small, tmp_p
     assert not (tmp_path / "a").exists()
 
 
+PRINTS = """
+import os, sys, winnow
+from pathlib import Path
+print("first")
+winnow.train(
+    model={"path": sys.argv[1]}, task={"use": "arithmetic", "levels": [1], "size": 16}, output=sys.argv[2], steps=1,
+    threads=1, device="cpu", reward="talks.py:talks", verify={"workers": 0}, evaluate={"problems": 2},
+    rollout={"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 4}, select="all", progress="json",
+)
+print("last")
+"""
+TALKS = """
+import os
+print("as it is imported")
+
+
+def talks(prompt, rollout):
+    print("as it judges")
+    os.write(1, b"below Python")
+    return len(rollout.text) % 2
+"""
+
+
+def test_json_has_standard_output_to_itself_while_the_run_lasts(tiny_folder, tmp_path):
+    (tmp_path / "talks.py").write_text(TALKS)
+    command = [sys.executable, "-c", PRINTS, str(tiny_folder("qwen2")), str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, *events, last = done.stdout.splitlines()
+    assert (first, last) == ("first", "last")
+    assert [event for line in events if (event := json.loads(line)["event"]) in ("started", "step", "ended")] == [
+        "started",
+        "step",
+        "ended",
+    ]
+    for text in ("as it is imported", "as it judges", "below Python"):
+        assert text in done.stderr
+
+
+def test_json_has_a_notebooks_output_to_itself(small, tmp_path, capsys):
+    """Which is no descriptor of the process."""
+
+    def watch(event):
+        print("seen")
+
+    winnow.train(**small(steps=1, output=str(tmp_path / "a")), progress="json", watch=watch)
+    said = capsys.readouterr()
+    assert {json.loads(line)["event"] for line in said.out.splitlines()} >= {"started", "step", "evaluated", "ended"}
+    assert set(said.err.splitlines()) == {"seen"}
+
+
 def test_a_run_goes_on_with_what_its_folder_says(small, tmp_path):
     whole = winnow.train(**small(steps=3, output=str(tmp_path / "whole")), **QUIET)
     winnow.train(**small(steps=2, checkpoint={"every": 1}), **QUIET)
