@@ -196,10 +196,11 @@ def test_a_file_that_is_imported_for_its_functions_starts_no_run(tmp_path):
 def test_an_open_run_is_its_logs_as_arrays(tmp_path):
     run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
     metrics = run.metrics()
-    assert metrics["step"].tolist() == list(range(11))
+    assert metrics["step"].tolist() == list(range(10))  # the evaluation after the last step is none
     assert metrics["reward/mean"].dtype == np.float64
-    assert metrics["reward/mean"].shape == (11,)
-    assert np.isnan(metrics["reward/mean"][10])  # an evaluation after the last step has no such number
+    assert metrics["reward/mean"].shape == (10,)
+    assert metrics["reward/mean"].mean() == pytest.approx(0.55)
+    assert metrics["eval/accuracy_sampled"][[0, 5]].tolist() == [0.05, 0.61]  # those before a step are in its row
     rows = run.rollouts(step=3)
     count = len(rows["text"])
     assert set(rows["step"].tolist()) == {3}
@@ -246,7 +247,30 @@ def test_a_run_says_what_it_is(tmp_path):
     (folder / "metrics.jsonl").write_text("no row\n")
     assert repr(winnow.open_run(folder)) == f"OpenRun({str(folder)!r})"
     (folder / "metrics.jsonl").unlink()
-    assert ": 0 of 40 steps" in repr(winnow.open_run(folder))
+    with pytest.raises(DataError, match=r"cannot read .*metrics.jsonl"):  # it has checkpoints, so there was one
+        winnow.open_run(folder).metrics()
+
+
+def test_a_run_that_has_begun_and_taken_no_step_has_empty_columns(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"winnow_run": 1, "config": {"steps": 40}}')
+    run = winnow.open_run(tmp_path)
+    assert repr(run) == f"OpenRun({str(tmp_path)!r}): 0 of 40 steps, 0 checkpoints"
+    assert run.alarms() == []
+    for _ in range(2):
+        for found in (run.metrics(), run.evaluations()):
+            assert {name: column.tolist() for name, column in found.items()} == {"step": []}
+            assert found["step"].dtype == np.int64
+        (tmp_path / "metrics.jsonl").touch()
+    assert run.frame("metrics", columns=["step", "reward/mean"]).shape == (0, 2)
+
+
+def test_what_a_frame_cannot_be_asked_for_is_said(tmp_path):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    with pytest.raises(ConfigError, match=r"`step` chooses among rollouts; of metrics .* frame\[frame.step == 0\]"):
+        run.frame("metrics", step=0)
+    for ask in (run.frame, lambda columns: run.rollouts(columns=columns)):
+        with pytest.raises(ConfigError, match=r"columns is a list of names: columns=\['reward'\]"):
+            ask(columns="reward")
 
 
 def test_what_belongs_to_a_run_names_it(tmp_path):
