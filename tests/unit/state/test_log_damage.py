@@ -91,6 +91,14 @@ def test_a_malformed_row_is_named_by_file_line_and_key(run, key, value, found):
         assert "delete the line" in result.stderr
 
 
+def test_a_file_that_is_no_log_is_not_to_be_cut(tmp_path):
+    """It may be a data set of the user's."""
+    (tmp_path / "problems.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n')
+    result = winnow("plot", tmp_path / "problems.jsonl")
+    assert result.exit_code == 2
+    assert "line 1: not a row of a run's log, it has no step; name a run folder or its metrics.jsonl" in result.stderr
+
+
 def rewrite(run, **columns):
     """A step's rollouts with other columns: their first value, or what a field makes of all; None leaves one out."""
     table = pq.read_table(run / FILE)
