@@ -194,8 +194,8 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if type(step) is not int or not 0 <= step < 10**15:
         if number == 1:
             raise DataError(
-                f"{path}, line 1: not a row of a run's log, it has no step; name a run folder or its metrics.jsonl, and "
-                f"if this file is one, delete the line"
+                f"{path}, line 1: not a row of a run's log, it has no step; name a run folder or its metrics.jsonl, "
+                f"and if this file is one, delete the line"
             )
         raise DataError(f"{path}, line {number}: not a row of a run's log, it has no step; delete the line")
     return cast(dict[str, Any], row)
