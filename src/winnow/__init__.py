@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,10 @@ def train(
     from winnow.training.resolve import resolve_members
 
     function, table = _values_from(critic)
-    members = resolve_members(validate(config | table), base=Path.cwd(), critic=function)
+
+    def members() -> Members:
+        return resolve_members(validate(config | table), base=Path.cwd(), critic=function)
+
     return _fit(members, resume=resume, allow_change=allow_change, watch=watch, progress=progress)
 
 
@@ -178,8 +181,11 @@ def resume(
     from winnow.training.resolve import resolve_members
 
     function, table = _values_from(critic)
-    config, base = settings_of(Path(run), changes | table, trust_run=trust_run)
-    members = resolve_members(config, base=base, critic=function)
+
+    def members() -> Members:
+        config, base = settings_of(Path(run), changes | table, trust_run=trust_run)
+        return resolve_members(config, base=base, critic=function)
+
     return _fit(members, resume=True, allow_change=allow_change, watch=watch, progress=progress)
 
 
@@ -251,13 +257,14 @@ def _values_from(critic: Critic | Mapping[str, Any] | None) -> tuple[Critic | No
 
 
 def _fit(
-    members: Members,
+    find_members: Callable[[], Members],
     *,
     resume: bool,
     allow_change: Sequence[str],
     watch: Watch | Sequence[Watch],
     progress: Progress | bool,
 ) -> Result:
+    from winnow.report.progress import output_for
     from winnow.report.progress import progress as display
     from winnow.report.tracking import tracked
     from winnow.training.events import several
@@ -267,6 +274,8 @@ def _fit(
     check_not_importing()
     watches = [watch] if callable(watch) else list(watch)
     with contextlib.ExitStack() as stack:
-        watches.insert(0, stack.enter_context(display(progress)))
+        output = stack.enter_context(output_for(progress))  # before a user's file is imported, which may print
+        members = find_members()
+        watches.insert(0, stack.enter_context(display(progress, file=output)))
         watches.append(stack.enter_context(tracked(members, tell=several(tuple(watches)))))
         return fit(members, resume=resume, allow_change=allow_change, watch=watches)

@@ -412,7 +412,9 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where the policy is trained; "auto": CUDA where there is one."""
     threads: NonNegative = 0
-    """CPU threads of a rank for torch; 0: every core, shared by the ranks of a machine."""
+    """CPU threads of a rank for torch; 0: every core, of which a control group may leave fewer, shared by the ranks of
+    a machine.
+    """
     deterministic: bool = False
     """On a GPU, compute the same bits at every launch, which takes more time; a CPU always does."""
     model: ModelSection = ModelSection()

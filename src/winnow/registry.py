@@ -314,6 +314,8 @@ def _instead(family: str, use: str) -> str:
     """A hint for a name that no member has: the member that declares it as `instead_of`, else the nearest name."""
     known = ((entry.name, entry.traits.instead_of) for entry in _ENTRIES[family].values())
     meant = next((f"; {name!r} is {names[use]}" for name, names in known if use in names), None)
+    if use.endswith(".py"):
+        return f"; a function of a file is named {use + ':function'!r}"
     return meant or did_you_mean(use, _ENTRIES[family])
 
 

@@ -52,6 +52,7 @@ def test_the_message_is_in_the_source(message):
         (["train", "c.toml", "--set", "steps"], "--set ...: write it as key=value"),
         (["train", "broken.toml"], "not valid TOML"),
         (["train", "c.toml", "--set", "reward=mine.function"], "no ... is called ..."),
+        (["train", "c.toml", "--set", 'task={use="jsonl", path="nope.jsonl"}'], "there is no file ..."),
         (["train", "c.toml", "--set", "terms=[{coefficient=0.1}]"], "... is missing"),
         (["train", "c.toml", "--set", "reward=none.py:function"], "there is no file ..."),
         (["train", "c.toml", "--set", "reward=raises.py:function"], "importing ... raised"),
@@ -77,6 +78,12 @@ def test_the_message_is_said(arguments, message, tmp_path, monkeypatch):
     assert result.exit_code == BAD_INPUT, result.output
     assert re.search(".*".join(map(re.escape, message.split("..."))), " ".join(result.output.split())), result.output
     assert any(quoted.startswith(message) for quoted in MESSAGES)
+
+
+def test_a_blank_for_the_sign_of_an_assignment_is_said_as_the_page_says():
+    said = CliRunner().invoke(app, ["train", "c.toml", "--set", "steps", "60"]).output
+    assert "Got unexpected extra argument(s) (60)" in said
+    assert "Got unexpected extra argument(s) (60)" in PAGE
 
 
 def test_the_page_is_read():

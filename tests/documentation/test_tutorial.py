@@ -73,10 +73,6 @@ def said(reader, beginning):
     return text
 
 
-def last(run, name):
-    return [value for value in open_run(run).metrics()[name] if value == value][-1]
-
-
 def test_the_audit_finds_what_the_first_reward_pays(reader):
     found = said(reader, "winnow audit jsonl --set task.path=shop.jsonl --reward mine.py:mentioned")
     assert "1: the constant answer '-1' is paid" in found
@@ -86,7 +82,7 @@ def test_the_audit_finds_what_the_first_reward_pays(reader):
 
 
 def test_the_policy_learns(reader):
-    before, after = open_run(reader.folder / "runs" / "exact").metrics()["eval/accuracy_sampled"][[0, -1]]
+    before, after = open_run(reader.folder / "runs" / "exact").evaluations()["eval/accuracy_sampled"][[0, -1]]
     assert before < 0.6
     assert after > before + 0.2
 
@@ -107,14 +103,17 @@ def test_the_evaluation_says_how_far_apart_the_two_are(reader):
 
 
 def test_the_reward_that_is_gamed_rises_while_accuracy_falls(reader):
-    metrics = open_run(reader.folder / "runs" / "brief").metrics()
-    reward, short = metrics["reward/mean"], metrics["reward/part/short"]
-    steps = [place for place, value in enumerate(reward) if value == value]
-    assert reward[steps[-1]] > reward[steps[0]] + 0.2
-    assert short[steps[-1]] > short[steps[0]] + 0.4
-    held_out = metrics["eval/accuracy_sampled"]
+    run = open_run(reader.folder / "runs" / "brief")
+    reward, short = (run.metrics()[name] for name in ("reward/mean", "reward/part/short"))
+    assert reward[-1] > reward[0] + 0.2
+    assert short[-1] > short[0] + 0.4
+    held_out = run.evaluations()["eval/accuracy_sampled"]
     assert held_out[-1] < held_out[0] - 0.2
-    assert "verdicts differ from those in the file" in said(reader, "winnow score")
+    rewards = re.search(r"(\S+) of 2,048 rewards differ: mean (\S+), in the file (\S+)\n", said(reader, "winnow score"))
+    assert rewards is not None
+    differ, exact, brief = (float(number.replace(",", "")) for number in rewards.groups())
+    assert differ > 1500
+    assert exact < brief / 2
 
 
 def test_the_function_is_a_task(reader):

@@ -20,10 +20,10 @@ from winnow.config import Config
 
 
 def start(config, output, *more):
+    """Where what it prints has to be ASCII."""
     command = [sys.executable, "-m", "winnow", "train", str(config), "--output", str(output), "--ranks", "2", *more]
-    return subprocess.Popen(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "ascii"}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def wait_for(run, step, process):
@@ -98,11 +98,11 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, config):
 @pytest.mark.slow  # four launches of two ranks: 80 seconds of CPU
 @pytest.mark.timeout(1800)
 def test_a_run_of_two_ranks_that_was_interrupted_and_killed_is_the_one_that_nobody_disturbed(tmp_path, config):
-    calm, run = tmp_path / "calm", tmp_path / "run"
+    calm, run = tmp_path / "c\xe4lm", tmp_path / "run"
     undisturbed = start(config, calm)
     said, errors = undisturbed.communicate()
     assert undisturbed.returncode == 0, errors
-    assert said.splitlines()[-1] == f"model: {calm}/checkpoints/step-000006"
+    assert said.splitlines()[-1] == f"model: {tmp_path}/c\\xe4lm/checkpoints/step-000006"
     assert said.count("\n1/6 ") == 1  # the writer alone shows progress
 
     interrupted(config, run)

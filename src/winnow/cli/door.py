@@ -14,6 +14,7 @@ from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, co
 from winnow.errors import WinnowError, told
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
+from winnow.report.screen import escape_unprintable
 from winnow.report.text import safe
 from winnow.version import __version__
 
@@ -70,8 +71,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="
 
 def main() -> None:
     """The `winnow` command."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell closed it
-        stream.reconfigure(errors="backslashreplace")
+    escape_unprintable()
     escape_logs()
     try:
         app()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from rich.progress import track
@@ -16,11 +17,11 @@ from rich.progress import track
 from winnow.config import Config
 from winnow.config_file import override, validate
 from winnow.errors import DataError
-from winnow.records import Kind, Outcome, Prompt, Rollout
+from winnow.records import Finish, IntArray, Kind, Outcome, Prompt, Rollout
 from winnow.report.screen import console_on
 from winnow.report.text import one_line, percent, safe, shorten
 from winnow.rewards.compose import make_reward
-from winnow.rewards.not_read import NOT_READ
+from winnow.rewards.not_read import NOT_READ, unsaved_tokens
 from winnow.state.log_rows import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
@@ -29,6 +30,9 @@ from winnow.verify import Verifiers
 TEXT = ("text", "response", "completion", "output")
 GOLD = ("answer", "gold", "solution")
 QUESTION = ("prompt", "question", "problem")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_Row = tuple[int, str, Kind | None, float | None]  # of a row that waits for its verdict: line, id, kind, reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class Scored:
     id: str
     outcome: Outcome
     was: Kind | None  # what the row itself says the outcome was
+    earned: float | None  # and the reward; None where it says none, or had no verdict
 
     def row(self) -> dict[str, Any]:
         """As a row of JSON: outcome, reason and seconds; a failed reward is null."""
@@ -53,6 +58,7 @@ class Scored:
             "reason": reason(o),
             "seconds": round(o.seconds, 6),
             "was": self.was,
+            "earned": self.earned,
         }
 
 
@@ -77,15 +83,17 @@ def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
     """Every row of a file (or of a run folder's rollouts), in order.
 
     A row is a rollout as a run logs it (one without its text is left out), or in JSON lines an object with a response
-    (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`), and if it likes a
-    question, an `id` and a table `meta`. Such a row holds no log-probs. Raises DataError, with the line, for anything
-    else, and for JSON lines where the reward reads log-probs.
+    (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`). It may hold a question,
+    an `id`, a table `meta`, how the response ended (`finish`, by default "stop"), its `tokens` or their number
+    (`length`), and what it was found to be (`kind`, `reward`): all as `winnow eval` writes it. It holds no log-probs. A
+    reward that reads tokens which a row lacks gives no verdict. Raises DataError, with the line, for anything else, and
+    for JSON lines where the reward reads log-probs.
     """
-    waiting: deque[tuple[int, str, Kind | None]] = deque()
+    waiting: deque[_Row] = deque()
     tasks = _logged(path, waiting) if _is_log(path) else _tasks(path, waiting, verifiers.reads)
     for outcome in verifiers.stream(tasks):
-        line, name, was = waiting.popleft()
-        yield Scored(line=line, id=name, outcome=outcome, was=was)
+        line, name, was, earned = waiting.popleft()
+        yield Scored(line=line, id=name, outcome=outcome, was=was, earned=earned)
 
 
 def watched(rows: Iterable[Scored], total: int) -> Iterable[Scored]:
@@ -131,23 +139,31 @@ def summary(rows: Iterable[Scored]) -> list[str]:
     if known:
         changed = sum(scored.was != scored.outcome.kind for scored in known)
         lines.append(f"{changed:,} of {len(known):,} verdicts differ from those in the file")
-    return lines
+    return [*lines, *_rewards_compared(rows)]
+
+
+def _rewards_compared(rows: Iterable[Scored]) -> list[str]:
+    """How many rewards are others, and both means, over the rows that have two."""
+    two = [(s.outcome.reward, s.earned) for s in rows if s.earned is not None and not s.outcome.failed]
+    if not two:
+        return []
+    differ = sum(not math.isclose(now, then, rel_tol=1e-9) for now, then in two)  # a file may have rounded them
+    now, then = np.mean(two, axis=0)
+    return [f"{differ:,} of {len(two):,} rewards differ: mean {now:.3f}, in the file {then:.3f}"]
 
 
 def _is_log(path: Path) -> bool:
     return path.is_dir() or path.suffix == SUFFIX
 
 
-def _logged(path: Path, waiting: deque[tuple[int, str, Kind | None]]) -> Iterator[tuple[Prompt, Rollout]]:
+def _logged(path: Path, waiting: deque[_Row]) -> Iterator[tuple[Prompt, Rollout]]:
     for number, row in enumerate(read_rows(path), start=1):
         if row["text"] is not None:
-            waiting.append((number, row["prompt_id"], row["kind"]))
+            waiting.append((number, row["prompt_id"], row["kind"], _earned(row)))
             yield prompt_of(row), rollout_of(row)
 
 
-def _tasks(
-    path: Path, waiting: deque[tuple[int, str, Kind | None]], reads: Collection[str]
-) -> Iterator[tuple[Prompt, Rollout]]:
+def _tasks(path: Path, waiting: deque[_Row], reads: Collection[str]) -> Iterator[tuple[Prompt, Rollout]]:
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if "logprobs" in reads:
@@ -157,8 +173,7 @@ def _tasks(
             )
         row = _object(line, where)
         prompt, rollout = _plain(row, number, where)
-        outcome = row.get("outcome")
-        waiting.append((number, prompt.id, outcome.get("kind") if isinstance(outcome, dict) else None))
+        waiting.append((number, prompt.id, _kind(row), _earned(row)))
         yield prompt, rollout
 
 
@@ -181,29 +196,57 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rollout]:
-    text = _first(row, TEXT, where, "response")
+    text = _needed(row, TEXT, where, "response")
     if not isinstance(text, str):
         raise DataError(f"{where}: the response must be text, found {type(text).__name__}")
-    gold = _first(row, GOLD, where, "gold")
-    question = next((str(row[name]) for name in QUESTION if name in row), "")
+    gold = _needed(row, GOLD, where, "gold")
     meta = row.get("meta")
-    tokens = np.zeros(0, np.int64)
     prompt = Prompt(
-        id=str(row.get("id", number)),
-        tokens=tokens,
-        text=question,
+        id=str(_first(row, ("id", "prompt_id"), default=number)),
+        tokens=_tokens(row.get("prompt_tokens"), None),
+        text=str(_first(row, QUESTION, default="")),
         answer=gold,
         task=str(row.get("task", "")),
         meta=dict(meta) if isinstance(meta, dict) else {},
     )
-    return prompt, Rollout(index=0, tokens=tokens, logprobs=NOT_READ, text=text, finish="stop", version=0)
+    tokens = _tokens(row.get("tokens"), row.get("length"))
+    finish: Finish = "length" if row.get("finish") == "length" else "stop"
+    return prompt, Rollout(index=0, tokens=tokens, logprobs=NOT_READ, text=text, finish=finish, version=0)
 
 
-def _first(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: str) -> Any:
-    for name in names:
-        if row.get(name) is not None:
-            return row[name]
-    raise DataError(f"{where}: there is no {what}; name it {' or '.join(map(repr, names))}")
+def _tokens(ids: Any, length: Any) -> IntArray:
+    """Those of a row, or in their place what raises when a reward reads more of them than the row says."""
+    if isinstance(ids, list) and all(_is_count(one) and one < 2**31 for one in ids):
+        return np.array(ids, np.int64)
+    return unsaved_tokens(length if _is_count(length) else None)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _kind(row: Mapping[str, Any]) -> Kind | None:
+    """What a row says that its outcome was, where it says it in winnow's words."""
+    return next((kind for kind in KINDS if kind == row.get("kind")), None)
+
+
+def _earned(row: Mapping[str, Any]) -> float | None:
+    """The reward that a row says, where it says a number."""
+    found = row.get("reward")
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return None
+    return float(found) if math.isfinite(found) else None
+
+
+def _needed(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: str) -> Any:
+    found = _first(row, names)
+    if found is None:
+        raise DataError(f"{where}: there is no {what}; name it {' or '.join(map(repr, names))}")
+    return found
+
+
+def _first(row: Mapping[str, Any], names: tuple[str, ...], default: Any = None) -> Any:
+    return next((row[name] for name in names if row.get(name) is not None), default)
 
 
 def _last_line(text: str) -> str:

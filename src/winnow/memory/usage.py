@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from winnow.memory.control_groups import control_groups
+
 MIB = 2**20
 UNLIMITED = 2**60  # bytes; a control group without a limit reports more
 
@@ -23,14 +25,18 @@ def free_bytes(device: torch.device) -> int | None:
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] if _there(device) else None
-    return min((free for free in (_available(), *left_in_groups(_groups())) if free is not None), default=None)
+    return min(
+        (free for free in (_available(), *left_in_groups(control_groups("memory"))) if free is not None), default=None
+    )
 
 
 def capacity(device: torch.device) -> int | None:
     """Bytes that a device has in all, or this process's control group where that is less; None where there is none."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1] if _there(device) else None
-    return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *limits_of_groups(_groups()), UNLIMITED)
+    return min(
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *limits_of_groups(control_groups("memory")), UNLIMITED
+    )
 
 
 @dataclass
@@ -136,17 +142,3 @@ def left_in_groups(folders: Iterable[Path]) -> Iterator[int]:
                 stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 if most < UNLIMITED:
                     yield max(0, most - int((folder / used).read_text()) + int(stat[cache]))
-
-
-def _groups(root: Path = Path("/sys/fs/cgroup")) -> list[Path]:
-    """The folders of this process's control groups, and of those around them; inside a container the paths may not
-    exist, and the root then is the container's own.
-    """
-    found = {root, root / "memory"}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                own = root / controllers / path.lstrip("/")
-                found |= {own, *(folder for folder in own.parents if folder.is_relative_to(root))}
-    return sorted(found)

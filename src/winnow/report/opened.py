@@ -59,19 +59,19 @@ class OpenRun:
     def metrics(self) -> Columns:
         """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`.
 
-        What was measured before a step stands in its row, so an evaluation after the last step has a row of its own.
+        What was measured before a step stands in its row. An evaluation after the last step is in `evaluations()`
+        alone, so the last number of a column is that of the last step.
         """
-        return _columns(read_metrics(self.path), missing=float("nan"))
+        return _numbers(row for row in self._rows() if _is_step(row))
 
     def evaluations(self) -> Columns:
         """ "step", as many as were done before, and eval/... -> [evaluations]."""
-        rows = [row for row in read_metrics(self.path) if "eval/seconds" in row]
-        own = [{name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows]
-        return _columns(own, missing=float("nan"))
+        rows = [row for row in self._rows() if "eval/seconds" in row]
+        return _numbers({name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows)
 
     def alarms(self) -> list[Alarm]:
         """Those that were raised, in order, each with its step, name and text (docs/alarms.md)."""
-        return of_run(read_metrics(self.path), self.config)
+        return of_run(self._rows(), self.config)
 
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
         """column -> [rollouts] of one step or of all, in the log's order; step and these columns, or all. Others
@@ -80,13 +80,16 @@ class OpenRun:
         Numbers are arrays of their own kind, with NaN for none; so are truth values, unless one is None. Those are
         objects, as are texts, `answer`, `meta` and `parts` (decoded JSON), and arrays of tokens or log-probs [length].
         """
+        _check_names(columns)
         found = _columns(read_rows(self.path, step, columns), missing=None)
         return found or {name: np.empty(0, dtype=object) for name in columns or ()}
 
     def frame(self, what: What = "metrics", *, step: int | None = None, columns: Collection[str] | None = None) -> Any:
         """`metrics()`, `evaluations()` or `rollouts(step, columns)` as a pandas DataFrame; truth values with None are
-        pandas' "boolean". Raises ConfigError where pandas is not installed.
+        pandas' "boolean". Raises ConfigError where pandas is not installed, and for a step that is not of rollouts.
         """
+        if step is not None and what != "rollouts":
+            raise ConfigError(f"`step` chooses among rollouts; of {what} choose the row: frame[frame.step == {step!r}]")
         try:
             import pandas
         except ImportError as error:
@@ -103,18 +106,19 @@ class OpenRun:
         return one_line(f"OpenRun({str(self.path)!r}){said}")
 
     def _said(self) -> list[str]:
-        rows = [row for row in read_metrics(self.path) if "budget/rollouts" in row] if self._has_log else []
+        steps = sum(map(_is_step, self._rows()))
         of = self.config.get("steps", "?")
         saved = len(self.checkpoints)
         return [
-            f"{len(rows)} of {of} steps",
+            f"{steps} of {of} steps",
             f"{saved} checkpoint{'s' * (saved != 1)}",
             *filter(None, [heading(self.path)]),
         ]
 
-    @property
-    def _has_log(self) -> bool:
-        return (self.path / METRICS).is_file()
+    def _rows(self) -> list[dict[str, float]]:
+        """Of the log of metrics: none where the run has begun and has taken no step yet."""
+        begun = not self.checkpoints and not (self.path / METRICS).exists()
+        return [] if begun else read_metrics(self.path)
 
 
 def opened(path: Path) -> OpenRun:
@@ -141,17 +145,35 @@ def _check_place(path: Path) -> None:
 def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
     if what not in ("metrics", "evaluations"):
         raise ConfigError(f"there is no frame of {what!r}: ask for 'metrics', 'evaluations' or 'rollouts'")
+    _check_names(columns)
     found = run.metrics() if what == "metrics" else run.evaluations()
     for name in columns or ():
+        if not len(found["step"]):
+            found.setdefault(name, np.empty(0))
         if name not in found:
             raise ConfigError(f"the run's {what} have no {name!r}{did_you_mean(name, found)}")
     return found if columns is None else {name: found[name] for name in columns}
+
+
+def _check_names(columns: Collection[str] | None) -> None:
+    if isinstance(columns, str):
+        raise ConfigError(f"columns is a list of names: columns=[{columns!r}]")
+
+
+def _is_step(row: Mapping[str, float]) -> bool:
+    """Whether a step was taken; else the row is of an evaluation, or of a probe."""
+    return "budget/rollouts" in row
 
 
 def _kind(array: NDArray[Any]) -> Any:
     """What pandas is to make of an array."""
     kinds = {type(value) for value in array} if array.dtype == object else set()
     return "boolean" if kinds == {bool, type(None)} else array.dtype
+
+
+def _numbers(rows: Iterable[Mapping[str, float]]) -> Columns:
+    """The columns of rows of metrics; "step" alone, and empty, where there are none."""
+    return _columns(rows, missing=float("nan")) or {"step": np.empty(0, dtype=np.int64)}
 
 
 def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:

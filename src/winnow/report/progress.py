@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Literal, get_args
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.text import Text
 from winnow.errors import ConfigError
 from winnow.records import StepReport
 from winnow.report.event_json import event_json
-from winnow.report.screen import console_on, is_screen, silence
+from winnow.report.screen import console_on, is_screen, own_output, silence
 from winnow.report.standing import BETWEEN, Standing
 from winnow.report.text import accuracies, safe, wrapped
 from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, Started
@@ -44,6 +44,8 @@ class Display:
             except OSError:  # the reader of a pipe has left, a terminal is closed, a disk is full
                 self._show = None
                 silence(self._file)
+            except ValueError:  # the stream is closed, or cannot take such text
+                self._show = None
 
 
 @contextmanager
@@ -60,10 +62,7 @@ def progress(
     event on `file`, by default standard output; "none" nothing. True is "auto", and False "none". Raises ConfigError
     for anything else.
     """
-    if isinstance(how, bool):
-        how = "auto" if how else "none"
-    if how not in get_args(Progress):
-        raise ConfigError(f"progress = {how!r}: one of {', '.join(map(repr, get_args(Progress)))}, true or false")
+    how = _checked(how)
     file = file or (console.file if console else sys.stdout)
     if how == "none":
         yield Display(lambda event, standing: None, file, clock)
@@ -73,6 +72,19 @@ def progress(
         console = console or console_on(file)
         with _drawn(console, live=how == "auto" and is_screen(console)) as show:
             yield Display(show, file, clock)
+
+
+def output_for(how: Progress | bool) -> AbstractContextManager[IO[str]]:
+    """Standard output while a run is shown; for its events alone where they are JSON. Raises ConfigError."""
+    return own_output() if _checked(how) == "json" else nullcontext(sys.stdout)
+
+
+def _checked(how: Progress | bool) -> Progress:
+    if isinstance(how, bool):
+        return "auto" if how else "none"
+    if how not in get_args(Progress):
+        raise ConfigError(f"progress = {how!r}: one of {', '.join(map(repr, get_args(Progress)))}, true or false")
+    return how
 
 
 def _as_json(file: IO[str]) -> Show:
@@ -96,7 +108,7 @@ def _drawn(console: Console, *, live: bool) -> Iterator[Show]:
     def show(event: Event, standing: Standing) -> None:
         _say(console, _message(event))
         if not _too_quick(event, standing):
-            picture.update(_picture(standing), refresh=True)
+            picture.update(_picture(standing, console.width), refresh=True)
 
     picture.start()
     try:
@@ -106,6 +118,8 @@ def _drawn(console: Console, *, live: bool) -> Iterator[Show]:
             picture.stop()
         except OSError:  # the terminal is gone
             silence(console.file)
+        except ValueError:  # its stream is closed
+            pass
 
 
 def _say(console: Console, text: str | None) -> None:
@@ -140,11 +154,11 @@ def _too_quick(event: Event, standing: Standing) -> bool:
     return quick and isinstance(event, PhaseBegan) and event.phase not in BETWEEN
 
 
-def _picture(standing: Standing) -> Table:
+def _picture(standing: Standing, width: int) -> Table:
     picture = Table.grid()
     if standing.begun:
         picture.add_row(ProgressBar(total=max(standing.last, 1), completed=standing.done, width=60))
-    for line in (standing.line() if standing.begun else "", standing.doing(), standing.alarmed()):
+    for line in (standing.line(width) if standing.begun else "", standing.doing(), standing.alarmed()):
         if line:
             picture.add_row(Text(line, no_wrap=True, overflow="ellipsis"))
     return picture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import IO
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 
@@ -18,13 +18,36 @@ class _Console(Console):
         raise
 
 
+class _Encodable:
+    """A stream whose encoding may lack characters: these are written as escapes."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        encoding = getattr(self._file, "encoding", None) or "utf-8"
+        return self._file.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def console_on(file: IO[str] | None = None) -> Console:
-    """A console on standard output, or on a file. What is no terminal gets no escape sequence, whatever FORCE_COLOR
-    says, by which others choose colors.
+    """A console on standard output, or on a file, of any encoding. What is no terminal gets no escape sequence,
+    whatever FORCE_COLOR says, by which others choose colors.
     """
     file = file or sys.stdout
     isatty = getattr(file, "isatty", None)  # a program's own standard output may have none
-    return _Console(file=file, force_terminal=None if isatty and isatty() else False)
+    terminal = None if isatty and isatty() else False  # None: as the environment says
+    return _Console(file=file and cast(IO[str], _Encodable(file)), force_terminal=terminal)  # None: it was closed
+
+
+def escape_unprintable() -> None:
+    """From now on this process writes what its output has no character for as an escape: for a process that is
+    winnow's own, never for one that imports it.
+    """
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell closed it
+        stream.reconfigure(errors="backslashreplace")
 
 
 def is_screen(console: Console) -> bool:
@@ -35,8 +58,14 @@ def is_screen(console: Console) -> bool:
 @contextmanager
 def own_output() -> Iterator[IO[str]]:
     """Standard output for one writer alone: what anything else of this process, or a process that it starts, writes
-    there while this lasts goes to standard error.
+    there while this lasts goes to standard error. Where standard output is an object of the program (a notebook's),
+    what is printed in Python goes there.
     """
+    if not _is_descriptor_1(sys.stdout):
+        own = sys.stdout
+        with redirect_stdout(sys.stderr):
+            yield own
+        return
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as own:
         try:
@@ -45,6 +74,13 @@ def own_output() -> Iterator[IO[str]]:
         finally:
             sys.stdout.flush()
             os.dup2(own.fileno(), 1)
+
+
+def _is_descriptor_1(file: IO[str]) -> bool:
+    try:
+        return file.fileno() == 1
+    except (AttributeError, OSError, ValueError):  # no stream of the system, or a closed one
+        return False
 
 
 def silence(file: IO[str]) -> None:

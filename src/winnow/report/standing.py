@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from winnow.alarms import Alarm
@@ -11,7 +11,7 @@ from winnow.records import StepReport
 from winnow.report.text import WIDTH, compact, decimal, duration, one_line
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, PhaseBegan, RolloutsFinished, Started
 
-SPEED = "tok/s"
+LEAST_FIRST = ("speed", "EV", "accuracy", "eval", "reward")  # what a line leaves out, until it fits
 BETWEEN = ("load", "evaluate", "checkpoint")  # phases of no step
 
 
@@ -66,26 +66,30 @@ class Standing:
             training_left = 3600 * (self.max_hours - event.metrics["time/training_hours"])
             self.seconds_left = min(self.seconds_left, max(0.0, training_left))
 
-    def line(self) -> str:
-        """The last step, within a terminal's width: without its speed where that is too much."""
-        fields = list(self._fields())
-        line = "  ".join(fields)
-        return line if len(line) <= WIDTH else "  ".join(text for text in fields if not text.endswith(SPEED))
+    def line(self, width: int = WIDTH) -> str:
+        """The last step, in so many columns: without what matters least where all of it is too much."""
+        fields = self._fields()
+        for least in LEAST_FIRST:
+            if len(line := "  ".join(fields.values())) <= width:
+                break
+            fields.pop(least, None)
+            line = "  ".join(fields.values())
+        return line
 
-    def _fields(self) -> Iterator[str]:
-        m = self.metrics
-        yield f"{self.done}/{self.last}"
+    def _fields(self) -> dict[str, str]:
+        m, fields = self.metrics, {"step": f"{self.done}/{self.last}"}
         if "reward/mean" in m:
-            yield f"reward {m['reward/mean']:.3f}"
-            yield f"accuracy {m['reward/accuracy']:.0%}"
+            fields["reward"] = f"reward {m['reward/mean']:.3f}"
+            fields["accuracy"] = f"accuracy {m['reward/accuracy']:.0%}"
         if "critic/explained_variance" in m:
-            yield f"EV {decimal(m['critic/explained_variance'], digits=2)}"
+            fields["EV"] = f"EV {decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:
-            yield f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
+            fields["eval"] = f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
         if m:
-            yield f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} {SPEED}"
-        if self.seconds_left is not None:
-            yield f"{duration(self.seconds_left)} left"
+            fields["speed"] = f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
+        if self.seconds_left is not None and self.done < self.last:  # what follows the last step has no known length
+            fields["left"] = f"{duration(self.seconds_left)} left"
+        return fields
 
     def doing(self) -> str:
         """ "step 12: generate, 96 of 256 rollouts"; empty between two phases."""

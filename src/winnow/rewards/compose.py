@@ -90,7 +90,11 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
     if "use" not in spec:
         raise ConfigError(f"{key}.use is missing: it names the reward")
-    bound = bind(resolve(REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
+    try:
+        entry = resolve(REWARD, spec["use"], base=base)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+    bound = bind(entry, dict(spec.get("options", {})), key=key)
     if bound.traits.check is not None:
         bound.traits.check(bound.options)
     return bound.name, _total(bound)

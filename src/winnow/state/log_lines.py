@@ -192,5 +192,10 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
         raise DataError(f"{path}, line {number}: not JSON ({error}); repair or delete the line") from error
     step = row.get("step") if isinstance(row, Mapping) else None
     if type(step) is not int or not 0 <= step < 10**15:
+        if number == 1:
+            raise DataError(
+                f"{path}, line 1: not a row of a run's log, it has no step; name a run folder or its metrics.jsonl, "
+                f"and if this file is one, delete the line"
+            )
         raise DataError(f"{path}, line {number}: not a row of a run's log, it has no step; delete the line")
     return cast(dict[str, Any], row)

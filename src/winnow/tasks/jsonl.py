@@ -78,7 +78,7 @@ def _pool(path: str, asked: Split, question: str) -> list[Record]:
 
 def _own_file(own: Mapping[str, str], asked: Split, question: str) -> list[Record]:
     """The records of the split's file, none of whose questions stands in another split's file."""
-    read = {name: read_jsonl(Path(file).expanduser()) for name, file in own.items()}
+    read = {name: read_jsonl(Path(file).expanduser(), key=f"task.{name}") for name, file in own.items()}
     places = {r.text(question): r.where for name, records in read.items() if name != asked for r in records}
     for record in read[asked]:
         elsewhere = places.get(record.text(question))

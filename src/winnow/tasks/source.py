@@ -46,10 +46,12 @@ class Record:
         return value
 
 
-def read_jsonl(file: Path) -> list[Record]:
-    """One record per line that is not blank. DataError, with the line, where one is not a JSON object."""
+def read_jsonl(file: Path, *, key: str = "task.path") -> list[Record]:
+    """One record per line that is not blank. DataError, with the line, where one is not a JSON object; and with the
+    `key` that named the file, where there is none.
+    """
     if not file.is_file():
-        raise DataError(f"there is no file {file}")
+        raise DataError(f"{key}: there is no file {file}; a relative path starts from where you stand")
     lines = file.read_bytes().splitlines()  # of bytes: that of text would also cut at a U+2028 within a question
     return [_record(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import torch
 
 from winnow import ranks
+from winnow.memory.control_groups import cpu_quota
 
 
 def threads_of_rank(wanted: int) -> int:
     """`threads` of the configuration, which each rank takes; for 0 as many as OMP_NUM_THREADS says, which is of a
-    process, or else this rank's share of those that torch would take.
+    process, or else this rank's share of those that torch would take, and of no more than the control groups of the
+    process leave it cores for: torch, which does not ask them, takes 64 in a container that may use two.
     """
     if wanted or "OMP_NUM_THREADS" in os.environ:
         return wanted or torch.get_num_threads()
-    return max(1, torch.get_num_threads() // ranks.local_count())
+    quota = cpu_quota()
+    cores = torch.get_num_threads() if quota is None else min(torch.get_num_threads(), math.ceil(quota))
+    return max(1, cores // ranks.local_count())
 
 
 def workers_of_rank(wanted: int) -> int:

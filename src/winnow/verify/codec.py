@@ -1,7 +1,8 @@
 """Prompts, rollouts and outcomes as JSON and back, exactly: a reward in a worker sees what one in the trainer would.
 
-Arrays are sent as base64 of their bytes, token ids as 32 bits each; log-probs, two thirds of a rollout's bytes, only
-where a reward reads them. NaN and infinities are written the way Python's json reads them.
+Arrays are sent as base64 of their bytes, token ids as 32 bits each, or as their number, or null, where a saved response
+has no more; log-probs, two thirds of a rollout's bytes, only where a reward reads them. NaN and infinities are written
+the way Python's json reads them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from winnow.errors import DataError
-from winnow.records import Outcome, Prompt, Rollout
-from winnow.rewards.not_read import NOT_READ
+from winnow.records import IntArray, Outcome, Prompt, Rollout
+from winnow.rewards.not_read import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
 from winnow.verify.failures import SOCKET_HINT
 
@@ -30,7 +31,7 @@ def encode_prompt(prompt: Prompt) -> bytes:
     """Raises DataError when the prompt's answer or meta is not JSON."""
     fields = {
         "id": prompt.id,
-        "tokens": _pack(prompt.tokens, np.int32),
+        "tokens": _pack_tokens(prompt.tokens),
         "text": prompt.text,
         "answer": prompt.answer,
         "task": prompt.task,
@@ -49,7 +50,7 @@ def encode_task(prompt: bytes, rollout: Rollout, *, logprobs: bool) -> bytes:
     """A task, from its prompt as `encode_prompt` gives it; with or without the rollout's log-probs."""
     fields = {
         "index": int(rollout.index),
-        "tokens": _pack(rollout.tokens, np.int32),
+        "tokens": _pack_tokens(rollout.tokens),
         "logprobs": _pack(rollout.logprobs, np.float64) if logprobs else None,
         "text": rollout.text,
         "finish": rollout.finish,
@@ -63,8 +64,8 @@ def decode_task(line: bytes) -> tuple[Prompt, Rollout]:
     """The prompt and the rollout of a task; log-probs that were not sent are `NOT_READ`."""
     task = json.loads(line)
     prompt, rollout = task["prompt"], task["rollout"]
-    prompt["tokens"] = _unpack(prompt["tokens"], np.int32).astype(np.int64)
-    rollout["tokens"] = _unpack(rollout["tokens"], np.int32).astype(np.int64)
+    prompt["tokens"] = _unpack_tokens(prompt["tokens"])
+    rollout["tokens"] = _unpack_tokens(rollout["tokens"])
     rollout["logprobs"] = NOT_READ if rollout["logprobs"] is None else _unpack(rollout["logprobs"], np.float64).copy()
     if rollout["trainable"] is not None:
         rollout["trainable"] = _unpack(rollout["trainable"], np.bool_).copy()
@@ -102,6 +103,14 @@ def decode_error(line: bytes) -> str:
         return str(json.loads(line))
     except (ValueError, RecursionError):
         return f"the reward's file wrote into the socket of its process while it was imported; {SOCKET_HINT}"
+
+
+def _pack_tokens(tokens: IntArray | NotRead) -> str | int | None:
+    return tokens.length if isinstance(tokens, NotRead) else _pack(tokens, np.int32)
+
+
+def _unpack_tokens(tokens: str | int | None) -> IntArray:
+    return _unpack(tokens, np.int32).astype(np.int64) if isinstance(tokens, str) else unsaved_tokens(tokens)
 
 
 def _pack(array: npt.NDArray[Any], dtype: type[np.generic]) -> str:

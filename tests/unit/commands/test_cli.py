@@ -252,6 +252,21 @@ def test_check_shows_the_first_prompt_and_where_its_rollouts_end(tmp_path):
     assert r"as the text ends in '</answer>' or '\n\n'" in shown
 
 
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("reward=mine.py", "reward: no reward is called 'mine.py'; a function of a file is named 'mine.py:function'"),
+        ('reward.parts=[{use="boxed"}, {use="nope"}]', "reward.parts.1: no reward is called 'nope'"),
+        ("select=mine.py", "select: no selector is called 'mine.py'; a function of a file is named 'mine.py:function'"),
+    ],
+)
+def test_a_member_that_is_not_found_is_named_by_its_key(tmp_path, assignment, message):
+    (tmp_path / "run.toml").write_text("steps = 1\n")
+    result = winnow("check", tmp_path / "run.toml", "--set", assignment)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 ASKED = {
     "the bundled policy was taught the tags": ("bundled", (), None),
     "another was not": ("qwen2.5-instruct", (), "reads an answer by '</think> <answer>' and '</answer>', and the"),

@@ -56,6 +56,56 @@ def test_a_display_that_is_not_known_ends_before_anything_is_loaded(small, tmp_p
     assert not (tmp_path / "a").exists()
 
 
+PRINTS = """
+import os, sys, winnow
+from pathlib import Path
+print("first")
+winnow.train(
+    model={"path": sys.argv[1]}, task={"use": "arithmetic", "levels": [1], "size": 16}, output=sys.argv[2], steps=1,
+    threads=1, device="cpu", reward="talks.py:talks", verify={"workers": 0}, evaluate={"problems": 2},
+    rollout={"prompts_per_step": 2, "rollouts_per_prompt": 2, "max_new_tokens": 4}, select="all", progress="json",
+)
+print("last")
+"""
+TALKS = """
+import os
+print("as it is imported")
+
+
+def talks(prompt, rollout):
+    print("as it judges")
+    os.write(1, b"below Python")
+    return len(rollout.text) % 2
+"""
+
+
+def test_json_has_standard_output_to_itself_while_the_run_lasts(tiny_folder, tmp_path):
+    (tmp_path / "talks.py").write_text(TALKS)
+    command = [sys.executable, "-c", PRINTS, str(tiny_folder("qwen2")), str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, *events, last = done.stdout.splitlines()
+    assert (first, last) == ("first", "last")
+    assert [event for line in events if (event := json.loads(line)["event"]) in ("started", "step", "ended")] == [
+        "started",
+        "step",
+        "ended",
+    ]
+    for text in ("as it is imported", "as it judges", "below Python"):
+        assert text in done.stderr
+
+
+def test_json_has_a_notebooks_output_to_itself(small, tmp_path, capsys):
+    """Which is no descriptor of the process."""
+
+    def watch(event):
+        print("seen")
+
+    winnow.train(**small(steps=1, output=str(tmp_path / "a")), progress="json", watch=watch)
+    said = capsys.readouterr()
+    assert {json.loads(line)["event"] for line in said.out.splitlines()} >= {"started", "step", "evaluated", "ended"}
+    assert set(said.err.splitlines()) == {"seen"}
+
+
 def test_a_run_goes_on_with_what_its_folder_says(small, tmp_path):
     whole = winnow.train(**small(steps=3, output=str(tmp_path / "whole")), **QUIET)
     winnow.train(**small(steps=2, checkpoint={"every": 1}), **QUIET)
@@ -146,10 +196,11 @@ def test_a_file_that_is_imported_for_its_functions_starts_no_run(tmp_path):
 def test_an_open_run_is_its_logs_as_arrays(tmp_path):
     run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
     metrics = run.metrics()
-    assert metrics["step"].tolist() == list(range(11))
+    assert metrics["step"].tolist() == list(range(10))  # the evaluation after the last step is none
     assert metrics["reward/mean"].dtype == np.float64
-    assert metrics["reward/mean"].shape == (11,)
-    assert np.isnan(metrics["reward/mean"][10])  # an evaluation after the last step has no such number
+    assert metrics["reward/mean"].shape == (10,)
+    assert metrics["reward/mean"].mean() == pytest.approx(0.55)
+    assert metrics["eval/accuracy_sampled"][[0, 5]].tolist() == [0.05, 0.61]  # those before a step are in its row
     rows = run.rollouts(step=3)
     count = len(rows["text"])
     assert set(rows["step"].tolist()) == {3}
@@ -196,7 +247,30 @@ def test_a_run_says_what_it_is(tmp_path):
     (folder / "metrics.jsonl").write_text("no row\n")
     assert repr(winnow.open_run(folder)) == f"OpenRun({str(folder)!r})"
     (folder / "metrics.jsonl").unlink()
-    assert ": 0 of 40 steps" in repr(winnow.open_run(folder))
+    with pytest.raises(DataError, match=r"cannot read .*metrics.jsonl"):  # it has checkpoints, so there was one
+        winnow.open_run(folder).metrics()
+
+
+def test_a_run_that_has_begun_and_taken_no_step_has_empty_columns(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"winnow_run": 1, "config": {"steps": 40}}')
+    run = winnow.open_run(tmp_path)
+    assert repr(run) == f"OpenRun({str(tmp_path)!r}): 0 of 40 steps, 0 checkpoints"
+    assert run.alarms() == []
+    for _ in range(2):
+        for found in (run.metrics(), run.evaluations()):
+            assert {name: column.tolist() for name, column in found.items()} == {"step": []}
+            assert found["step"].dtype == np.int64
+        (tmp_path / "metrics.jsonl").touch()
+    assert run.frame("metrics", columns=["step", "reward/mean"]).shape == (0, 2)
+
+
+def test_what_a_frame_cannot_be_asked_for_is_said(tmp_path):
+    run = winnow.open_run(with_manifest(write_run(tmp_path / "toy")))
+    with pytest.raises(ConfigError, match=r"`step` chooses among rollouts; of metrics .* frame\[frame.step == 0\]"):
+        run.frame("metrics", step=0)
+    for ask in (run.frame, lambda columns: run.rollouts(columns=columns)):
+        with pytest.raises(ConfigError, match=r"columns is a list of names: columns=\['reward'\]"):
+            ask(columns="reward")
 
 
 def test_what_belongs_to_a_run_names_it(tmp_path):

@@ -108,6 +108,55 @@ def test_plain_rows_hold_no_log_probs(tmp_path: Path, workers: int) -> None:
     assert "has not said that it reads rollout.logprobs" in failed.outcome.detail
 
 
+COUNTED = "def counted(prompt, rollout):\n    return 1 - len(rollout.tokens) / 10\n"
+ADDED = "def added(prompt, rollout):\n    return float(rollout.tokens.sum() + 10 * prompt.tokens.sum())\n"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tokens_are_the_rows_own_or_an_error(tmp_path: Path, workers: int) -> None:
+    """Never an empty array, which a reward of length would pay for."""
+    (tmp_path / "mine.py").write_text(COUNTED + ADDED)
+    file = written(
+        tmp_path / "saved.jsonl",
+        {"text": "1", "answer": "1"},
+        {"text": "1", "answer": "1", "length": 4},
+        {"text": "1", "answer": "1", "tokens": [5, 6], "prompt_tokens": [1]},
+        {"text": "1", "answer": "1", "tokens": ["5", "6"], "length": -1},
+    )
+    none, counted, listed, odd = scored(file, use=f"{tmp_path}/mine.py:counted", workers=workers)
+    assert [counted.outcome.reward, listed.outcome.reward] == [0.6, 0.8]
+    for failed in (none, odd):
+        assert failed.outcome.cause == "raised"
+        assert "saved without the tokens that the reward reads; write them" in failed.outcome.detail
+    *failed_, listed, _ = (s.outcome for s in scored(file, use=f"{tmp_path}/mine.py:added", workers=workers))
+    assert [outcome.cause for outcome in failed_] == ["raised", "raised"]
+    assert listed.reward == 21.0
+
+
+def test_a_line_of_an_evaluation_earns_what_it_did(tmp_path: Path) -> None:
+    """Its number of tokens, its end and its verdict stand beside its text."""
+    (tmp_path / "mine.py").write_text(
+        COUNTED + "def ended(prompt, rollout):\n    return float(rollout.finish == 'length')\n"
+    )
+    evaluated = {"prompt_id": "p7", "prompt": "?", "answer": "1", "text": "1", "length": 8, "finish": "length"}
+    rows = [evaluated | {"kind": "wrong", "reward": 1 - 0.8}, evaluated | {"kind": "correct", "reward": 1.0}]
+    file = written(tmp_path / "task.jsonl", *rows)
+    found = scored(file, use=f"{tmp_path}/mine.py:counted")
+    assert [(s.id, s.outcome.reward, s.was) for s in found] == [("p7", 1 - 0.8, "wrong"), ("p7", 1 - 0.8, "correct")]
+    assert summary(found)[-2:] == [
+        "1 of 2 verdicts differ from those in the file",
+        "1 of 2 rewards differ: mean 0.200, in the file 0.600",
+    ]
+    assert [s.outcome.reward for s in scored(file, use=f"{tmp_path}/mine.py:ended")] == [1.0, 1.0]
+
+
+def test_what_a_row_says_in_other_words_is_not_compared(tmp_path: Path) -> None:
+    rows = [{"text": "1", "answer": "1", "kind": "addition", "reward": "high"}]
+    (row,) = scored(written(tmp_path / "saved.jsonl", *rows))
+    assert (row.was, row.earned) == (None, None)
+    assert len(summary([row])) == 2
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"name a \.jsonl file or a run folder"):
         count_rows(tmp_path / "nothing.jsonl")
@@ -119,5 +168,9 @@ def test_a_runs_own_rollouts_score_as_they_did(smallest: Any) -> None:
     found = scored(result.folder, use=config["reward"]["use"])
     rows = list(read_rows(result.folder))
     assert [s.outcome.reward for s in found] == [row["reward"] for row in rows]
-    assert summary(found)[-1] == f"0 of {len(rows)} verdicts differ from those in the file"
+    mean = sum(row["reward"] for row in rows) / len(rows)
+    assert summary(found)[-2:] == [
+        f"0 of {len(rows)} verdicts differ from those in the file",
+        f"0 of {len(rows)} rewards differ: mean {mean:.3f}, in the file {mean:.3f}",
+    ]
     assert any(s.outcome.kind != s.was for s in scored(result.folder, use="length"))

@@ -169,9 +169,24 @@ def test_phases_are_no_lines():
     assert len(told(*events, PhaseBegan(1, "evaluate"), Ended(1, None, True)).splitlines()) == 2
 
 
-def test_a_narrow_window_cuts_lines_and_never_breaks_them():
-    lines = screen(Started(Path("run"), 0, 9), LONG, PhaseBegan(1, "generate"), RolloutsFinished(1, 9, 99), width=20)
-    assert lines == ["━━", "1/9  reward 0.100  …", "step 1: generate, 9…"]
+def test_a_narrow_window_leaves_out_what_matters_least_and_never_breaks_lines():
+    begun = Started(Path("run"), 0, 9), Evaluated(0, evaluation(0.05, 0.04)), LONG
+    events = *begun, PhaseBegan(1, "generate"), RolloutsFinished(1, 9, 99)
+    (bar, line, phase) = screen(*events, width=20)[-3:]
+    assert (bar, phase) == ("━━", "step 1: generate, 9…")
+    assert re.fullmatch(r"1/9  \d+:\d\d left", line)
+    assert screen(*events, width=40)[-2].startswith("1/9  reward 0.100  eval 5%  ")
+    assert screen(*events, width=80)[-2].startswith("1/9  reward 0.100  accuracy 10%  eval 5%  17 tok/s  ")
+
+
+def test_what_follows_the_last_step_has_no_time_that_is_left():
+    standing = Standing(clock=lambda: 100.0)
+    standing.follow(Started(Path("run"), 0, 2))
+    standing.follow(step(0))
+    assert standing.line().endswith("tok/s  0:04 left")
+    standing.follow(step(1))
+    standing.follow(PhaseBegan(2, "evaluate"))
+    assert standing.line() == "2/2  reward 0.200  accuracy 20%  250 tok/s"
 
 
 def test_plain_lines_also_in_a_terminal_and_nothing_where_nothing_is_wanted():
@@ -215,6 +230,34 @@ def test_a_reader_that_leaves_ends_the_display_and_not_the_run(how):
             for number in range(3):
                 watch(step(number))
         assert watch.standing.done == 3
+
+
+@pytest.mark.parametrize("how", ["auto", "plain", "json"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_written_as_an_escape(how, encoding):
+    """PYTHONIOENCODING=ascii, or the locale C of an old Python: an evaluation has a plus-minus sign."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with progress(how, file=out) as watch:
+        for event in (Started(Path("run"), 0, 9), Evaluated(0, evaluation(0.05, 0.04)), Notice("\u03b1"), step(0)):
+            watch(event)
+    out.flush()
+    said = out.buffer.getvalue().decode(encoding)
+    assert ("5.0% \\xb1 2.0%" if encoding == "ascii" else "5.0% \xb1 2.0%") in said or how == "json"
+    assert "\\u03b1" in said
+    assert len(said.splitlines()) == 4
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("how", ["auto", "json"])
+def test_a_stream_that_was_closed_ends_the_display_and_not_the_run(how, terminal):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=80)
+    with progress(how, console) as watch:
+        watch(Started(Path("run"), 0, 9))
+        out.close()
+        watch(step(0))
+        watch(step(1))
+    assert watch.standing.done == 2
 
 
 def test_a_terminal_that_is_closed_ends_the_display_and_not_the_run():

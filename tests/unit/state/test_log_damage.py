@@ -91,6 +91,14 @@ def test_a_malformed_row_is_named_by_file_line_and_key(run, key, value, found):
         assert "delete the line" in result.stderr
 
 
+def test_a_file_that_is_no_log_is_not_to_be_cut(tmp_path):
+    """It may be a data set of the user's."""
+    (tmp_path / "problems.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n')
+    result = winnow("plot", tmp_path / "problems.jsonl")
+    assert result.exit_code == 2
+    assert "line 1: not a row of a run's log, it has no step; name a run folder or its metrics.jsonl" in result.stderr
+
+
 def rewrite(run, **columns):
     """A step's rollouts with other columns: their first value, or what a field makes of all; None leaves one out."""
     table = pq.read_table(run / FILE)
@@ -288,7 +296,7 @@ def test_nothing_in_a_rollout_acts_on_the_terminal_or_passes_for_a_line_of_ours(
 
 
 def test_a_verdict_in_a_scored_file_does_not_act_on_the_terminal(tmp_path):
-    row = {"text": "#### 1", "answer": "1", "outcome": {"kind": HOSTILE}}
+    row = {"text": "#### 1", "answer": "1", "kind": HOSTILE, "id": HOSTILE}
     (tmp_path / "saved.jsonl").write_text(json.dumps(row) + "\n")
     scored = winnow("score", tmp_path / "saved.jsonl", "--reward", "gsm8k", "--workers", "0")
     assert scored.exit_code == 0

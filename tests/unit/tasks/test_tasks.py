@@ -303,7 +303,7 @@ def test_jsonl_wants_one_way_of_naming_files(tmp_path: Path) -> None:
             jsonl("test", **options)
     with pytest.raises(ConfigError, match=r"task\.validation is missing"):
         jsonl("validation", train="a.jsonl")
-    with pytest.raises(DataError, match=r"there is no file a\.jsonl"):
+    with pytest.raises(DataError, match=r"task\.train: there is no file a\.jsonl; a relative path"):
         jsonl("train", train="a.jsonl")
     empty = write(tmp_path / "empty.jsonl", [])
     with pytest.raises(DataError, match=r"no train problems in .*empty\.jsonl"):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from winnow import ranks
+from winnow.training import machine_share
 from winnow.training.machine_share import threads_of_rank, workers_of_rank
 
 
@@ -13,10 +14,24 @@ from winnow.training.machine_share import threads_of_rank, workers_of_rank
 def test_a_rank_takes_its_share_of_the_cores_and_at_least_one(monkeypatch, local, cores, threads):
     monkeypatch.setattr(ranks, "local_count", lambda: local)
     monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    monkeypatch.setattr(machine_share, "cpu_quota", lambda: None)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     assert threads_of_rank(0) == threads
     assert threads_of_rank(3) == 3
+
+
+@pytest.mark.parametrize(
+    ("quota", "local", "threads"), [(2.0, 1, 2), (1.5, 1, 2), (0.5, 1, 1), (4.0, 2, 2), (99.0, 1, 64)]
+)
+def test_a_quota_of_the_control_groups_bounds_the_threads(monkeypatch, quota, local, threads):
+    """A container may have 64 cores in sight and the time of two."""
+    monkeypatch.setattr(ranks, "local_count", lambda: local)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(machine_share, "cpu_quota", lambda: quota)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    assert threads_of_rank(0) == threads
 
 
 @pytest.mark.parametrize(("local", "wanted", "workers"), [(1, 4, 4), (2, 4, 2), (2, 5, 2), (4, 3, 1), (4, 0, 0)])

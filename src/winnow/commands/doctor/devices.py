@@ -17,13 +17,18 @@ def of_cuda() -> dict[str, Any]:
 
     there = torch.cuda.is_available()
     return {
-        "built_for": torch.version.cuda,
+        "built_for": built_for(torch.version.cuda, getattr(torch.version, "hip", None)),
         "available": there,
         "visible": torch.cuda.device_count(),
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if there else None,  # type: ignore[no-untyped-call]
         "cards": cards(_asked()),
     }
+
+
+def built_for(cuda: str | None, rocm: str | None) -> str | None:
+    """ "CUDA 12.8", "ROCm 6.4"; None for a build for CPUs."""
+    return f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else None
 
 
 def _asked() -> str:
@@ -43,7 +48,7 @@ def cards(said: str) -> list[dict[str, Any]]:
 def _card(row: dict[str, str]) -> dict[str, Any]:
     capability = _number(row["compute_cap"])
     return {
-        "index": int(row["index"]),
+        "index": int(row["index"]) if row["index"].isdecimal() else None,
         "name": row["name"],
         "bytes": _bytes(row["memory.total"]),
         "free_bytes": _bytes(row["memory.free"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -48,7 +49,8 @@ def reported(found: Mapping[str, Probe]) -> Report:
     """The report of these probes: of one that fails {"error": why}. "ok" says whether winnow can run here."""
     report: Report = {"doctor": FORMAT, "ok": True, **{name: _guarded(probe) for name, probe in found.items()}}
     packages_here = report.get("packages", {})
-    whole = all(packages_here.get("needed", {}).values()) and not packages_here.get("broken")
+    unfit = packages_here.get("unfit") or packages_here.get("broken")
+    whole = all(packages_here.get("needed", {}).values()) and not unfit
     report["ok"] = whole and "error" not in report.get("chosen", {})
     return {**report, "missing": missing(report)}
 
@@ -87,6 +89,8 @@ def _names() -> dict[str, str]:
     with suppress(OSError):
         host = socket.gethostname()
         names |= {host: "HOST", host.partition(".")[0]: "HOST"}  # in full first
+    with suppress(KeyError):  # a container may run under a number without a name
+        names[pwd.getpwuid(os.getuid()).pw_name] = "USER"
     for variable in ("USER", "LOGNAME"):
         names[os.environ.get(variable, "")] = "USER"
-    return {name: instead for name, instead in names.items() if len(name) > 2 and name != "localhost"}
+    return {name: instead for name, instead in names.items() if len(name) > 2 and name not in ("localhost", "root")}

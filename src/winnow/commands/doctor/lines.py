@@ -9,6 +9,7 @@ from typing import Any
 from winnow.report.text import WIDTH, one_line
 
 Section = Mapping[str, Any]
+BFLOAT16 = {True: "bfloat16", False: "no bfloat16", None: "bfloat16 unknown"}
 
 
 def lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -49,17 +50,18 @@ def _memory(m: Section) -> Iterator[str]:
 
 def _cuda(c: Section) -> Iterator[str]:
     for card in c["cards"]:
+        number = "?" if card["index"] is None else card["index"]
         yield (
-            f"{card['index']}: {card['name']}, {_size(card['bytes'])}, {_size(card['free_bytes'])} free, compute "
-            f"capability {card['compute_capability']}, {'bfloat16' if card['bfloat16'] else 'no bfloat16'}, driver "
-            f"{card['driver']}"
+            f"{number}: {card['name']}, {_size(card['bytes'])}, {_size(card['free_bytes'])} free, compute capability "
+            f"{card['compute_capability']}, {BFLOAT16[card['bfloat16']]}, driver {card['driver']}"
         )
-    built = f"torch is built for CUDA {c['built_for']}" if c["built_for"] else "torch is built for CPUs"
+    built = f"torch is built for {c['built_for'] or 'CPUs'}"
     seen = f", sees {c['visible']}" if c["built_for"] else ""
     asked = c["CUDA_VISIBLE_DEVICES"]
     hidden = "" if asked is None else f" (CUDA_VISIBLE_DEVICES={asked})"
     nccl = f", NCCL {c['nccl']}" if c["nccl"] else ""
-    yield f"{'' if c['cards'] else 'no card; '}{built}{seen}{hidden}{nccl}"
+    none = "nvidia-smi tells of no card" if c["visible"] else "no card"
+    yield f"{'' if c['cards'] else f'{none}; '}{built}{seen}{hidden}{nccl}"
 
 
 def _disks(d: Section) -> Iterator[str]:
@@ -89,6 +91,7 @@ def _sandbox(s: Section) -> Iterator[str]:
 
 def _packages(p: Section) -> Iterator[str]:
     yield ", ".join(f"{name} {version or 'MISSING'}" for name, version in p["needed"].items())
+    yield from (f"{name} does not fit: winnow needs {wanted}" for name, wanted in p["unfit"].items())
     yield from (f"{name} cannot be imported: {error}" for name, error in p["broken"].items())
     here = [f"{name} {one['version']}" for name, one in p["optional"].items() if one["version"]]
     yield f"optional: {', '.join(here) or 'none'}"

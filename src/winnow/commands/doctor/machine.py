@@ -7,12 +7,12 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import winnow
+from winnow.memory.control_groups import ROOT, cpu_quota
 from winnow.version import __version__
 
 # Flags of /proc/cpuinfo by which torch and winnow choose how to multiply; avx512_bf16, amx_bf16 and bf16 (ARM) multiply
@@ -47,7 +47,7 @@ def of_system() -> dict[str, Any]:
     return {"os": name, "python": platform.python_version(), "executable": sys.executable, "virtual_env": in_venv}
 
 
-def of_processor(info: Path = Path("/proc/cpuinfo"), groups: Path = Path("/sys/fs/cgroup")) -> dict[str, Any]:
+def of_processor(info: Path = Path("/proc/cpuinfo"), groups: Path = ROOT) -> dict[str, Any]:
     """Its name, cores, and instructions; `usable` counts the cores that affinity and a control group leave."""
     text = info.read_text(encoding="utf-8", errors="replace") if info.exists() else ""
     cores, quota = os.cpu_count() or 1, cpu_quota(groups)
@@ -67,30 +67,6 @@ def of_processor(info: Path = Path("/proc/cpuinfo"), groups: Path = Path("/sys/f
 def _model(cpuinfo: str) -> str:
     lines = (line.split(":", 1) for line in cpuinfo.splitlines() if ":" in line)
     return next((value.strip() for name, value in lines if name.strip() in ("model name", "Model")), "")
-
-
-def cpu_quota(root: Path, of_process: Path = Path("/proc/self/cgroup")) -> float | None:
-    """The cores' worth of time that the control groups of this process leave it; None where none limits it."""
-    found = []
-    for folder in _groups(root, of_process):
-        with suppress(OSError, ValueError):  # "max" is no number, and no limit
-            quota, period = (folder / "cpu.max").read_text().split()
-            found.append(int(quota) / int(period))
-        with suppress(OSError, ValueError):  # the older interface, where -1 is no limit
-            quota_us = int((folder / "cpu.cfs_quota_us").read_text())
-            if quota_us > 0:
-                found.append(quota_us / int((folder / "cpu.cfs_period_us").read_text()))
-    return min(found, default=None)
-
-
-def _groups(root: Path, of_process: Path) -> Iterator[Path]:
-    """The folders of this process's groups and those around them; in a container the root may be its own."""
-    yield from (root, root / "cpu", root / "cpu,cpuacct")
-    with suppress(OSError):
-        for line in of_process.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            own = root / controllers / path.lstrip("/")
-            yield from (own, *(folder for folder in own.parents if folder.is_relative_to(root)))
 
 
 def of_memory() -> dict[str, Any]:

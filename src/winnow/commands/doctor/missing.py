@@ -28,6 +28,8 @@ def _needed(report: _Sections) -> Remedies:
     for name, version in report["packages"].get("needed", {}).items():
         if version is None:
             yield "run winnow", f"pip install {name}"
+    for name, wanted in report["packages"].get("unfit", {}).items():
+        yield "run winnow", f"pip install '{name}{wanted}': {report['packages']['needed'][name]} is here"
     for name, error in report["packages"].get("broken", {}).items():
         yield "run winnow", f"install {name} anew: it is here, and cannot be imported ({error})"
 
@@ -38,7 +40,7 @@ def _devices(report: _Sections) -> Remedies:
     if "available" not in cuda:
         return
     if cards and not cuda["available"]:
-        built = f"this torch is built for CUDA {cuda['built_for']}" if cuda["built_for"] else "this torch is for CPUs"
+        built = f"this torch is built for {cuda['built_for']}" if cuda["built_for"] else "this torch is for CPUs"
         yield "train on a GPU", f"the driver sees one and torch does not: {built}; install one that fits the driver"
     elif not cards and not cuda["available"]:
         yield "train on a GPU", "no CUDA device is seen here"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -29,7 +31,16 @@ def of_network(environment: Mapping[str, str], *, ask: bool) -> dict[str, Any]:
 
 
 def answers(address: str, seconds: float = ANSWER_SECONDS) -> str:
-    """ "answers", or why not. The seconds do not bound how long the name of the host is looked up."""
+    """ "answers", or why not, in so many seconds, however slowly a name is looked up or a server sends its bytes."""
+    said: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=lambda: said.put(_reply(address, seconds)), daemon=True).start()
+    try:
+        return said.get(timeout=seconds)
+    except Empty:
+        return f"does not answer: {_cause(TimeoutError())}"
+
+
+def _reply(address: str, seconds: float) -> str:
     try:
         asked = urllib.request.Request(address, method="HEAD")
         with urllib.request.urlopen(asked, timeout=seconds):

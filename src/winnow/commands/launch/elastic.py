@@ -31,6 +31,7 @@ from winnow.commands.launch.training import TrainingRequest, train_here
 from winnow.errors import ConfigError
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
+from winnow.report.screen import escape_unprintable
 from winnow.report.text import safe
 from winnow.training.signals import SIGNALS
 
@@ -74,6 +75,7 @@ def run_rank(asked: TrainingRequest) -> int:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: whatever its name resolves to
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     _end_with_parent()
+    escape_unprintable()
     escape_logs()
     try:
         code = train_here(asked, launched=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -15,8 +15,7 @@ from winnow.commands.exit_codes import SAVED, RunFailed
 from winnow.commands.launch.rank_end import RankEnd, hold_back
 from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, told
-from winnow.report.progress import Progress, progress
-from winnow.report.screen import own_output
+from winnow.report.progress import Progress, output_for, progress
 from winnow.report.text import safe
 from winnow.report.tracking import tracked
 from winnow.training.events import Watch
@@ -44,7 +43,7 @@ class TrainingRequest:
 
     def output(self) -> AbstractContextManager[IO[str]]:
         """Standard output; for this run's events alone where they are JSON."""
-        return own_output() if self.progress == "json" else nullcontext(sys.stdout)
+        return output_for(self.progress)
 
 
 def this_rank() -> int:

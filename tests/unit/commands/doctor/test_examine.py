@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
+import threading
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from winnow.commands.doctor import examine as of_examine
 from winnow.commands.doctor.chosen import of_defaults, of_vllm
 from winnow.commands.doctor.examine import examine, private, reported
 from winnow.commands.doctor.lines import SECTIONS, lines
-from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages
+from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages, requirements
 from winnow.commands.doctor.surroundings import answers, of_network, of_ray, user_namespaces
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
@@ -39,7 +43,7 @@ def test_a_probe_that_ends_the_process_does_not_end_the_doctor():
 
 def test_winnow_cannot_run_without_a_package_that_it_needs():
     def without(name):
-        return reported({"packages": lambda: of_packages(lambda package: None if package == name else "1.0")})
+        return reported({"packages": lambda: of_packages(lambda package: None if package == name else "99.0")})
 
     assert without("nothing")["ok"] is True
     assert without("ray")["ok"] is True
@@ -47,12 +51,32 @@ def test_winnow_cannot_run_without_a_package_that_it_needs():
     assert {"to": "run winnow", "do": "pip install peft"} in without("peft")["missing"]
 
 
+def test_winnow_cannot_run_with_a_package_of_another_version():
+    def here(**versions):
+        required = ["transformers>=5.8", "torch>=2.11", "ray[train]>=2.40; extra == 'ray'", "???"]
+        version = {"torch": "2.11.0+cpu", "transformers": "5.8", **versions}.get
+        return reported(
+            {"packages": lambda: of_packages(lambda name: version(name, "99.0"), lambda name: None, lambda: required)}
+        )
+
+    assert (here()["ok"], here()["packages"]["unfit"]) == (True, {})
+    assert here(transformers="a build of mine")["ok"] is True
+    old = here(transformers="4.0.0")
+    assert (old["ok"], old["packages"]["unfit"]) == (False, {"transformers": ">=5.8"})
+    assert {"to": "run winnow", "do": "pip install 'transformers>=5.8': 4.0.0 is here"} in old["missing"]
+    assert "transformers does not fit: winnow needs >=5.8" in SECTIONS["packages"](old["packages"])
+
+
+def test_what_the_installed_winnow_requires_is_known():
+    assert {text for text in requirements() if ";" not in text} <= set(PROJECT["dependencies"])
+
+
 def test_winnow_cannot_run_with_a_package_that_cannot_be_imported():
     def load(name):
         if name == "scipy":
             raise ImportError("libopenblas is not there")
 
-    report = reported({"packages": lambda: of_packages(lambda package: "1.0", load)})
+    report = reported({"packages": lambda: of_packages(lambda package: "99.0", load)})
     assert report["ok"] is False
     assert report["packages"]["broken"] == {"scipy": "ImportError: libopenblas is not there"}
     said = list(SECTIONS["packages"](report["packages"]))
@@ -128,6 +152,42 @@ def test_a_hub_that_is_not_there_is_said_and_no_error():
         told = answers(address)
         assert told.startswith("does not answer: ")
         assert not {"secret", "corp"} & set(re.split(r"\W", told))
+
+
+def test_a_hub_that_sends_a_byte_now_and_then_is_not_waited_for():
+    """Each byte begins the waiting for the next anew; this one would take half a minute."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            client, _ = server.accept()
+            with client, contextlib.suppress(OSError):
+                client.recv(4096)
+                client.send(b"HTTP/1.1 200 ")
+                for _ in range(300):
+                    if over.wait(0.1):
+                        return
+                    client.send(b"O")
+                client.send(b"\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert answers(f"http://127.0.0.1:{server.getsockname()[1]}", 0.3) == "does not answer: no reply in time"
+        over.set()
+
+
+def test_the_name_of_the_process_s_user_is_left_out_without_variables(monkeypatch):
+    for variable in ("USER", "LOGNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: types.SimpleNamespace(pw_name="anna"))
+    assert of_examine._names()["anna"] == "USER"
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: types.SimpleNamespace(pw_name="root"))
+    assert "root" not in of_examine._names()  # which is nobody's name, and a folder's
+
+    def nobody(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert "USER" not in of_examine._names().values()
 
 
 def test_namespaces_of_users_are_as_the_kernel_s_settings_say(tmp_path):

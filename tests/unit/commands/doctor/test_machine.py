@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from winnow.commands.doctor.machine import commit, cpu_quota, of_disks, of_processor, of_system, room
+from winnow.commands.doctor.machine import commit, of_disks, of_processor, of_system, room
 
 SERVER = """processor	: 0
 model name	: Intel(R) Xeon(R) Platinum 8480+
@@ -27,28 +27,6 @@ def test_a_system_without_proc_has_a_processor_all_the_same(tmp_path):
     found = of_processor(tmp_path / "absent", tmp_path)
     assert found["model"]
     assert found["instructions"] == []
-
-
-def test_the_tightest_quota_of_the_control_groups_counts(tmp_path):
-    of_process = tmp_path / "cgroup"
-    of_process.write_text("0::/slice/job\n")
-    assert cpu_quota(tmp_path, of_process) is None
-    (tmp_path / "slice/job").mkdir(parents=True)
-    (tmp_path / "slice/job/cpu.max").write_text("max 100000\n")
-    assert cpu_quota(tmp_path, of_process) is None
-    (tmp_path / "slice/cpu.max").write_text("150000 100000\n")
-    assert cpu_quota(tmp_path, of_process) == 1.5
-    (tmp_path / "cpu.max").write_text("400000 100000\n")
-    assert cpu_quota(tmp_path, of_process) == 1.5
-
-
-def test_a_quota_of_the_older_interface(tmp_path):
-    for name, us in (("cpu.cfs_quota_us", "250000"), ("cpu.cfs_period_us", "100000")):
-        (tmp_path / "cpu").mkdir(exist_ok=True)
-        (tmp_path / "cpu" / name).write_text(us)
-    assert cpu_quota(tmp_path, tmp_path / "absent") == 2.5
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
-    assert cpu_quota(tmp_path, tmp_path / "absent") is None
 
 
 def test_a_commit_says_whether_files_differ_from_it(tmp_path):

@@ -7,7 +7,7 @@ from winnow.commands.doctor.missing import missing
 CARD = {"index": 0, "name": "H100", "bfloat16": True}
 
 
-def cuda(*cards, available=True, visible=None, built_for="12.8"):
+def cuda(*cards, available=True, visible=None, built_for="CUDA 12.8"):
     visible = len(cards) if visible is None else visible
     return {"cuda": {"cards": list(cards), "available": available, "visible": visible, "built_for": built_for}}
 
@@ -21,6 +21,11 @@ def test_a_section_that_failed_asks_for_nothing():
     ("report", "to", "do"),
     [
         ({"packages": {"needed": {"numpy": "2.0", "peft": None}}}, "run winnow", "pip install peft"),
+        (
+            {"packages": {"needed": {"peft": "0.1"}, "unfit": {"peft": ">=0.17"}}},
+            "run winnow",
+            "pip install 'peft>=0.17': 0.1 is here",
+        ),
         (cuda(available=False), "train on a GPU", "no CUDA device is seen here"),
         (
             cuda(CARD, available=False, built_for=None, visible=0),
@@ -28,7 +33,7 @@ def test_a_section_that_failed_asks_for_nothing():
             "the driver sees one and torch does not: this torch is for CPUs; install one that fits the driver",
         ),
         (
-            cuda(CARD, available=False, built_for="13.1", visible=0),
+            cuda(CARD, available=False, built_for="CUDA 13.1", visible=0),
             "train on a GPU",
             "the driver sees one and torch does not: this torch is built for CUDA 13.1; install one that fits the "
             "driver",
