@@ -14,6 +14,7 @@ from winnow.config import dump
 from winnow.config_file import validate
 from winnow.engines.hf_generate import HuggingFace
 from winnow.state.logbook import read_metrics
+from winnow.training import fit
 
 
 def train(config, **options):
@@ -158,3 +159,18 @@ def test_alarms_may_change_at_a_resume_and_a_name_that_is_none_is_refused(smalle
     with pytest.raises(winnow.ConfigError, match=r"alarms\.off: there is no alarm 'al_flat'; did you mean 'all_flat'"):
         winnow.train(**smallest(alarms={"off": ["al_flat"]}))
     assert len(ALARMS) == len({kind.name for kind in ALARMS})
+
+
+def test_the_evaluation_after_the_last_step_is_judged_while_the_run_goes_on(smallest, monkeypatch):
+    """No step follows it. What is measured is put in its place: 90%, then 10% of 1,000 problems."""
+    measured = iter((0.9, 0.1))
+
+    def evaluation(run):
+        chance = next(measured)
+        error = (chance * (1 - chance) / 1000) ** 0.5
+        return {"eval/accuracy_sampled": chance, "eval/accuracy_sampled_sem": error, "eval/seconds": 0.0}
+
+    monkeypatch.setattr(fit, "_measured", evaluation)
+    rows, alarms = train(smallest(steps=1))
+    assert [(alarm.name, alarm.step) for alarm in alarms] == [("sudden_drop", 1)]
+    assert [(alarm.name, alarm.step) for alarm in of_run(rows)] == [("sudden_drop", 1)]
