@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, cast
 
 from rich.console import Console
+
+Progress = Literal["auto", "plain", "json", "none"]  # how a run is shown
 
 
 class _Console(Console):
