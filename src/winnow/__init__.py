@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from winnow.alarms import Alarm
     from winnow.commands.evaluation.measured import Measured
     from winnow.report.opened import OpenRun
-    from winnow.report.progress import Progress
+    from winnow.report.screen import Progress
     from winnow.training.events import (
         AlarmRaised,
         Ended,

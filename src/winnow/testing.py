@@ -12,7 +12,6 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import math
 import tempfile
@@ -27,6 +26,7 @@ from torch import Tensor
 from winnow.algos.advantage import flat
 from winnow.algos.objective import Objective, Term
 from winnow.engines.base import Engine, EngineContext, make_engine
+from winnow.installed import is_installed
 from winnow.models.architecture import architecture
 from winnow.models.load import DTYPES, Loaded, load_tokenizer, stop_tokens
 from winnow.models.model_folder import BUNDLED
@@ -179,7 +179,7 @@ def check_tracker(entry: Entry[Any]) -> None:
 
     It is made where its library is installed. What has no default is bound before.
     """
-    if entry.traits.requires is not None and importlib.util.find_spec(entry.traits.requires) is None:
+    if entry.traits.requires is not None and not is_installed(entry.traits.requires):
         return
     with tempfile.TemporaryDirectory() as folder:
         run = TrackedRun(

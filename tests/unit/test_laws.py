@@ -18,6 +18,7 @@ SOURCE = Path(winnow.__file__).parent
 # Each imports only from those before it.
 WORDS = [
     "version",
+    "installed",
     "errors",
     "ranks",
     "seeds",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
 from winnow.cli.door import ConfigFile, Sets, app
-
-Progress = Literal["auto", "plain", "json", "none"]
+from winnow.report.screen import Progress
 
 
 def _known(how: str) -> str:

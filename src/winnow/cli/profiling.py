@@ -60,7 +60,7 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     import signal
 
     from winnow.commands.profile.tables import Rows, as_json, closing, line, opening
-    from winnow.training.resolve import is_installed
+    from winnow.installed import is_installed
 
     draws = bool(files) and is_installed("matplotlib")
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from winnow.cli.door import FAILED, SAVED, app, say
+from winnow.installed import is_installed
 
 
 @app.command()
@@ -49,7 +49,7 @@ def _compare(folder: Path, output: Path | None) -> None:
     if output is None:
         say(f"finished; compare them: {' '.join(command)}")
         return
-    without = [] if importlib.util.find_spec("matplotlib") else ["--no-plot"]
+    without = [] if is_installed("matplotlib") else ["--no-plot"]
     done = subprocess.run([sys.executable, "-m", *command, "--output", str(output), *without], check=False)
     if done.returncode:
         raise typer.Exit(FAILED)

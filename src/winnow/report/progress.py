@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import IO, Literal, get_args
+from typing import IO, get_args
 
 from rich.console import Console
 from rich.live import Live
@@ -17,12 +17,11 @@ from rich.text import Text
 from winnow.errors import ConfigError
 from winnow.records import StepReport
 from winnow.report.event_json import event_json
-from winnow.report.screen import console_on, is_screen, own_output, silence
+from winnow.report.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.report.standing import BETWEEN, Standing
 from winnow.report.text import accuracies, safe, wrapped
 from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, Started
 
-Progress = Literal["auto", "plain", "json", "none"]
 QUICK = 1.0  # seconds: nobody could read the phases of a shorter step
 
 Show = Callable[[Event, Standing], None]

@@ -6,9 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, cast
 
 from rich.console import Console
+
+Progress = Literal["auto", "plain", "json", "none"]  # how a run is shown
 
 
 class _Console(Console):
@@ -37,9 +39,15 @@ def console_on(file: IO[str] | None = None) -> Console:
     whatever FORCE_COLOR says, by which others choose colors.
     """
     file = file or sys.stdout
-    isatty = getattr(file, "isatty", None)  # a program's own standard output may have none
-    terminal = None if isatty and isatty() else False  # None: as the environment says
+    terminal = None if _may_be_terminal(file) else False  # None: as the environment says
     return _Console(file=file and cast(IO[str], _Encodable(file)), force_terminal=terminal)  # None: it was closed
+
+
+def _may_be_terminal(file: IO[str]) -> bool:
+    try:
+        return file.isatty()
+    except (AttributeError, ValueError):  # a program's own standard output may have none, or be closed
+        return False
 
 
 def escape_unprintable() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import math
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from winnow.errors import DataError
+from winnow.installed import is_installed
 from winnow.report.text import one_line
 from winnow.state.log_lines import row_of
 from winnow.state.logbook import METRICS, read_metrics
@@ -121,7 +121,7 @@ class Pictures:
 
 
 def _drawn(folder: Path, step: int) -> bytes | None:
-    if importlib.util.find_spec("matplotlib") is None:
+    if not is_installed("matplotlib"):
         return None
     from winnow.report.plot import draw
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import json
 import math
 from collections import Counter
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from winnow.errors import ConfigError
+from winnow.installed import is_installed
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 from winnow.rewards.extract import after_reasoning, answer_tag, last_boxed
@@ -37,7 +37,7 @@ def _example_meta(gold: Any) -> dict[str, Any]:
 
 
 def _require(options: Mapping[str, Any]) -> None:
-    if importlib.util.find_spec("reasoning_gym") is None:
+    if not is_installed("reasoning_gym"):
         raise ConfigError("the reward reasoning_gym needs another library: pip install 'winnow-rl[gym]'")
 
 

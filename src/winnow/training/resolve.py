@@ -6,7 +6,6 @@ A mistake ends here, before data, model or device are touched.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +37,7 @@ from winnow.families import (
     TermTraits,
     Traits,
 )
+from winnow.installed import is_installed
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.registry import Entry, resolve
@@ -173,11 +173,6 @@ def _check_trackers(members: Members) -> None:
                 f"track = {tracker.name!r}: the package {package!r} is not installed here; pip install {what}, or "
                 f"remove the tracker"
             )
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package can be imported; it is not imported for that."""
-    return importlib.util.find_spec(package) is not None
 
 
 def reward_spec(config: Config) -> dict[str, Any]:

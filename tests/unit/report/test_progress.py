@@ -247,6 +247,17 @@ def test_what_an_encoding_lacks_is_written_as_an_escape(how, encoding):
     assert len(said.splitlines()) == 4
 
 
+@pytest.mark.parametrize("how", ["auto", "json"])
+def test_a_program_that_has_closed_its_output_trains_all_the_same(how, monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    with progress(how) as watch:
+        watch(Started(Path("run"), 0, 9))
+        watch(step(0))
+    assert watch.standing.done == 1
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("how", ["auto", "json"])
 def test_a_stream_that_was_closed_ends_the_display_and_not_the_run(how, terminal):

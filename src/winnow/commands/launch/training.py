@@ -15,7 +15,8 @@ from winnow.commands.exit_codes import SAVED, RunFailed
 from winnow.commands.launch.rank_end import RankEnd, hold_back
 from winnow.config_file import load
 from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, told
-from winnow.report.progress import Progress, output_for, progress
+from winnow.report.progress import output_for, progress
+from winnow.report.screen import Progress
 from winnow.report.text import safe
 from winnow.report.tracking import tracked
 from winnow.training.events import Watch

@@ -81,12 +81,12 @@ class Found:
 
     @property
     def median(self) -> float:
-        """Seconds."""
+        """Seconds of the repetition in the middle."""
         return statistics.median(self.seconds)
 
     @property
     def per_token(self) -> float:
-        """Seconds."""
+        """The median's seconds for each token of its work; NaN where it had none."""
         return self.median / self.work.tokens if self.work and self.work.tokens else float("nan")
 
 

@@ -7,12 +7,12 @@ math-verify.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import re
 from typing import Any
 
 from winnow.errors import ConfigError
+from winnow.installed import is_installed
 
 _EXPENSIVE = re.compile(
     r"[\d)}]\s*\^\s*(?:\{[^{}^]*\d\s*\}?|\d)\s*\^|\^\s*\{?\s*-?\s*\d{5,}|\d{5,}\s*\)?\s*!|!\s*!|\\(?:sum|prod|int|lim|binom\s*\{\d{5,})(?![a-zA-Z])"
@@ -25,7 +25,7 @@ _POINTS = (1237, 2749)
 
 def available() -> bool:
     """True when math-verify can be imported."""
-    return importlib.util.find_spec("math_verify") is not None
+    return is_installed("math_verify")
 
 
 def require() -> None:
