@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from typing import Any
 
 from winnow.records import StepReport
 from winnow.report.standing import Standing
+from winnow.state.log_rows import plain
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def event_json(event: Event, standing: Standing) -> str:
     """One object, in ASCII and without a line break: "event" says of what kind it is. What is no number is null."""
-    return json.dumps(_plain(_fields(event, standing)), allow_nan=False, default=float).replace("\x7f", "\\u007f")
+    return json.dumps(plain(_fields(event, standing), _whole), allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _fields(event: Event, standing: Standing) -> dict[str, Any]:
@@ -41,16 +40,6 @@ def _fields(event: Event, standing: Standing) -> dict[str, Any]:
             return {"event": "ended", "steps": event.steps, "model": model, "interrupted": event.interrupted}
 
 
-def _plain(value: Any) -> Any:
-    """Without what strict JSON has no form for: NaN, infinity, and a surrogate without its pair."""
-    match value:
-        case float() if not math.isfinite(value):
-            return None
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case Mapping():
-            return {_plain(name): _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case _:
-            return value
+def _whole(text: str) -> str:
+    """Without a surrogate that lacks its pair, which strict JSON has no form for."""
+    return text.encode("utf-8", "backslashreplace").decode()

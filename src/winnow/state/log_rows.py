@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ def encode(data: Any) -> bytes:
     try:
         return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:
-        return json.dumps(_plain(data), separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(plain(data), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _other(value: Any) -> Any:
@@ -136,16 +136,20 @@ def _other(value: Any) -> Any:
     raise TypeError(f"a row cannot hold a {type(value).__name__}: {value!r:.80}")
 
 
-def _plain(value: Any) -> Any:
-    """The same data in Python's own types, with null for every number that JSON cannot represent."""
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """The same data in Python's own types, with null for every number that JSON cannot represent, and `text` of every
+    text. Raises TypeError for other objects.
+    """
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return text(value)
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {plain(k, text): plain(v, text) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if value is None or isinstance(value, (str, int)):
+        return [plain(v, text) for v in value]
+    if value is None or isinstance(value, int):
         return value
     return _other(value)
