@@ -12,6 +12,7 @@ from winnow.registry import register
 from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
 
 STEP = "step"
+LONGEST_TITLE = 60  # characters: W&B takes 63
 
 
 class WandbTracker(Tracker):
@@ -37,7 +38,7 @@ class WandbTracker(Tracker):
         """As an alert, which W&B passes on as its user has asked it to. Its own default drops all but one of a title in
         a minute.
         """
-        self._run.alert(title=f"winnow, step {step}", text=text, wait_duration=0)
+        self._run.alert(title=text[:LONGEST_TITLE], text=text, wait_duration=0)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
         """See `Tracker`."""
