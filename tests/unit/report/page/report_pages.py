@@ -19,16 +19,18 @@ def assembled(data: dict[str, Any], *, served: bool = False) -> str:
 
 
 def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
-    """A rollout of one token per word, or of what `other` says."""
-    kind = other.get("kind", KINDS[index % 4])
+    """A rollout of one token per word, or of what `other` says. Of four the first is trained, the third only kept."""
+    kind, kept = other.get("kind", KINDS[index % 4]), index % 2 == 0
+    trained = index % 4 == 0
     pieces = re.findall(r"\s*\S+|\s+$", said)
     reward = {"correct": 1.0, "failed": None}.get(kind, 0.0)
     return {
         "index": index, "text": None, "length": len(pieces), "finish": "length" if index % 5 == 4 else "stop",
         "kind": kind, "reward": reward, "parts": {"answer": reward or 0.0}, "extracted": "42", "cause": None,
-        "detail": "", "seconds": 0.01, "advantage": None if reward is None else reward - 0.5, "kept": index % 2 == 0,
-        "reason": "kept" if index % 2 == 0 else "not selected", "weight": 0.01, "pieces": pieces,
-        "logprobs": [-0.4 * (i % 7) for i in range(len(pieces))], "advantages": None, "values": None,
+        "detail": "", "seconds": 0.01, "advantage": None if reward is None or not kept else reward - 0.5, "kept": kept,
+        "trained": trained, "reason": "trained" if trained else "zero advantage" if kept else "not selected",
+        "weight": 0.01, "pieces": pieces, "logprobs": [-0.4 * (i % 7) for i in range(len(pieces))], "advantages": None,
+        "values": None,
     } | other  # fmt: skip
 
 

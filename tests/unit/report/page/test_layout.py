@@ -35,7 +35,7 @@ def test_the_names_are_what_a_person_would_call_things(shown):
         'searchbox "search in texts and prompts"',
         'listbox "rollouts"',
         'button "next rollout (j)"',
-        'option "step 0, prompt q0, rollout 0: correct, reward 1, advantage +0.5, 9 tokens, kept"',
+        'option "step 0, prompt q0, rollout 0: correct, reward 1, advantage +0.5, 9 tokens, trained"',
         'button "reward 0: 18 rollouts"',
         'combobox "shade by"',
     ):

@@ -37,8 +37,23 @@ def test_every_filter_leaves_what_it_says(shown):
     assert all(name.endswith("not kept") and ": failed" in name for name in names(opened))
     page.get_by_role("button", name="clear filters").click()
     told(opened, "36 rollouts")
-    page.get_by_role("combobox", name="why kept or not").select_option("not selected")
+    page.get_by_role("combobox", name="trained, or why not").select_option("not selected")
     told(opened, "18 of 36 rollouts")
+    page.get_by_role("button", name="clear filters").click()
+    page.get_by_role("combobox", name="trained", exact=True).select_option("no")
+    told(opened, "27 of 36 rollouts")
+    page.get_by_role("combobox", name="kept", exact=True).select_option("yes")
+    told(opened, "9 of 36 rollouts")
+    assert all(name.endswith(", kept, not trained") for name in names(opened))
+
+
+def test_what_was_not_kept_has_no_advantage_and_comes_last_by_it(shown):
+    opened = shown(place="#rollouts?step=0&sort=advantage-low")
+    found = names(opened)
+    assert ["advantage –" in name for name in found] == [False] * 6 + [True] * 6
+    assert all(name.endswith("not kept") for name in found[6:])
+    opened.page.locator("[role=option]").last.click()
+    assert opened.texts(".badges .badge")[1:] == ["not kept", "○ not trained: not selected"]
 
 
 def test_ranges_and_ends(shown):
@@ -157,6 +172,7 @@ def test_what_is_known_of_a_rollout_stands_beside_it(shown):
         detail="took 9 s",
         reason="failed: timeout",
         kept=False,
+        trained=False,
     )
     opened = shown(pages.data(pages.run(made=[pages.group(7, "p7", [odd], prompt="six by seven?")])), "#rollouts")
     facts = dict(zip(opened.texts(".facts dt"), opened.texts(".facts dd"), strict=True))
@@ -165,7 +181,7 @@ def test_what_is_known_of_a_rollout_stands_beside_it(shown):
     assert facts["verifier"] == "failed: timeout"
     assert facts["said"] == "took 9 s"
     assert facts["answer found"] == facts["expected"] == "42"
-    assert opened.texts(".badges .badge") == ["! failed", "○ failed: timeout"]
+    assert opened.texts(".badges .badge") == ["! failed", "not kept", "○ not trained: failed: timeout"]
     assert opened.texts(".prompt .foreign") == ["six by seven?"]
 
 

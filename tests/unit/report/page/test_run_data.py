@@ -42,9 +42,12 @@ def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(fold
     }  # fmt: skip
     assert easy["rollouts"][1] == {
         "index": 1, "length": 3, "finish": "length", "kind": "correct", "reward": 1.0, "parts": {}, "extracted": "132",
-        "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "reason": "kept", "weight": 0.125,
+        "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "trained": True,
+        "reason": "trained", "weight": 0.125,
         "text": "answer 1", "left_out": 0, "pieces": None, "logprobs": None, "advantages": None, "values": None,
     }  # fmt: skip
+    left = easy["rollouts"][2]
+    assert (left["kept"], left["trained"], left["reason"], left["advantage"]) == (False, False, "not selected", None)
     failed = hard["rollouts"][2]
     assert (failed["reward"], failed["reason"], failed["cause"]) == (None, "failed: timeout", "timeout")
     assert hard["rollouts"][0]["text"] == NASTY
@@ -108,8 +111,8 @@ def row(text, tokens, **changes):
     return {
         "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "weight": 1.0,
         "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None,
-        "parts": {}, "reason": "kept", "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers,
-        "values": None, **changes,
+        "parts": {}, "keep": True, "reason": "trained", "tokens": np.array(tokens), "logprobs": numbers,
+        "advantages": numbers, "values": None, **changes,
     }  # fmt: skip
 
 
@@ -122,6 +125,14 @@ def test_tokens_have_pieces_with_their_numbers_in_three_digits():
     assert (found["text"], found["pieces"]) == (None, ["a", "b", "c"])
     assert (found["logprobs"], found["values"]) == ([0.123, 1.12, 2.12], None)
     assert found["advantage"] == pytest.approx(1.12345)
+
+
+def test_what_the_selectors_kept_need_not_be_trained_and_what_they_left_has_no_advantage():
+    held = rollout_data(row("ab", [1, 2], reason="not scheduled"), by_character, longest=9)
+    assert (held["kept"], held["trained"], held["advantages"]) == (True, False, [0.123, 1.12])
+    left = rollout_data(row("ab", [1, 2], reason="flat group", keep=False), by_character, longest=9)
+    assert (left["kept"], left["trained"], left["advantage"], left["advantages"]) == (False, False, None, None)
+    assert left["logprobs"] == [0.123, 1.12]
 
 
 def test_of_a_long_rollout_the_tokens_at_both_ends_are_shown():
