@@ -129,6 +129,36 @@ def test_a_run_that_is_hidden_leaves_every_chart(shown):
     assert opened.texts(".chart .key") == ["mine: training", "mine: held out"]
 
 
+def reward_panel(y2_range, y2_label="mean reward", x_label="training step"):
+    """The panel of the page's first chart, with a line on the right scale where it has a label."""
+    panel = pages.run()["panels"][0]
+    beside = [panel["series"][0] | {"label": "mean reward", "y": [1.5, 2, 2.5], "axis": 2}] * (y2_label is not None)
+    other = {"series": panel["series"] + beside, "y2_range": y2_range, "y2_label": y2_label, "x_label": x_label}
+    return [panel | other]
+
+
+@pytest.mark.parametrize(
+    ("panels", "ends"),
+    [
+        ([reward_panel([-0.03, 1.03]), reward_panel(None)], None),  # the second's rewards are beyond the first's ends
+        ([reward_panel(None), reward_panel([-0.03, 1.03])], None),
+        ([reward_panel([0, 1]), reward_panel([-2, 0.5])], [-2, 1]),
+        ([reward_panel(None, None), reward_panel([0, 1])], [0, 1]),  # the first draws nothing there
+    ],
+)
+def test_a_scale_of_several_runs_holds_the_lines_of_all(shown, panels, ends):
+    opened = shown(pages.data(*(pages.run(f"run {i}", panels=own) for i, own in enumerate(panels))))
+    (spec,) = opened.page.evaluate("winnow.curves.specs(new Set())")
+    assert (spec["y2_range"], spec["y2_label"]) == (ends, "mean reward")
+
+
+def test_an_axis_of_several_runs_has_the_names_of_all(shown):
+    names = ("tokens", "tokens, probes included", "tokens", "hours")
+    runs = [pages.run(f"run {i}", panels=reward_panel(None, x_label=name)) for i, name in enumerate(names)]
+    (spec,) = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
+    assert spec["x_label"] == "tokens, probes included / hours"
+
+
 def test_dark_and_light_are_chosen_or_the_systems(shown):
     opened = shown()
     paper = "getComputedStyle(document.documentElement).backgroundColor"
