@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from winnow.alarms import of_run
-from winnow.errors import ConfigError, RunFolderError
+from winnow.errors import ConfigError
 from winnow.metrics import meaning
-from winnow.report.heading import heading
+from winnow.report.heading import config_of, heading
 from winnow.report.page.budget_ledger import ledger
 from winnow.report.page.headline import headline
 from winnow.report.page.included import included
@@ -28,7 +28,6 @@ from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
 from winnow.report.tokens import tokenizer_of
 from winnow.state.logbook import read_metrics
-from winnow.state.saved_runs import read_manifest
 from winnow.version import __version__
 
 FORMAT = 1
@@ -84,7 +83,7 @@ class ReportedRun:
         self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
     ) -> dict[str, Any]:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        config = _config(self.path)
+        config = config_of(self.path)
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),
@@ -109,13 +108,6 @@ def report_data(runs: Sequence[str], *, served: bool, limit: int, made: str | No
     """The whole of the page's JSON, from runs that are encoded already."""
     fields = {"format": FORMAT, "winnow": __version__, "served": served, "limit_bytes": limit}
     return with_list(fields | ({"made": made} if made else {}), "runs", runs)
-
-
-def _config(run: Path) -> dict[str, Any]:
-    try:
-        return read_manifest(run, own=False).config
-    except RunFolderError:
-        return {}
 
 
 def _panel(panel: RunPanel) -> dict[str, Any]:

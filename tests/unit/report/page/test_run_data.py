@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
 from winnow.errors import DataError
+from winnow.models.model_folder import BUNDLED
 from winnow.report.page.budget_ledger import ledger
 from winnow.report.page.headline import headline
 from winnow.report.page.included import spread
 from winnow.report.page.rollout_data import cut, rollout_data
 from winnow.report.page.run_data import ReportedRun, report_data
+from winnow.report.tokens import tokenizer_of
 from winnow.state.logbook import Logbook
 from winnow.state.rollout_files import ROLLOUTS, path_of
 
@@ -206,6 +209,24 @@ def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(t
         manifest = {"winnow_run": 1, "config": {"alarms": section}}
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         assert any(a["name"] == "all_flat" for a in in_file(tmp_path)[0]["alarms"]) == there
+
+
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0)}) + "\n")
+    os.mkfifo(tmp_path / "manifest.json")
+    run, _ = in_file(tmp_path)
+    assert (run["subtitle"], run["config"]) == ("", {})
+
+
+def test_of_another_user_s_run_no_tokenizer_is_loaded(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "toy", steps=1)
+    (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"model": {"path": str(BUNDLED)}}}))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step-000001").symlink_to(BUNDLED)
+    assert tokenizer_of(run)[0] is not None
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert tokenizer_of(run)[0] is None
+    assert "belongs to another user" in in_file(run)[1][0]
 
 
 def test_a_file_of_rollouts_that_cannot_be_read_is_left_out_and_noted(tmp_path):
