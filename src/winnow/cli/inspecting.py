@@ -46,17 +46,20 @@ def plot(
 ) -> None:
     """Draw a run in four panels, six with a value model, and sum it up in text."""
     from winnow.report.heading import config_of, heading
+    from winnow.report.run_changes import changes_of, evaluations
     from winnow.report.summary import summary
     from winnow.state.logbook import read_metrics
 
     rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     _note_cut_row(run)
-    say(summary(rows, config_of(folder)))
+    config = config_of(folder)
+    evaluated = evaluations(config, changes_of(folder))
+    say(summary(rows, config, evaluated))
     if not summary_only:
         from winnow.report.plot import plot as draw
 
         picture = output or folder / "plot.png"
-        draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder))
+        draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder), evaluated=evaluated)
         say(f"plot      {picture}")
 
 

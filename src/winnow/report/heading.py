@@ -21,13 +21,8 @@ def heading(run: Path) -> str:
 
 def config_of(run: Path) -> Mapping[str, Any]:
     """The configuration in a run's manifest; empty where there is none to read."""
-    return _manifest(run).get("config", {})
-
-
-def _manifest(run: Path) -> dict[str, Any]:
-    """What a manifest says, whoever wrote it; nothing where there is none that can be read."""
     try:
-        return read_manifest(run, own=False).data
+        return read_manifest(run, own=False).config
     except RunFolderError:
         return {}
 

@@ -6,6 +6,7 @@ The page's JSON is `report_data` of the `run_data` of each run. Numbers that are
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,8 +22,9 @@ from winnow.report.page.headline import headline
 from winnow.report.page.included import included
 from winnow.report.page.rollout_data import cut, group_data
 from winnow.report.page.step_groups import GroupPlace, LoggedSteps
-from winnow.report.page.strict_json import encoded, with_list
+from winnow.report.page.strict_json import encoded, plain, with_list
 from winnow.report.page.token_pieces import TokenPieces
+from winnow.report.run_changes import Change, changes_of, evaluations
 from winnow.report.run_panels import RunPanel, panels
 from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
@@ -34,6 +36,7 @@ FORMAT = 1
 MOST_PLACES = 10_000  # groups that the picture of the allocation shows
 LONGEST_SERVED = 200_000  # characters of a text that is asked for by its step
 NAME = 200  # characters
+MOST_CHANGES = 500  # that are shown, the newest
 
 Steps = Mapping[int, Sequence[GroupPlace]]
 
@@ -83,17 +86,19 @@ class ReportedRun:
         self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
     ) -> dict[str, Any]:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        config = config_of(self.path)
+        config, changes = config_of(self.path), changes_of(self.path)
+        compared = evaluations(config, changes)
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),
             "subtitle": one_line(heading(self.path)),
-            "headline": headline(rows),
+            "headline": headline(rows, compared),
             "config": config,
-            "panels": [_panel(panel) for panel in panels(rows)],
+            "changes": [_change(change) for change in changes[-MOST_CHANGES:]],
+            "panels": [_panel(panel) for panel in panels(rows, compared)],
             "ledger": ledger(rows),
             "allocation": _allocation(steps),
-            "alarms": _alarms(rows, config),
+            "alarms": _alarms(rows, config, compared.since),
             "metrics": {"names": names, "rows": [[_short(row.get(name)) for name in names] for row in rows]},
             "meanings": {name: said for name in names if (said := meaning(name))},
             "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
@@ -116,6 +121,12 @@ def _panel(panel: RunPanel) -> dict[str, Any]:
     return said
 
 
+def _change(change: Change) -> dict[str, Any]:
+    values = (json.dumps(plain(change.get(name)), ensure_ascii=False) for name in ("was", "now"))
+    was, now = ("none" if value == "null" else cut(value, NAME) for value in values)
+    return {"step": change["step"], "key": cut(change["key"], NAME), "was": was, "now": now}
+
+
 def _allocation(steps: Steps) -> list[dict[str, Any]]:
     """Counts against pass rates; of a long run, evenly chosen groups."""
     groups = [place for places in steps.values() for place in places if place.verified]
@@ -131,12 +142,12 @@ def _allocation(steps: Steps) -> list[dict[str, Any]]:
     ]
 
 
-def _alarms(rows: Sequence[Row], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[dict[str, Any]]:
     """What was raised, by the run's own limits; by the defaults where they are none that this winnow can read."""
     try:
-        found = of_run(rows, config)
+        found = of_run(rows, config, evaluated_since=since)
     except (ConfigError, TypeError, AttributeError):  # a manifest may say anything
-        found = of_run(rows)
+        found = of_run(rows, evaluated_since=since)
     return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in found]
 
 

@@ -112,6 +112,12 @@ def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):
     opened.page.wait_for_url("**metric=loss")
 
 
+def test_what_resumes_changed_stands_with_the_configuration(shown):
+    change = {"step": 3, "key": "evaluate.split", "was": '"test"', "now": "<b>none</b>"}
+    opened = shown(pages.data(pages.run(changes=[change])), "#configuration")
+    assert opened.texts(".changes li") == ['from step 3 on: evaluate.split was "test", is <b>none</b>']
+
+
 def test_configurations_that_differ_are_marked(shown):
     second = pages.run(
         "yours", config={"seed": 1, "loss": {"clip": 0.2, "use": "clip"}, "select": [{"use": "max_variance"}]}

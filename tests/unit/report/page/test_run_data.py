@@ -10,6 +10,7 @@ import pytest
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED
+from winnow.report.opened import opened
 from winnow.report.page.budget_ledger import ledger
 from winnow.report.page.headline import headline
 from winnow.report.page.included import spread
@@ -196,6 +197,51 @@ def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(fold
     ]
     assert headline(rows)[-1]["detail"] == "generate 75%, update 25%; 0:12 of evaluations on top"
     assert headline([{"step": 0, **metrics(0)}])[0]["value"] == "10.0% → 10.0%"
+
+
+CHANGES = [
+    {"step": 3, "key": "evaluate.split", "was": "test", "now": "train"},
+    {"step": 6, "key": "evaluate.every", "was": 5, "now": None},
+    {"step": True, "key": "evaluate.problems"}, {"step": 8.0, "key": "task"}, {"step": 10**400, "key": "task"},
+    {"step": 9, "key": ["task"]}, {"step": -1, "key": "task"}, "task", None,
+]  # fmt: skip
+
+
+def test_evaluations_are_compared_since_they_were_last_changed(tmp_path):
+    lines = [{"step": i, **metrics(i), **evaluation(0.9 if i < 3 else 0.1 + i / 100, 0.2)} for i in range(6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = {"winnow_run": 1, "config": {"evaluate": {"split": "train"}}, "changes": CHANGES}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    run, _ = in_file(tmp_path)
+    first = run["headline"][0]
+    assert (first["label"], first["value"]) == ("accuracy, training split", "13.0% ± 2.0% → 15.0% ± 2.0%")
+    assert first["detail"].endswith("after 3 and 5 steps; best 15.0% after 5; evaluated so from step 3 on")
+    accuracy, budget = run["panels"][0], run["panels"][3]
+    assert accuracy["series"][1]["x"] == [3, 4, 5]
+    assert accuracy["series"][1]["label"] == "training split, sampled (± 1 s.e.), from step 3 on"
+    assert budget["y_label"] == "correct, training split (%)"
+    assert "held" not in json.dumps([run["headline"], run["panels"]])
+    assert run["changes"] == [
+        {"step": 3, "key": "evaluate.split", "was": '"test"', "now": '"train"'},
+        {"step": 6, "key": "evaluate.every", "was": "5", "now": "none"},
+    ]
+    assert run["alarms"] == opened(tmp_path).alarms() == []  # 90% on other problems is no better past
+
+
+@pytest.mark.parametrize("changes", [{"step": 1}, 5, "x", None])
+def test_a_manifest_may_list_anything_as_changes(tmp_path, changes):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0), **evaluation(0.5, 0.5)}) + "\n")
+    (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}, "changes": changes}))
+    run, _ = in_file(tmp_path)
+    assert (run["changes"], run["headline"][0]["value"]) == ([], "50.0% ± 2.0%")
+
+
+def test_without_a_verdict_an_accuracy_is_a_dash():
+    rows = [{"step": i, **metrics(i, **{"reward/accuracy": math.nan})} for i in range(3)]
+    assert (headline(rows)[0]["label"], headline(rows)[0]["value"]) == ("training accuracy", "–")
+    rows[0] |= evaluation(math.nan, math.nan)
+    assert [line["value"] for line in headline(rows)[:2]] == ["–", "–"]
+    assert "no verdict" in headline(rows)[0]["detail"]
 
 
 def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(tmp_path):
