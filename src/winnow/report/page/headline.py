@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from winnow.report.page.budget_ledger import total
+from winnow.report.page.budget_ledger import taught_values_alone, total
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import PHASES, Row, training_rows
 from winnow.report.text import accuracies, compact, duration, percent
@@ -63,21 +63,26 @@ def _known(share: float) -> str:
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
+    """Shares are of all that was sampled: probes, from which nothing is trained, are among it."""
     generated, trained = (total(rows, f"budget/tokens_{name}") or 0 for name in ("generated", "trained"))
-    probe = total(rows, "budget/probe_tokens")
-    steps, rollouts = len(training_rows(rows)), total(rows, "budget/rollouts") or 0
-    on_top = f", and {compact(probe)} of probes on top" if probe else ""
+    probe, wasted = (total(rows, f"budget/{name}") for name in ("probe_tokens", "tokens_wasted"))
+    sampled, steps, rollouts = generated + (probe or 0), len(training_rows(rows)), total(rows, "budget/rollouts") or 0
+    besides = f", and {probe:,} of probes" if probe else ""
     yield {
-        "label": "tokens generated",
-        "value": compact(generated),
-        "detail": f"{generated:,} in {rollouts:,} rollouts of {steps:,} steps{on_top}",
+        "label": "tokens sampled, probes included" if probe else "tokens generated",
+        "value": compact(sampled),
+        "detail": f"{generated:,} in {rollouts:,} rollouts of {steps:,} steps{besides}",
     }
-    share = f"{percent(trained / generated)} of those generated" if generated else "nothing was generated"
+    share = f"{percent(trained / sampled)} of those {'sampled' if probe else 'generated'}" if sampled else "of none"
     yield {"label": "tokens trained", "value": compact(trained), "detail": f"{trained:,}, {share}"}
-    wasted = total(rows, "budget/tokens_wasted")
-    if generated and wasted is not None:
-        detail = f"{wasted:,} tokens were generated and not trained on"
-        yield {"label": "wasted", "value": percent(wasted / generated), "detail": detail}
+    if sampled and wasted is not None:
+        parts = [f"{wasted:,} were generated and not trained on"]
+        if values := taught_values_alone(rows):
+            parts.append(f"{values:,} of them taught the value model alone")
+        if probe:
+            parts.append(f"{probe:,} ({percent(probe / sampled)}) were probes, sampled to plan")
+        value = percent((wasted + (probe or 0)) / sampled)
+        yield {"label": "not trained on", "value": value, "detail": "; ".join(parts)}
 
 
 def _time(rows: Sequence[Row]) -> Iterator[Line]:

@@ -173,6 +173,36 @@ def test_the_ledger_sums_every_row_and_probes_are_on_top():
     }
 
 
+def test_what_taught_the_value_model_alone_is_named_and_what_there_was_none_of_is_left_out():
+    """One step of the value model alone, one of both in which the value model reads all, one without an update."""
+    counts = [(1000, 0, 8), (1000, 250, 8), (1000, 0, 0)]
+    rows = [
+        {"step": i, **metrics(i, **{
+            "budget/tokens_valued": valued, "budget/tokens_trained": trained, "budget/tokens_cut": 0,
+            "budget/tokens_wasted": 1000 - trained, "critic/updates": updates})}
+        for i, (valued, trained, updates) in enumerate(counts)
+    ]  # fmt: skip
+    found = {line["label"]: line["tokens"] for line in ledger(rows)}
+    assert (found["valued"], found["values only"], found["wasted"]) == (3000, 1750, 2750)
+    assert not {"cut", "probe"} & set(found)
+    said = {line["label"]: line["detail"] for line in headline(rows)}
+    assert (
+        said["not trained on"] == "2,750 were generated and not trained on; 1,750 of them taught the value model alone"
+    )
+
+
+def test_the_headline_counts_probes_among_what_was_sampled():
+    rows = [
+        {"step": 0, **metrics(0, **{"budget/tokens_trained": 1000, "budget/tokens_wasted": 0})},
+        {"step": 1, "budget/probe_tokens": 1000},
+    ]
+    sampled, trained, left = (line for line in headline(rows) if "token" in line["label"] or "not" in line["label"])
+    assert (sampled["value"], sampled["detail"]) == ("2.0k", "1,000 in 16 rollouts of 1 steps, and 1,000 of probes")
+    assert trained["detail"] == "1,000, 50.0% of those sampled"
+    assert (left["label"], left["value"]) == ("not trained on", "50.0%")
+    assert "1,000 (50.0%) were probes" in left["detail"]
+
+
 def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
     huge = dict.fromkeys(("budget/tokens_generated", "budget/tokens_trained", "seconds/step", "reward/mean"), 1e308)
     lines = [{"step": i, **metrics(i, **huge)} for i in range(3)]
@@ -192,7 +222,7 @@ def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(fold
         ("held-out accuracy, greedy", "4.0% → 66.0%"),
         ("tokens generated", "1.0k"),
         ("tokens trained", "250"),
-        ("wasted", "75.0%"),
+        ("not trained on", "75.0%"),
         ("training time", "0:04"),
     ]
     assert headline(rows)[-1]["detail"] == "generate 75%, update 25%; 0:12 of evaluations on top"
