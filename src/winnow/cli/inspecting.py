@@ -96,7 +96,8 @@ def report(
     written = write_report(found, output_of(runs, output), limit=size(limit))
     for note in written.notes:
         say(wrapped(f"note: {note}"), err=True)
-    say(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB)")
+    rollouts = f"{written.included:,} of {written.of:,} rollouts"
+    say(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB, {rollouts})")
 
 
 @app.command()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from winnow.alarms import of_run
 from winnow.errors import ConfigError
@@ -41,6 +41,15 @@ MOST_CHANGES = 500  # that are shown, the newest
 Steps = Mapping[int, Sequence[GroupPlace]]
 
 
+class RunInFile(NamedTuple):
+    """A run as JSON; notes for whoever makes the file, why it has not all rollouts among them; how many it has."""
+
+    text: str
+    notes: list[str]
+    included: int
+    of: int
+
+
 @dataclass
 class ReportedRun:
     """A run folder and what it is called. Its tokenizer is loaded once, where rollouts are read."""
@@ -52,8 +61,8 @@ class ReportedRun:
     def __post_init__(self) -> None:
         self.log = LoggedSteps(self.path)
 
-    def in_file(self, limit: int) -> tuple[str, list[str]]:
-        """The run as JSON, with rollouts up to `limit` bytes; and notes for whoever makes the file.
+    def in_file(self, limit: int) -> RunInFile:
+        """The run with rollouts up to `limit` bytes.
 
         Raises DataError where its metrics cannot be read.
         """
@@ -63,7 +72,9 @@ class ReportedRun:
         why = found.why(steps) if steps else _NONE
         notes = [note for note in (*self.log.notes, unknown, *found.notes) if note]
         said = {"included": sum(found.rollouts.values()), "why": why, "notes": notes}
-        return with_list(self._fields(rows, steps, said, found.rollouts), "groups", found.in_order), notes
+        fields = self._fields(rows, steps, said, found.rollouts)
+        text = with_list(fields, "groups", found.in_order)
+        return RunInFile(text, [*notes, *[why] * bool(why)], fields["rollouts"]["included"], fields["rollouts"]["of"])
 
     def served(self) -> str:
         """The run as JSON without rollouts, which `step` gives. Raises as `in_file`."""

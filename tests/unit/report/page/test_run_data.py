@@ -27,8 +27,8 @@ def folder(tmp_path_factory):
 
 
 def in_file(folder, limit=10**7):
-    text, notes = ReportedRun(folder, folder.name).in_file(limit)
-    return json.loads(text), notes
+    found = ReportedRun(folder, folder.name).in_file(limit)
+    return json.loads(found.text), found.notes
 
 
 def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(folder):
@@ -91,6 +91,21 @@ def test_a_file_within_a_limit_has_whole_groups_of_the_first_the_last_and_evenly
     eight = in_file(folder, limit=size * 8 // 10 + 80)[0]["steps"]  # an eighth of it is a step
     assert [step["step"] for step in eight if not step["included"]] == [7, 8]
     assert in_file(folder, limit=0)[0]["groups"] == []
+
+
+def test_a_group_that_does_not_fit_leaves_room_for_the_others(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    for step in range(3):
+        long = [group(f"long{i}", (RIGHT,), texts=["x" * 9000]) for i in range(step == 0)]
+        groups = [*long, *(group(f"q{i}", (RIGHT, WRONG)) for i in range(3))]
+        log.write(step, metrics(step), groups, [batch(groups)])
+    run, notes = in_file(tmp_path, limit=8000)
+    assert [step["included"] for step in run["steps"]] == [6, 6, 6]
+    assert "18 of 19 rollouts" in notes[-1]
+    assert "(groups that are larger by themselves: 1 or more)" in notes[-1]
+    everything, notes = in_file(tmp_path, limit=40_000)
+    assert everything["rollouts"]["included"] == 19
+    assert len(notes) == 1  # of the tokenizer alone
 
 
 def test_steps_are_visited_from_the_ends_to_the_middle():
@@ -186,9 +201,8 @@ def test_what_taught_the_value_model_alone_is_named_and_what_there_was_none_of_i
     assert (found["valued"], found["values only"], found["wasted"]) == (3000, 1750, 2750)
     assert not {"cut", "probe"} & set(found)
     said = {line["label"]: line["detail"] for line in headline(rows)}
-    assert (
-        said["not trained on"] == "2,750 were generated and not trained on; 1,750 of them taught the value model alone"
-    )
+    told = "2,750 were generated and not trained on; 1,750 of them taught the value model alone"
+    assert said["not trained on"] == told
 
 
 def test_the_headline_counts_probes_among_what_was_sampled():
