@@ -15,9 +15,8 @@ from typing import Literal
 import numpy as np
 
 from winnow.report.run_changes import EVALUATIONS, Evaluations
-from winnow.report.summary import Row, policy_is_held, training_rows
+from winnow.report.summary import LARGEST, Row, policy_is_held, training_rows
 
-LARGEST = 1e15  # of a number that is drawn
 VALUED = ("critic/explained_variance", "critic/loss")
 LEAST_EXPLAINED = -1.0  # what is below is drawn there: a value model may begin anywhere
 SHARES = (-0.03, 1.03)  # the ends of an axis of shares

@@ -15,6 +15,7 @@ from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
 
+LARGEST = 1e15  # of a number that is drawn, or summed up
 PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 
 
@@ -27,6 +28,11 @@ def policy_is_held(row: Row) -> bool:
     """Whether the value model alone was to learn in a step."""
     held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
     return held and "critic/updates" in row
+
+
+def costs(rows: Sequence[Row]) -> dict[str, float]:
+    """The totals of a run (`state.logbook.totals`), without what no run counts up to."""
+    return totals({name: value for name, value in row.items() if abs(value) < LARGEST} for row in rows)
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
@@ -125,7 +131,7 @@ def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
 
 
 def _cost(rows: Sequence[Row]) -> Iterator[str]:
-    cost = totals(rows)
+    cost = costs(rows)
     tokens = cost.get("budget/tokens_generated", 0.0)
     trained = cost.get("budget/tokens_trained", 0.0)
     seconds = cost.get("seconds/step", 0.0)
@@ -150,7 +156,7 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [value for value in column(rows, name) if not math.isnan(value)]
+    return [float(value) for value in column(rows, name) if not math.isnan(value)]
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:

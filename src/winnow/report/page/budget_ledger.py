@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from winnow.report.run_panels import LARGEST
-from winnow.report.summary import Row
+from winnow.report.summary import LARGEST, Row
 
 # label, metric of its tokens, metric of its rollouts, note
 LINES = (

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from winnow.report.page.budget_ledger import taught_values_alone, total
 from winnow.report.run_changes import EVALUATIONS, Evaluations
-from winnow.report.summary import PHASES, Row, training_rows
+from winnow.report.summary import PHASES, Row, costs, training_rows
 from winnow.report.text import accuracies, compact, duration, percent
-from winnow.state.logbook import totals
 
 Line = dict[str, str]
 NONE = "–"  # for what was not measured
@@ -86,7 +85,7 @@ def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
 
 
 def _time(rows: Sequence[Row]) -> Iterator[Line]:
-    cost = totals(rows)
+    cost = costs(rows)
     seconds, probe = cost.get("seconds/step", 0.0), cost.get("seconds/probe", 0.0)
     shares = [
         f"{phase} {spent / seconds:.0%}"
@@ -106,5 +105,5 @@ def _after(seen: Sequence[Row]) -> str:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    values = [row[name] for row in rows if not math.isnan(row.get(name, math.nan))]
+    values = [float(row[name]) for row in rows if not math.isnan(row.get(name, math.nan))]
     return sum(values) / len(values) if values else math.nan

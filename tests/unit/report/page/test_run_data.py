@@ -16,8 +16,9 @@ from winnow.report.page.headline import headline
 from winnow.report.page.included import spread
 from winnow.report.page.rollout_data import cut, rollout_data
 from winnow.report.page.run_data import ReportedRun, report_data
+from winnow.report.summary import summary
 from winnow.report.tokens import tokenizer_of
-from winnow.state.logbook import Logbook
+from winnow.state.logbook import Logbook, read_metrics
 from winnow.state.rollout_files import ROLLOUTS, path_of
 
 
@@ -219,11 +220,15 @@ def test_the_headline_counts_probes_among_what_was_sampled():
 
 def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
     huge = dict.fromkeys(("budget/tokens_generated", "budget/tokens_trained", "seconds/step", "reward/mean"), 1e308)
-    lines = [{"step": i, **metrics(i, **huge)} for i in range(3)]
+    huge |= dict.fromkeys(("seconds/step", "eval/seconds", "seconds/probe", "budget/updates"), 10**308)
+    lines = [{"step": i, **metrics(i, **huge), "eval/accuracy_greedy": 10**308} for i in range(3)]
+    lines += [{"step": i, **metrics(i, **{"reward/accuracy": [10**308, 0.5][i % 2]})} for i in range(3, 60)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run, _ = in_file(tmp_path)
     assert run["ledger"][0]["tokens"] is None
-    assert run["panels"][3]["x_range"] == [0, 0]
+    assert run["panels"][3]["x_range"] == [0, 57_000]
+    assert next(line["value"] for line in run["headline"] if line["label"] == "training time") == "3:48"
+    assert "3:48 training" in summary(read_metrics(tmp_path))
 
 
 def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(folder):
