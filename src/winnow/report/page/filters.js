@@ -57,7 +57,7 @@
   /** The items that pass, in the order that was chosen. */
   function chosen(at) {
     const list = model.items.filter(test(at));
-    const [, key, sign] = ORDERS[at.sort] ?? ORDERS[''];
+    const [, key, sign] = ORDERS[Object.hasOwn(ORDERS, at.sort) ? at.sort : ''];
     if (!key) return list;
     const known = (item) => { const x = key(item.rollout); return typeof x === 'number' ? sign * x : Infinity; }; // unknown: last
     const keys = new Map(list.map((item) => [item, known(item)]));

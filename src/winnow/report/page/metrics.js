@@ -27,7 +27,7 @@
     }));
   }
 
-  const meaning = (name) => foreign.line(model.runs.map((run) => run.meanings?.[name]).find(Boolean) ?? '', 1000);
+  const meaning = (name) => foreign.line(model.runs.filter((run) => Object.hasOwn(run.meanings ?? {}, name)).map((run) => run.meanings[name]).find(Boolean) ?? '', 1000);
 
   function spec(name, off) {
     const lines = model.runs.map((run, i) => ({ ...column(run, name), label: model.several ? curves.name(i) : name, colour: curves.hue(i), dash: 'solid', axis: 1, run: i })).filter((line) => !off.has(line.run) && line.x.length);

@@ -87,7 +87,7 @@
   function draw(element, item, at, turn, back) {
     const { element: line, say } = tokens.readout();
     const r = item.rollout;
-    const view = { group: wholeGroup, pair }[at.mode] ?? one;
+    const view = at.mode === 'group' ? wholeGroup : at.mode === 'pair' ? pair : one;
     const move = (label, by, byGroup, title) => button(label, () => turn(by, byGroup), { title, 'aria-label': title });
     show(element,
       h('div', { class: 'top' }, button('‹ list', back, { class: 'back' }), where(item),

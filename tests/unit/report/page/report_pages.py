@@ -37,7 +37,7 @@ def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
 def group(step: int, prompt_id: str, rollouts: list[dict[str, Any]], **other: Any) -> dict[str, Any]:
     rewards = [r["reward"] for r in rollouts if r["reward"] is not None]
     return {
-        "step": step, "prompt_id": prompt_id, "prompt": f"What is {step} + {prompt_id}?", "answer": "42",
+        "step": step, "prompt_id": prompt_id, "prompt": f"What is 6 + {prompt_id}?", "answer": "42",
         "task": "sums", "count": len(rollouts), "mean_reward": sum(rewards) / len(rewards) if rewards else None,
         "rollouts": rollouts,
     } | other  # fmt: skip

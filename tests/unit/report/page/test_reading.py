@@ -86,6 +86,33 @@ def test_a_bar_of_the_histogram_is_a_filter_and_takes_itself_back(shown):
     assert opened.texts(".histogram .note") == ["9 rollouts without a reward"]
 
 
+def test_a_bar_lists_as_many_rollouts_as_it_says(shown):
+    """Rewards at the ends of the bins, each of which holds its lower end: a click lists those of one bin alone."""
+    rewards = [0.05 * i for i in range(13)] + [0.15, 0.6, 0.42]
+    made = [pages.rollout(i, "x", kind="wrong", reward=reward) for i, reward in enumerate(rewards)]
+    opened = shown(pages.data(pages.run(made=[pages.group(0, "p", made)])), "#rollouts")
+    bars = opened.page.locator(".histogram .bar")
+    counts = [int(name.split(": ")[1].split()[0]) for name in bars.evaluate_all("all => all.map((bar) => bar.title)")]
+    assert sum(counts) == 16
+    for place, count in enumerate(counts):
+        if count:
+            bars.nth(place).click()
+            told(opened, f"{count} of 16 rollouts")
+
+
+@pytest.mark.parametrize("key", ["sort", "mode", "shade", "verdict"])
+def test_a_place_that_names_a_part_of_every_object_is_none(shown, key):
+    told(shown(place=f"#rollouts?{key}=constructor"), "0 of 36 rollouts" if key == "verdict" else "36 rollouts")
+
+
+def test_problems_of_two_data_sets_may_have_one_id(shown):
+    """The same id, and another text or another task: no other group of the prompt is known."""
+    made = [pages.group(0, "1", [pages.rollout(0, "x")], prompt=prompt, task=task) for prompt, task in
+            (("apples?", "gsm"), ("integrate", "math"), ("apples?", "math"))]  # fmt: skip
+    opened = shown(pages.data(*(pages.run(f"run {i}", [one]) for i, one in enumerate(made))), "#rollouts")
+    assert opened.page.evaluate("winnow.model.items.map((item) => winnow.model.elsewhere(item).length)") == [0, 0, 0]
+
+
 def test_a_search_finds_every_character_as_itself_and_marks_it(shown):
     made = [
         pages.group(0, "p", [pages.rollout(0, "f(x) = [a+b]* $1"), pages.rollout(1, "FX ab"), pages.rollout(2, "no")])

@@ -225,7 +225,7 @@ def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
     lines += [{"step": i, **metrics(i, **{"reward/accuracy": [10**308, 0.5][i % 2]})} for i in range(3, 60)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run, _ = in_file(tmp_path)
-    assert run["ledger"][0]["tokens"] is None
+    assert run["ledger"][0]["tokens"] == 57_000
     assert run["panels"][3]["x_range"] == [0, 57_000]
     assert next(line["value"] for line in run["headline"] if line["label"] == "training time") == "3:48"
     assert "3:48 training" in summary(read_metrics(tmp_path))
