@@ -17,7 +17,7 @@ from winnow.alarms import of_run
 from winnow.errors import ConfigError
 from winnow.metrics import meaning
 from winnow.report.heading import config_of, heading
-from winnow.report.page.budget_ledger import ledger
+from winnow.report.page.budget_ledger import ledger, total
 from winnow.report.page.headline import headline
 from winnow.report.page.included import included
 from winnow.report.page.rollout_data import cut, group_data
@@ -70,7 +70,7 @@ class ReportedRun:
         pieces, unknown = self._pieces if steps else (None, "")
         found = included(self.log, steps, pieces, limit)
         why = found.why(steps) if steps else _NONE
-        notes = [note for note in (*self.log.notes, unknown, *found.notes) if note]
+        notes = [note for note in (*self._notes(), unknown, *found.notes) if note]
         said = {"included": sum(found.rollouts.values()), "why": why, "notes": notes}
         fields = self._fields(rows, steps, said, found.rollouts)
         text = with_list(fields, "groups", found.in_order)
@@ -79,7 +79,7 @@ class ReportedRun:
     def served(self) -> str:
         """The run as JSON without rollouts, which `step` gives. Raises as `in_file`."""
         rows, steps = read_metrics(self.path), self.log.steps()
-        said = {"included": 0, "why": "" if steps else _NONE, "notes": self.log.notes}
+        said = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes()}
         return with_list(self._fields(rows, steps, said, {}), "groups", [])
 
     def step(self, step: int) -> Iterator[str]:
@@ -92,6 +92,17 @@ class ReportedRun:
     def _pieces(self) -> tuple[TokenPieces | None, str]:
         tokenizer, unknown = tokenizer_of(self.path)
         return None if tokenizer is None else TokenPieces(tokenizer), unknown
+
+    def _notes(self) -> list[str]:
+        """Of what is not logged, or cannot be read."""
+        log = config_of(self.path).get("log")
+        every = log.get("every") if isinstance(log, Mapping) else None
+        if not isinstance(every, int) or not 1 < every < 10**9:
+            return self.log.notes
+        return [
+            *self.log.notes,
+            f"rollouts are logged of one step in {every:,} (log.every): there are none of the others",
+        ]
 
     def _fields(
         self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
@@ -109,6 +120,8 @@ class ReportedRun:
             "panels": [_panel(panel) for panel in panels(rows, compared)],
             "ledger": ledger(rows),
             "allocation": _allocation(steps),
+            "allocation_of": sum(place.verified > 0 for places in steps.values() for place in places),
+            "prompts_skipped": total(rows, "budget/prompts_skipped") or 0,
             "alarms": _alarms(rows, config, compared.since),
             "metrics": {"names": names, "rows": [[_short(row.get(name)) for name in names] for row in rows]},
             "meanings": {name: said for name in names if (said := meaning(name))},

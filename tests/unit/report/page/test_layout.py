@@ -79,7 +79,7 @@ def test_the_budget_and_the_allocation_are_what_was_counted(shown):
         {"step": 0, "prompt_id": str(i), "pass_rate": rate, "count": n}
         for i, (rate, n) in enumerate([(0, 2), (0, 2), (0.5, 8), (0.3, 8), (1, 2)])
     ]
-    opened = shown(pages.data(pages.run(allocation=entries)))
+    opened = shown(pages.data(pages.run(allocation=entries, allocation_of=2000, prompts_skipped=3)))
     amounts = [element.text_content() for element in opened.page.locator(".ledger .amount").all()]
     assert amounts == ["1.0k tokens 100%", "1.0k tokens 100%", "250 tokens 25%", "240 tokens 24%", "760 tokens 76%"]
     assert [opened.page.evaluate("i => document.querySelectorAll('.fill')[i].style.width", i) for i in range(5)] == [
@@ -96,9 +96,10 @@ def test_the_budget_and_the_allocation_are_what_was_counted(shown):
         h: "" for h in heads if h not in ("rollouts", "30+", "50+")
     }
     assert (rows[1][1], rows[1][-1]) == ("2", "1")
-    assert "27% of their rollouts went to prompts that were always or never solved" in " ".join(
-        opened.texts("#main .note")
-    )
+    assert opened.texts("[aria-label^='allocation of'] .note") == [
+        "An even sample of 5 groups of 2,000 with a verdict; 27% of their rollouts went to prompts that were always or "
+        "never solved. 3 prompts that the plan gave no rollout are not in the table."
+    ]
 
 
 def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):

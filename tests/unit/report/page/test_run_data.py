@@ -306,6 +306,17 @@ def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(t
         assert any(a["name"] == "all_flat" for a in in_file(tmp_path)[0]["alarms"]) == there
 
 
+def test_steps_and_prompts_without_rollouts_are_said(tmp_path):
+    run = write_run(tmp_path / "toy", steps=2)
+    (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"log": {"every": 5}}}))
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 2, **metrics(2), "budget/prompts_skipped": 4}) + "\n")
+    found, notes = in_file(run)
+    assert (found["allocation_of"], found["prompts_skipped"]) == (4, 4)
+    assert notes[0].startswith("rollouts are logged of one step in 5 (log.every)")
+    assert json.loads(ReportedRun(run, "toy").served())["rollouts"]["notes"] == notes[:1]
+
+
 def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0)}) + "\n")
     os.mkfifo(tmp_path / "manifest.json")
