@@ -69,7 +69,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: report.html in the run folder.")
     ] = None,
-    limit: Annotated[str, typer.Option(help="Rollouts in the file take so much at most.")] = "20MB",
+    limit: Annotated[str | None, typer.Option(help="Rollouts in the file take so much at most; default: 20MB.")] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show whole runs in a browser of this machine, until Ctrl-C.")
     ] = False,
@@ -88,12 +88,12 @@ def report(
         from winnow.commands.report_server import ReportServer
         from winnow.commands.report_server import serve as answer
 
-        if output is not None:
-            raise typer.BadParameter("--serve writes no file: leave out --output")
+        if output is not None or limit is not None:
+            raise typer.BadParameter("--serve writes no file: leave out --output and --limit")
         server = ReportServer(found, port=port)
         answer(server, lambda url: say(f"serving   {url}  (this machine alone; Ctrl-C ends it)"))
         return
-    written = write_report(found, output_of(runs, output), limit=size(limit))
+    written = write_report(found, output_of(runs, output), limit=size("20MB" if limit is None else limit))
     for note in written.notes:
         say(wrapped(f"note: {note}"), err=True)
     rollouts = f"{written.included:,} of {written.of:,} rollouts"

@@ -137,6 +137,7 @@ def test_what_is_no_run_is_said_before_anything_is_written(run, tmp_path):
     assert winnow("report", run, "--limit", "much").exit_code == 2
     assert winnow("report", run, "--port", "8000").exit_code == 2
     assert winnow("report", run, "--serve", "-o", tmp_path / "x.html").exit_code == 2
+    assert winnow("report", run, "--serve", "--limit", "5MB").exit_code == 2
     assert not (run / "report.html").exists()
 
 

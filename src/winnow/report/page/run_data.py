@@ -88,6 +88,11 @@ class ReportedRun:
         pieces, _ = self._pieces
         return (encoded(group_data(file, place, pieces, longest=LONGEST_SERVED)) for place in groups)
 
+    def load_tokenizer(self) -> None:
+        """Load it now, where there are rollouts to read."""
+        if self.log.steps():
+            _ = self._pieces
+
     @cached_property
     def _pieces(self) -> tuple[TokenPieces | None, str]:
         tokenizer, unknown = tokenizer_of(self.path)
