@@ -128,7 +128,7 @@ class ReportedRun:
             "allocation_of": sum(place.verified > 0 for places in steps.values() for place in places),
             "prompts_skipped": total(rows, "budget/prompts_skipped") or 0,
             "alarms": _alarms(rows, config, compared.since),
-            "metrics": {"names": names, "rows": [[_short(row.get(name)) for name in names] for row in rows]},
+            "metrics": _metrics(rows),
             "meanings": {name: said for name in names if (said := meaning(name))},
             "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
             "rollouts": {**rollouts, "of": of},
@@ -150,6 +150,21 @@ def _panel(panel: RunPanel) -> dict[str, Any]:
     return said
 
 
+def _metrics(rows: Sequence[Row]) -> dict[str, Any]:
+    """The step of each row, and of each metric its numbers and the places of the rows that have one (None: all do), so
+    that a metric takes no more room than it has numbers.
+    """
+    columns: dict[str, tuple[list[int], list[float | None]]] = {}
+    for place, row in enumerate(rows):
+        for name, value in row.items():
+            if name != "step":
+                at, numbers = columns.setdefault(name, ([], []))
+                at.append(place)
+                numbers.append(_short(value))
+    found = {name: {"at": None if len(at) == len(rows) else at, "y": y} for name, (at, y) in columns.items()}
+    return {"steps": [_short(row["step"]) for row in rows], "columns": found}
+
+
 def _change(change: Change) -> dict[str, Any]:
     values = (json.dumps(plain(change.get(name)), ensure_ascii=False) for name in ("was", "now"))
     was, now = ("none" if value == "null" else cut(value, NAME) for value in values)
@@ -160,15 +175,7 @@ def _allocation(steps: Steps) -> list[dict[str, Any]]:
     """Counts against pass rates; of a long run, evenly chosen groups."""
     groups = [place for places in steps.values() for place in places if place.verified]
     every = -(-len(groups) // MOST_PLACES) or 1
-    return [
-        {
-            "step": place.step,
-            "prompt_id": cut(place.prompt_id, NAME),
-            "pass_rate": _short(place.correct / place.verified),
-            "count": place.count,
-        }
-        for place in groups[::every]
-    ]
+    return [{"pass_rate": _short(place.correct / place.verified), "count": place.count} for place in groups[::every]]
 
 
 def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[dict[str, Any]]:

@@ -85,7 +85,9 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
             {"step": g["step"], "prompt_id": g["prompt_id"], "pass_rate": 0.25, "count": 4} for g in made[:50]
         ],
         "alarms": [{"step": 2, "name": "entropy_collapse", "text": "entropy fell below 0.1: raise loss.entropy"}],
-        "metrics": {"names": ["step", "reward/mean", "loss"], "rows": [[0, 0.2, 1.0], [1, None, 0.5], [2, 0.6, None]]},
+        "metrics": {"steps": [0, 1, 2], "columns": {
+            "reward/mean": {"at": None, "y": [0.2, None, 0.6]}, "loss": {"at": [0, 1], "y": [1.0, 0.5]},
+        }},
         "meanings": {"reward/mean": "mean reward of all rollouts", "loss": "what is minimised"},
         "steps": [{"step": s, "groups": len(n), "rollouts": sum(n), "included": sum(n)} for s, n in per_step.items()],
         "rollouts": {"included": count, "of": count, "why": ""}, "groups": made,

@@ -195,7 +195,7 @@ def test_a_run_without_anything_says_so(shown):
         "ledger": [],
         "allocation": [],
         "alarms": [],
-        "metrics": {"names": [], "rows": []},
+        "metrics": {"steps": [], "columns": {}},
         "meanings": {},
         "steps": [],
     }
