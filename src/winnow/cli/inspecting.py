@@ -46,17 +46,20 @@ def plot(
 ) -> None:
     """Draw a run in four panels, six with a value model, and sum it up in text."""
     from winnow.report.heading import config_of, heading
+    from winnow.report.run_changes import changes_of, evaluations
     from winnow.report.summary import summary
     from winnow.state.logbook import read_metrics
 
     rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     _note_cut_row(run)
-    say(summary(rows, config_of(folder)))
+    config = config_of(folder)
+    evaluated = evaluations(config, changes_of(folder))
+    say(summary(rows, config, evaluated))
     if not summary_only:
         from winnow.report.plot import plot as draw
 
         picture = output or folder / "plot.png"
-        draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder))
+        draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder), evaluated=evaluated)
         say(f"plot      {picture}")
 
 
@@ -66,7 +69,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: report.html in the run folder.")
     ] = None,
-    limit: Annotated[str, typer.Option(help="Rollouts in the file take so much at most.")] = "20MB",
+    limit: Annotated[str | None, typer.Option(help="Rollouts in the file take so much at most; default: 20MB.")] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show whole runs in a browser of this machine, until Ctrl-C.")
     ] = False,
@@ -85,15 +88,16 @@ def report(
         from winnow.commands.report_server import ReportServer
         from winnow.commands.report_server import serve as answer
 
-        if output is not None:
-            raise typer.BadParameter("--serve writes no file: leave out --output")
+        if output is not None or limit is not None:
+            raise typer.BadParameter("--serve writes no file: leave out --output and --limit")
         server = ReportServer(found, port=port)
         answer(server, lambda url: say(f"serving   {url}  (this machine alone; Ctrl-C ends it)"))
         return
-    written = write_report(found, output_of(runs, output), limit=size(limit))
+    written = write_report(found, output_of(runs, output), limit=size("20MB" if limit is None else limit))
     for note in written.notes:
         say(wrapped(f"note: {note}"), err=True)
-    say(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB)")
+    rollouts = f"{written.included:,} of {written.of:,} rollouts"
+    say(f"report    {one_line(str(written.path))}  ({written.size / 1e6:.1f} MB, {rollouts})")
 
 
 @app.command()

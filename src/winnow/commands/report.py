@@ -29,6 +29,8 @@ class Written:
 
     path: Path
     size: int  # bytes
+    included: int  # rollouts that it has
+    of: int  # rollouts that are logged
     notes: list[str]
 
 
@@ -66,18 +68,17 @@ def output_of(paths: Sequence[Path], output: Path | None) -> Path:
 def write_report(runs: Sequence[ReportedRun], output: Path, *, limit: int, made: datetime | None = None) -> Written:
     """Write the page. `limit` is of the bytes of all rollouts in it, shared evenly by the runs. Raises DataError."""
     made = made or datetime.now(UTC)
-    pages, notes = [], []
-    for run in runs:
-        page, said = run.in_file(limit // len(runs))
-        pages.append(page)
-        notes += [f"{run.name}: {note}" for note in said]
-    data = report_data(pages, served=False, limit=limit, made=made.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    pages = [run.in_file(limit // len(runs)) for run in runs]
+    notes = [f"{run.name}: {note}" for run, page in zip(runs, pages, strict=True) for note in page.notes]
+    data = report_data(
+        [page.text for page in pages], served=False, limit=limit, made=made.strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
     text = assembled(data, title=title_of(runs), served=False).text.encode()
     try:
         replace_file(output, text)
     except OSError as error:
         raise DataError(f"cannot write {output}: {error}; choose another file to write (-o FILE)") from error
-    return Written(output, len(text), notes)
+    return Written(output, len(text), sum(page.included for page in pages), sum(page.of for page in pages), notes)
 
 
 def title_of(runs: Sequence[ReportedRun]) -> str:

@@ -36,6 +36,7 @@ LONGEST_HEAD = 32768  # bytes of all its headers
 SECONDS_TO_ASK = 10.0  # until a request's headers have come
 SECONDS_TO_TAKE = 60.0  # until a browser has taken a part of an answer
 AT_ONCE = 32  # connections
+HTTP_PORT = 80  # which a browser leaves out of Host and Origin
 _STEP = re.compile(r"/runs/(0|[1-9][0-9]{0,5})/steps/(0|[1-9][0-9]{0,14})")
 _OWN = ("same-origin", "none")  # what a browser says of a request that the page, or a person, made
 HEADERS = {
@@ -46,6 +47,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+ELSEWHERE = "Forbidden: another page asked for this. To open it yourself, paste the address into the address bar."
 NOTHING = "default-src 'none'; frame-ancestors 'none'"  # the policy of what is no page
 
 
@@ -70,7 +72,8 @@ class ReportServer(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Request)
         except OSError as error:
             raise DataError(f"cannot serve at port {port}: {error.strerror}; name another, or none") from error
-        self.hosts = tuple(f"{name}:{self.server_port}" for name in (ADDRESS, "localhost"))
+        own = (ADDRESS, "localhost")
+        self.hosts = tuple(f"{name}:{self.server_port}" for name in own) + own * (self.server_port == HTTP_PORT)
 
     @property
     def url(self) -> str:
@@ -161,7 +164,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """The page, a step of a run, or nothing."""
         if status := self._refusal():
-            return self.send_error(status)
+            return self._say(status, ELSEWHERE) if status is HTTPStatus.FORBIDDEN else self.send_error(status)
         target = self.requestline.split()[1]  # as it came: in `self.path`, several slashes at its beginning are one
         root, path = target[: len(self.server.secret) + 1], target[len(self.server.secret) + 1 :]
         if not hmac.compare_digest(root.encode("latin-1", "replace"), f"/{self.server.secret}".encode()):
@@ -243,5 +246,7 @@ class _Head:
 def serve(server: ReportServer, say: Callable[[str], None]) -> None:
     """Say where the page is, and answer until Ctrl-C."""
     with server, contextlib.suppress(KeyboardInterrupt):
+        for run in server.runs[:1]:
+            run.load_tokenizer()  # before anybody waits: what loads it takes seconds to import
         say(server.url)
         server.serve_forever()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from winnow.errors import RunFolderError
 from winnow.registry import members
 from winnow.report.text import shorten
-from winnow.state.manifest import MANIFEST
+from winnow.state.saved_runs import read_manifest
 
 LONGEST = 40  # characters of a name
 
@@ -22,10 +22,9 @@ def heading(run: Path) -> str:
 def config_of(run: Path) -> Mapping[str, Any]:
     """The configuration in a run's manifest; empty where there is none to read."""
     try:
-        config = json.loads((run / MANIFEST).read_bytes())["config"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return read_manifest(run, own=False).config
+    except RunFolderError:
         return {}
-    return config if isinstance(config, Mapping) else {}
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[str]:

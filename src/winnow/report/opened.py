@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from winnow.alarms import Alarm, of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, did_you_mean
 from winnow.report.heading import heading
+from winnow.report.run_changes import changes_in, evaluations
 from winnow.report.text import one_line
 from winnow.state.checkpoint_names import FOLDER, find, is_checkpoint_path
 from winnow.state.logbook import METRICS, read_metrics, read_rows
@@ -71,7 +72,8 @@ class OpenRun:
 
     def alarms(self) -> list[Alarm]:
         """Those that were raised, in order, each with its step, name and text (docs/alarms.md)."""
-        return of_run(self._rows(), self.config)
+        compared = evaluations(self.config, changes_in(self.manifest))
+        return of_run(self._rows(), self.config, evaluated_since=compared.since)
 
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
         """column -> [rollouts] of one step or of all, in the log's order; step and these columns, or all. Others

@@ -20,6 +20,7 @@ from winnow.report.drawing import (
     save_figure,
     scale_of_shares,
 )
+from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.run_panels import STEPS, Ends, RunPanel, RunSeries, panels
 from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
@@ -29,17 +30,19 @@ COLORS = {"blue": BLUE, "orange": ORANGE, "green": GREEN, "purple": PURPLE, "gre
 MARKERS = {"circle": "o", "square": "s"}
 
 
-def plot(rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "") -> None:
+def plot(
+    rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS
+) -> None:
     """Write the picture, as PNG or what the suffix says, in the place of an older one: a link is not written through.
 
     Raises DataError for a run without a step, or a bad path.
     """
-    save_figure(draw(rows, title=title, subtitle=subtitle), path)
+    save_figure(draw(rows, title=title, subtitle=subtitle, evaluated=evaluated), path)
 
 
-def draw(rows: Sequence[Row], *, title: str, subtitle: str = "") -> Figure:
+def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS) -> Figure:
     """The picture. `rows` are in step order. Raises DataError for a run without a step."""
-    drawn = panels(rows)
+    drawn = panels(rows, evaluated)
     if not drawn:
         raise DataError("the run has not finished a step yet: there is nothing to plot")
     figure = new_figure(11, 10.5 if len(drawn) > 4 else 7.5)

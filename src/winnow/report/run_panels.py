@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from winnow.report.summary import Row, policy_is_held, training_rows
+from winnow.report.run_changes import EVALUATIONS, Evaluations
+from winnow.report.summary import LARGEST, Row, policy_is_held, training_rows
 
-LARGEST = 1e15  # of a number that is drawn
 VALUED = ("critic/explained_variance", "critic/loss")
 LEAST_EXPLAINED = -1.0  # what is below is drawn there: a value model may begin anywhere
 SHARES = (-0.03, 1.03)  # the ends of an axis of shares
@@ -69,21 +69,24 @@ class RunPanel:
     spans: tuple[Span, ...] = ()
 
 
-def panels(rows: Sequence[Row]) -> list[RunPanel]:
-    """Four panels, six of a run with a value model; none of a run without a step. `rows` are in step order."""
+def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[RunPanel]:
+    """Four panels, six of a run with a value model; none of a run without a step. `rows` are in step order; of the
+    evaluations in them those are drawn that were made alike.
+    """
     steps = training_rows(rows)
     if not steps:
         return []
-    found = [_accuracy(steps, rows), _length(steps, rows), _signal(steps, rows), _budget(steps, rows)]
+    accuracy, budget = _accuracy(steps, rows, evaluated), _budget(steps, rows, evaluated)
+    found = [accuracy, _length(steps, rows), _signal(steps, rows), budget]
     if any(name in row for row in steps for name in VALUED):
         found += [_explained(steps, rows), _values(steps, rows)]
     return found
 
 
-def _accuracy(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
+def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
     lines = [
         _line(steps, "reward/accuracy", "training", "blue"),
-        *_held_out(rows, {r["step"]: r["step"] for r in rows}),
+        *_measured(rows, {r["step"]: r["step"] for r in rows}, evaluated),
     ]
     beside: list[RunSeries] = []
     if any(abs(row.get("reward/mean", 0.0) - row.get("reward/accuracy", 0.0)) > 1e-9 for row in steps):
@@ -127,22 +130,22 @@ def _signal(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     return RunPanel(title="signal", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=shares)
 
 
-def _budget(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
-    """Tokens against accuracy: held out where it was measured, else in training."""
+def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
+    """Tokens against accuracy: as it was evaluated where it was, else in training."""
     sampled, probed = (_column(rows, f"budget/{name}") for name in ("tokens_generated", "probe_tokens"))
     *before, total = accumulate(np.nan_to_num(sampled) + np.nan_to_num(probed), initial=0.0)
     spent = dict(zip(_column(rows, "step"), map(float, before), strict=True))
-    held_out = _held_out(rows, spent)
+    measured = _measured(rows, spent, evaluated)
     label = "training (no evaluation yet)"
     training = _line(steps, "reward/accuracy", label, "blue", x=[spent[row["step"]] for row in steps])
     return RunPanel(
         title="budget: what the tokens bought",
         x_label="tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows),
-        y_label="correct, held out (%)" if held_out else "correct (%)",
+        y_label=f"correct, {evaluated.of} (%)" if measured else "correct (%)",
         percent=True,
         x_range=(0.0, float(total)),
         y_range=SHARES,
-        series=tuple(held_out) or (training,),
+        series=tuple(measured) or (training,),
     )
 
 
@@ -181,13 +184,14 @@ def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     )
 
 
-def _held_out(rows: Sequence[Row], x: dict[float, float]) -> list[RunSeries]:
+def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations) -> list[RunSeries]:
     """The evaluations at `x` of their step; none where there is none."""
-    found = []
+    found, rows = [], evaluated.rows(rows)
+    since = f", from step {evaluated.since} on" * bool(evaluated.since)
     if sampled := [row for row in rows if "eval/accuracy_sampled" in row]:
         found.append(
             RunSeries(
-                label="held out, sampled (± 1 s.e.)",
+                label=f"{evaluated.of}, sampled (± 1 s.e.){since}",
                 x=tuple(x[row["step"]] for row in sampled),
                 y=tuple(_column(sampled, "eval/accuracy_sampled")),
                 error=tuple(abs(error) for error in _column(sampled, "eval/accuracy_sampled_sem")),
@@ -198,7 +202,7 @@ def _held_out(rows: Sequence[Row], x: dict[float, float]) -> list[RunSeries]:
     if greedy := [row for row in rows if "eval/accuracy_greedy" in row]:
         found.append(
             RunSeries(
-                label="held out, greedy",
+                label=f"{evaluated.of}, greedy{since}",
                 x=tuple(x[row["step"]] for row in greedy),
                 y=tuple(_column(greedy, "eval/accuracy_greedy")),
                 color="green",

@@ -9,11 +9,13 @@ from typing import Any
 
 from winnow.alarms import Alarm, of_run
 from winnow.errors import DataError
+from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
 from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
 
+LARGEST = 1e15  # of a number that is drawn, or summed up
 PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 
 
@@ -28,21 +30,30 @@ def policy_is_held(row: Row) -> bool:
     return held and "critic/updates" in row
 
 
+def costs(rows: Sequence[Row]) -> dict[str, float]:
+    """The totals of a run (`state.logbook.totals`), without what no run counts up to."""
+    return totals({name: value for name, value in row.items() if abs(value) < LARGEST} for row in rows)
+
+
 def column(rows: Sequence[Row], name: str) -> list[float]:
     """One metric of every row, NaN where a row lacks it."""
     return [row.get(name, math.nan) for row in rows]
 
 
-def summary(rows: Sequence[Row], config: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """The text under `winnow plot`; `config` is the resolved configuration, where it is known. Raises DataError for a
-    run without a finished step.
+def summary(
+    rows: Sequence[Row],
+    config: Mapping[str, Any] = MappingProxyType({}),
+    evaluated: Evaluations = EVALUATIONS,
+) -> str:
+    """The text under `winnow plot`; `config` is the resolved configuration, where it is known, and `evaluated` says
+    which evaluations are compared. Raises DataError for a run without a finished step.
     """
     steps = training_rows(rows)
     if not steps:
         raise DataError("the run has not finished a step yet: there is nothing to sum up")
-    alarms = of_run(rows, config)
+    alarms = of_run(rows, config, evaluated_since=evaluated.since)
     looks_wrong = (*hints(steps, {alarm.name for alarm in alarms}), *_told(alarms))
-    return "\n".join([*_improvement(steps), *_evaluations(rows), *_cost(rows), *map(wrapped, looks_wrong)])
+    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrapped, looks_wrong)])
 
 
 def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
@@ -105,19 +116,22 @@ def _improvement(steps: Sequence[Row]) -> Iterator[str]:
             yield f"{label:9} {show(first)} -> {show(last)} ({sign}{show(abs(last - first))}), {of}"
 
 
-def _evaluations(rows: Sequence[Row]) -> Iterator[str]:
+def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
+    rows, of = evaluated.rows(rows), "held-out" if evaluated.held_out else evaluated.of
+    since = f"; evaluated so from step {evaluated.since} on" * bool(evaluated.since)
     for label, name in (("sampled", "eval/accuracy_sampled"), ("greedy", "eval/accuracy_greedy")):
-        seen = [row for row in rows if name in row]
+        seen = [row for row in rows if not math.isnan(row.get(name, math.nan))]
         if seen:
             best = max(seen, key=lambda row: row[name])
             yield (
-                f"{'held-out':9} {label} {percent(seen[0][name])} -> {percent(seen[-1][name])}, "
+                f"{of:9} {label} {percent(seen[0][name])} -> {percent(seen[-1][name])}, "
                 f"best after {best['step']:.0f} steps: {accuracies({k: best[k] for k in best if k.startswith(name)})}"
+                f"{since}"
             )
 
 
 def _cost(rows: Sequence[Row]) -> Iterator[str]:
-    cost = totals(rows)
+    cost = costs(rows)
     tokens = cost.get("budget/tokens_generated", 0.0)
     trained = cost.get("budget/tokens_trained", 0.0)
     seconds = cost.get("seconds/step", 0.0)
@@ -142,7 +156,7 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
-    return [value for value in column(rows, name) if not math.isnan(value)]
+    return [float(value) for value in column(rows, name) if not math.isnan(value)]
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:

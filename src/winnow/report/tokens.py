@@ -30,7 +30,8 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     """The tokenizer that a run's token ids are of, or None and a note that says why it is not known.
 
     `path` is a run folder, its folder of rollouts, or a file of it. The tokenizer is that of the run's newest
-    checkpoint, or of the model that it began with. No code beside either is run.
+    checkpoint, or of the model that it began with; that of a run of another user is not loaded. No code beside either
+    is run.
     """
     run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
     if run is None:
@@ -39,8 +40,9 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     from winnow.models.model_folder import cached_folder, on_hub
 
     try:
+        manifest = read_manifest(run)  # first: nothing of another user's run is loaded
         saved = checkpoints(run)
-        model = str(saved[-1]) if saved else str(read_manifest(run).config["model"]["path"])
+        model = str(saved[-1]) if saved else str(manifest.config["model"]["path"])
         here = cached_folder(model) if on_hub(model) else model  # a look at a run brings nothing from the hub
         if here is None:
             return None, f"tokens have no text here: {model} is not on this machine"

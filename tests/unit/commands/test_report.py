@@ -41,11 +41,18 @@ def test_a_report_is_one_file_in_the_run_folder_and_may_be_made_again(run):
     for _ in range(2):
         result = winnow("report", run)
         assert result.exit_code == 0, result.output
-        assert f"report    {run / 'report.html'}  (0.0 MB)" in result.output
+        assert f"report    {run / 'report.html'}  (0.0 MB, 14 of 14 rollouts)" in result.output
     data = data_of(run / "report.html")
     assert (data["format"], data["served"], data["limit_bytes"]) == (1, False, 20_000_000)
     assert [r["name"] for r in data["runs"]] == ["toy"]
     assert re.fullmatch(r"\d{4}-.*Z", data["made"])
+
+
+def test_the_terminal_says_how_many_rollouts_are_in_the_file_and_why_not_all(run):
+    result = winnow("report", run, "--limit", "2kB")
+    assert re.search(r"\(0\.0 MB, [1-9] of 14 rollouts\)", result.output)
+    assert "takes 0.002 MB of them" in " ".join(result.output.split())
+    assert "raise the limit, or serve the page" in " ".join(result.output.split())
 
 
 def test_runs_of_one_name_are_told_apart_and_need_a_file_to_write(run, tmp_path):
@@ -130,6 +137,7 @@ def test_what_is_no_run_is_said_before_anything_is_written(run, tmp_path):
     assert winnow("report", run, "--limit", "much").exit_code == 2
     assert winnow("report", run, "--port", "8000").exit_code == 2
     assert winnow("report", run, "--serve", "-o", tmp_path / "x.html").exit_code == 2
+    assert winnow("report", run, "--serve", "--limit", "5MB").exit_code == 2
     assert not (run / "report.html").exists()
 
 

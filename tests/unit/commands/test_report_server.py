@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from synthetic_run import write_run
 from winnow.cli import app
-from winnow.commands.report_server import HEADERS, LONGEST_HEAD, ReportServer
+from winnow.commands.report_server import HEADERS, LONGEST_HEAD, ReportServer, serve
 from winnow.errors import DataError, WinnowError
 from winnow.report.page import assembled as page
 from winnow.report.page.run_data import ReportedRun
@@ -166,6 +166,28 @@ def test_a_foreign_host_is_refused(server, host):
     assert ask(server, "/", host=host.format(port=server.server_port))[0] == 421
 
 
+def test_at_port_80_a_browser_names_no_port(server, monkeypatch):
+    assert "127.0.0.1" not in server.hosts
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def bound(self):
+            self.socket.close()
+            self.socket, self.server_name, self.server_port = listening.dup(), "localhost", 80
+
+        monkeypatch.setattr(ReportServer, "server_bind", bound)
+        with ReportServer(()) as http:
+            assert {"127.0.0.1", "localhost", "localhost:80"} <= set(http.hosts)
+
+
+def test_the_tokenizer_is_loaded_before_the_address_is_said(server, monkeypatch):
+    happened = []
+    monkeypatch.setattr(ReportedRun, "load_tokenizer", lambda run: happened.append(run.name))
+    other = ReportServer([ReportedRun(server.runs[0].path, name) for name in ("one", "two")])
+    monkeypatch.setattr(other, "serve_forever", lambda: happened.append("serving"))
+    serve(other, lambda url: happened.append("said"))
+    assert happened == ["one", "said", "serving"]  # the others' take no long import any more
+
+
 def test_two_hosts_are_refused(server):
     again = f"Host: 127.0.0.1:{server.server_port}"
     assert ask(server, "/", headers=[again])[0] == 421
@@ -179,7 +201,9 @@ def test_two_hosts_are_refused(server):
      "Sec-Fetch-Site: same-site", "Sec-Fetch-Site: Same-Origin2", "Sec-Fetch-Site: "],
 )  # fmt: skip
 def test_a_request_of_another_site_is_refused(server, header):
-    assert ask(server, "/runs/0/steps/0", headers=[header.format(port=server.server_port)])[0] == 403
+    status, _, body = ask(server, "/runs/0/steps/0", headers=[header.format(port=server.server_port)])
+    assert status == 403
+    assert b"paste the address into the address bar" in body
 
 
 def test_a_request_of_the_page_itself_is_answered(server):

@@ -176,7 +176,7 @@ def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
         select=["max_variance", {"use": "threshold", "low": 0.5}],
         critic={"form": "shared"},
     )
-    manifest = {"config": dump(validate(config))}
+    manifest = {"winnow_run": 1, "config": dump(validate(config))}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     assert heading(tmp_path) == (
         "mine/Qwen, LoRA 4, clip + kl on grpo, value model (shared), 4 -> 4 rollouts of 4 prompts per step, "
@@ -187,9 +187,10 @@ def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
 @pytest.mark.parametrize(
     "manifest",
     [
-        "", "[]", "[" * 3000, '{"config": 3}', '{"config": {"model": "x", "select": 4, "terms": [1]}}',
-        '{"config": {"select": [{"use": [], "keep_per_prompt": {}}], "rollout": {"rollouts_per_prompt": [], '
-        '"prompts_per_step": "x"}, "loss": {"use": 5}}}',
+        "", "[]", "[" * 3000, '{"winnow_run": 1, "config": 3}',
+        '{"winnow_run": 1, "config": {"model": "x", "select": 4, "terms": [1]}}',
+        '{"winnow_run": 1, "config": {"select": [{"use": [], "keep_per_prompt": {}}], '
+        '"rollout": {"rollouts_per_prompt": [], "prompts_per_step": "x"}, "loss": {"use": 5}}}',
     ],
     ids=range(6),
 )  # fmt: skip

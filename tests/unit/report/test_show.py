@@ -173,7 +173,7 @@ def test_of_a_long_rollout_the_tokens_at_its_ends_are_listed(tmp_path):
 def test_tokens_have_the_text_that_the_run_s_tokenizer_gives_them_and_it_is_harmless(tmp_path):
     """The bundled tokenizer has a token for each byte, as of the escape that begins what a terminal acts on."""
     shutil.copytree(BUNDLED, tmp_path / "checkpoints" / "step-000001")
-    (tmp_path / "manifest.json").write_text(json.dumps({"config": {"model": {"path": "nowhere"}}}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"model": {"path": "nowhere"}}}))
     vocabulary = json.loads((BUNDLED / "tokenizer.json").read_text())["model"]["vocab"]
     escape, newline, word = (vocabulary[name] for name in ("\u011b", "\u010a", "\u0120that"))
     made = valued(length=4)

@@ -41,10 +41,10 @@
     const cell = (n) => h('td', { class: level(n) || null }, n ? whole(n) : '');
     const foot = (name, of) => h('tr', {}, h('th', { scope: 'row' }, name), totals.map((t) => h('td', {}, t.prompts ? of(t) : '')));
     return h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': 'rollouts per prompt against pass rate' }, h('table', { class: 'heat' },
-      h('caption', { class: 'unseen' }, 'number of prompts by pass rate in percent (columns) and rollouts of the prompt (rows)'),
+      h('caption', { class: 'unseen' }, 'number of groups by pass rate in percent (columns) and rollouts of the group (rows)'),
       h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'rollouts'), BINS.map((bin) => h('th', { scope: 'col' }, bin)))),
       h('tbody', {}, labels.map((label, i) => h('tr', {}, h('th', { scope: 'row' }, label), cells[i].map(cell)))),
-      h('tfoot', {}, foot('prompts', (t) => whole(t.prompts)), foot('mean rollouts', (t) => short(t.rollouts / t.prompts)), foot('of the budget', (t) => percent(t.rollouts / sum)))));
+      h('tfoot', {}, foot('groups', (t) => whole(t.prompts)), foot('mean rollouts', (t) => short(t.rollouts / t.prompts)), foot('of the budget', (t) => percent(t.rollouts / sum)))));
   }
 
   function one(run, i) {
@@ -52,15 +52,18 @@
     if (!entries.length) return null;
     const flat = entries.filter((e) => e.pass_rate <= 0 || e.pass_rate >= 1);
     const spent = (list) => list.reduce((n, e) => n + e.count, 0);
+    const skipped = run.prompts_skipped ? ` ${count(run.prompts_skipped, 'prompt')} that the plan gave no rollout ${run.prompts_skipped === 1 ? 'is' : 'are'} not in the table.` : '';
+    const all = run.allocation_of ?? entries.length;
+    const shown = all > entries.length ? `An even sample of ${count(entries.length, 'group')} of ${whole(all)} with a verdict` : `${count(entries.length, 'group')} with a verdict`;
     return h('article', { 'aria-label': `allocation of ${curves.name(i)}` }, model.several ? h('h3', {}, curves.name(i)) : null,
-      h('p', { class: 'note' }, `${count(entries.length, 'prompt')} with a verdict; ${percent(spent(flat) / spent(entries))} of their rollouts went to prompts that were always or never solved.`), grid(entries));
+      h('p', { class: 'note' }, `${shown}; ${percent(spent(flat) / spent(entries))} of their rollouts went to prompts that were always or never solved.${skipped}`), grid(entries));
   }
 
   function section() {
     const parts = model.runs.map(one).filter(Boolean);
     if (!parts.length) return null;
     return h('section', { 'aria-labelledby': 'title-allocation' }, h('h2', { id: 'title-allocation' }, 'Allocation'),
-      h('p', { class: 'note' }, 'How many prompts got so many rollouts (rows) and were solved so often, in percent (columns: 0 is never, 0+ is more than never and less than 10, 100 is always).'), show(h('div', { class: 'allocations' }), parts));
+      h('p', { class: 'note' }, 'How many groups (a prompt in a step) got so many rollouts (rows) and were solved so often, in percent (columns: 0 is never, 0+ is more than never and less than 10, 100 is always). The rate is of the rollouts that the group got itself: few say little of the prompt.'), show(h('div', { class: 'allocations' }), parts));
   }
 
   winnow.allocation = { section, tally };

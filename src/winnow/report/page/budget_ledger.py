@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from winnow.report.run_panels import LARGEST
-from winnow.report.summary import Row
+from winnow.report.summary import LARGEST, Row
 
 # label, metric of its tokens, metric of its rollouts, note
 LINES = (
@@ -19,7 +18,7 @@ LINES = (
     ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, on top of what was generated"),
 )
-MAY_LACK = ("cut", "valued", "probe")
+MAY_LACK = ("cut", "valued", "probe")  # which are left out where there were none
 
 
 def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -32,9 +31,11 @@ def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
     lines = [_line("generated", generated, sampled, generated, "without probes")]
     for label, tokens, rollouts, note in LINES:
         spent = total(rows, tokens) if tokens else None
-        if spent is not None or label not in MAY_LACK:
+        if spent or label not in MAY_LACK:
             of = total(rows, rollouts) if rollouts else counted.get(label)
             lines.append(_line(label, spent, of, generated, note))
+        if label == "valued" and (values := taught_values_alone(rows)):
+            lines.append(_line("values only", values, None, generated, "of the wasted: taught the value model alone"))
     return lines
 
 
@@ -42,6 +43,15 @@ def total(rows: Sequence[Row], name: str) -> int | None:
     """The sum of a metric that counts; None where no row has it. What no run counts up to is left out."""
     values = [int(row[name]) for row in rows if abs(row.get(name, math.nan)) < LARGEST]
     return sum(values) if values else None
+
+
+def taught_values_alone(rows: Sequence[Row]) -> int:
+    """Tokens that a value model learned from and the policy did not: of steps in which the policy is held, and of
+    rollouts that were not trained.
+    """
+    taught = (row for row in rows if row.get("critic/updates", 0.0) > 0)
+    pairs = ((total([row], "budget/tokens_valued"), total([row], "budget/tokens_trained")) for row in taught)
+    return sum(max(0, (valued or 0) - (trained or 0)) for valued, trained in pairs)
 
 
 def _line(label: str, tokens: int | None, rollouts: int | None, generated: int | None, note: str) -> dict[str, Any]:

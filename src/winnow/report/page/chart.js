@@ -44,7 +44,7 @@
   function axis(scale, label, side, share) {
     const faint = () => theme.colour('hairline');
     return {
-      scale, side, label: share ? label.replace(/ \(%\)$/, '') : label, labelSize: 18, labelGap: 2, labelFont: '11px system-ui, sans-serif', font: '11px system-ui, sans-serif', stroke: () => theme.colour('muted'),
+      scale, side, label: share ? label.replaceAll(' (%)', '') : label, labelSize: 18, labelGap: 2, labelFont: '11px system-ui, sans-serif', font: '11px system-ui, sans-serif', stroke: () => theme.colour('muted'),
       grid: { stroke: faint, width: 1, show: side !== 1 }, ticks: { stroke: faint, width: 1, size: 4 },
       values: (u, splits) => splits.map((x) => (known(x) ? writer(share)(x) : '')),
       size: side % 2 ? (u, values) => 16 + 6.5 * Math.max(2, ...(values ?? []).map((text) => text.length)) : 30,

@@ -13,6 +13,13 @@
     return found;
   }
 
+  /** What resumes changed, of every run that was resumed otherwise than it began. */
+  function changes() {
+    return model.runs.map((run, i) => (run.changes?.length ? h('article', { class: 'changes', 'aria-label': `changed at a resume of ${curves.name(i)}` },
+      h('h3', {}, `${model.several ? `${curves.name(i)}: ` : ''}changed at a resume`),
+      h('ul', {}, run.changes.map((change) => h('li', {}, `from step ${change.step} on: `, h('code', {}, foreign.line(change.key, 200)), ' was ', h('code', {}, foreign.line(change.was, 300)), ', is ', h('code', {}, foreign.line(change.now, 300)))))) : null)).filter(Boolean);
+  }
+
   function make() {
     const flat = model.runs.map((run) => flatten(run.config ?? {}));
     const keys = [...new Set(flat.flatMap((one) => [...one.keys()]))];
@@ -39,7 +46,7 @@
     draw(false);
     const only = model.several ? h('label', { class: 'inline' }, h('input', { type: 'checkbox', on: { change: (e) => draw(e.target.checked) } }), ' only what differs') : null;
     const all = winnow.dom.button('open all', () => body.querySelectorAll('details').forEach((d) => { d.open = true; }), { class: 'quiet' });
-    return { element: h('section', { 'aria-labelledby': 'title-configuration', class: 'configuration' }, h('h2', { id: 'title-configuration' }, 'Configuration'), h('div', { class: 'tools' }, only, all), body), update: () => {} };
+    return { element: h('section', { 'aria-labelledby': 'title-configuration', class: 'configuration' }, h('h2', { id: 'title-configuration' }, 'Configuration'), changes(), h('div', { class: 'tools' }, only, all), body), update: () => {} };
   }
 
   winnow.configuration = { make, flatten };

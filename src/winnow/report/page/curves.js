@@ -17,20 +17,32 @@
     return { ...own, label: `${name(run)}: ${label}`, dash: DASHES[i % DASHES.length], colour: hue(run) };
   }
 
+  /** The ends that hold a scale of every panel that draws on it; null, which fits it to the lines, where one has no ends. */
+  function ends(panels, key, axis) {
+    const given = panels.filter((panel) => panel.series.some((series) => (series.axis ?? 1) === axis)).map((panel) => panel[key]);
+    if (!given.length || given.some((range) => !range)) return null;
+    return [Math.min(...given.map(([low]) => low)), Math.max(...given.map(([, high]) => high))];
+  }
+
+  /** What the panels call an axis: each name once, of "tokens" and "tokens, probes included" the longer. */
+  function label(panels, key) {
+    const all = [...new Set(panels.map((panel) => panel[key]).filter(Boolean))];
+    return all.filter((one) => !all.some((other) => other !== one && other.startsWith(one))).join(' / ') || null;
+  }
+
   /** Panels of one title are one chart. */
   function specs(without) {
-    const merged = new Map();
+    const titles = new Map();
     model.runs.forEach((run, r) => {
-      if (without.has(r)) return;
-      for (const panel of run.panels ?? []) {
-        const spec = merged.get(panel.title) ?? { ...panel, spans: [], lines: [] };
-        merged.set(panel.title, spec);
-        for (const key of ['y_range', 'y2_range']) if (spec[key] && panel[key]) spec[key] = [Math.min(spec[key][0], panel[key][0]), Math.max(spec[key][1], panel[key][1])];
-        spec.spans.push(...(panel.spans ?? []).map((span) => ({ ...span, label: foreign.line(model.several ? `${name(r)}: ${span.label}` : span.label, 80) })));
-        spec.lines.push(...panel.series.map((series, i) => line(series, i, r)));
-      }
+      if (!without.has(r)) for (const panel of run.panels ?? []) titles.set(panel.title, [...(titles.get(panel.title) ?? []), { ...panel, run: r }]);
     });
-    return [...merged.values()];
+    return [...titles].map(([title, panels]) => ({
+      title, x_label: label(panels, 'x_label') ?? '', y_label: label(panels, 'y_label') ?? '', y2_label: label(panels, 'y2_label'),
+      percent: panels.some((p) => p.percent), percent2: panels.some((p) => p.percent2), zero: panels.some((p) => p.zero),
+      y_range: ends(panels, 'y_range', 1), y2_range: ends(panels, 'y2_range', 2),
+      spans: panels.flatMap((p) => (p.spans ?? []).map((span) => ({ ...span, label: foreign.line(model.several ? `${name(p.run)}: ${span.label}` : span.label, 80) }))),
+      lines: panels.flatMap((p) => p.series.map((series, i) => line(series, i, p.run))),
+    }));
   }
 
   /** Buttons that show or hide a run in every chart; nothing with one run. */

@@ -7,7 +7,16 @@
 
   const badge = (r) => h('span', { class: `badge ${r.kind}` }, h('span', { 'aria-hidden': 'true' }, `${filters.SIGNS[r.kind] ?? ''} `), r.kind);
 
-  const kept = (r) => h('span', { class: `badge ${r.kept ? 'kept' : 'dropped'}` }, h('span', { 'aria-hidden': 'true' }, r.kept ? '● ' : '○ '), r.kept ? 'kept' : foreign.line(r.reason || 'not kept', 80));
+  /** What became of it: "trained", "kept, not trained", "not kept"; the selectors keep, and of what they keep some is trained. */
+  const became = (r) => (r.trained ? 'trained' : r.kept ? 'kept, not trained' : 'not kept');
+  const SIGNS = { trained: '●', 'kept, not trained': '◐', 'not kept': '○' };
+  const sign = (r) => SIGNS[became(r)];
+
+  /** Whether the selectors kept it; whether it reached the update, or why not. */
+  const fate = (r) => [
+    h('span', { class: `badge ${r.kept ? 'kept' : 'dropped'}` }, r.kept ? 'kept' : 'not kept'),
+    h('span', { class: `badge ${r.trained ? 'trained' : 'dropped'}` }, h('span', { 'aria-hidden': 'true' }, `${sign(r)} `), r.trained ? 'trained' : `not trained: ${foreign.line(r.reason || 'unknown', 80)}`),
+  ];
 
   const cut = (r) => (r.finish === 'length' ? h('span', { class: 'badge cut' }, h('span', { 'aria-hidden': 'true' }, '✂ '), 'cut off') : null);
 
@@ -34,10 +43,10 @@
   function strip(group, current, choose, label) {
     return h('div', { class: 'strip', role: 'group', 'aria-label': label }, group.rollouts.map((r) =>
       button([h('span', { 'aria-hidden': 'true' }, filters.SIGNS[r.kind] ?? '·'), h('span', { 'aria-hidden': 'true' }, known(r.reward) ? short(r.reward) : '–')], () => choose(r), {
-        class: `chip ${r.kind}${r.kept ? '' : ' dropped'}`, 'aria-current': r === current ? 'true' : null, title: `rollout ${r.index}: ${r.kind}, ${r.kept ? 'kept' : r.reason}`.slice(0, 120),
-        'aria-label': `rollout ${r.index}: ${r.kind}, reward ${short(r.reward)}, ${r.kept ? 'kept' : 'not kept'}`,
+        class: `chip ${r.kind}${r.kept ? '' : ' dropped'}`, 'aria-current': r === current ? 'true' : null, title: `rollout ${r.index}: ${r.kind}, ${r.trained ? 'trained' : `${r.kept ? 'kept, ' : ''}${r.reason}`}`.slice(0, 120),
+        'aria-label': `rollout ${r.index}: ${r.kind}, reward ${short(r.reward)}, ${became(r)}`,
       })));
   }
 
-  winnow.facts = { badge, kept, cut, facts, strip };
+  winnow.facts = { badge, became, sign, fate, cut, facts, strip };
 })();

@@ -6,7 +6,7 @@
   const { model, place } = winnow;
   const VERDICTS = ['correct', 'wrong', 'unparsable', 'failed'];
   const SIGNS = { correct: '✓', wrong: '✗', unparsable: '?', failed: '!' };
-  const CLEAR = { run: '', step: '', verdict: '', kept: '', reason: '', end: '', rmin: '', rmax: '', lmin: '', lmax: '', q: '' };
+  const CLEAR = { run: '', step: '', verdict: '', kept: '', trained: '', reason: '', end: '', rmin: '', rmax: '', lmin: '', lmax: '', q: '' };
   const ORDERS = { // what is said, what it goes by, and whether the largest comes first
     '': ['as sampled', null, 1],
     'reward-high': ['highest reward first', (r) => r.reward, -1],
@@ -40,6 +40,7 @@
       if (at.step && step !== Number(at.step)) return false;
       if (verdicts && !verdicts.has(rollout.kind)) return false;
       if (at.kept && rollout.kept !== (at.kept === 'yes')) return false;
+      if (at.trained && rollout.trained !== (at.trained === 'yes')) return false;
       if (at.reason && rollout.reason !== at.reason) return false;
       if (at.end && (rollout.finish === 'length') !== (at.end === 'cut')) return false;
       if (skip !== 'reward' && !within(rollout.reward, rmin, rmax)) return false;
@@ -56,7 +57,7 @@
   /** The items that pass, in the order that was chosen. */
   function chosen(at) {
     const list = model.items.filter(test(at));
-    const [, key, sign] = ORDERS[at.sort] ?? ORDERS[''];
+    const [, key, sign] = ORDERS[Object.hasOwn(ORDERS, at.sort) ? at.sort : ''];
     if (!key) return list;
     const known = (item) => { const x = key(item.rollout); return typeof x === 'number' ? sign * x : Infinity; }; // unknown: last
     const keys = new Map(list.map((item) => [item, known(item)]));
@@ -112,12 +113,13 @@
     let timer;
     search.addEventListener('input', () => { clearTimeout(timer); timer = setTimeout(() => place.go({ q: search.value }), 120); });
     const step = pick('step', 'step', []);
-    const reason = pick('why kept or not', 'reason', []);
+    const reason = pick('trained, or why not', 'reason', []);
     const clear = button('clear filters', () => place.go(CLEAR), { class: 'quiet' });
     const more = h('details', { class: 'more' }, h('summary', {}, 'more filters'),
       h('div', { class: 'fields' },
         model.several ? pick('run', 'run', [['', 'all runs'], ...model.runs.map((run, i) => [String(i), winnow.foreign.line(run.name, 60)])]) : null,
-        pick('kept', 'kept', [['', 'kept or not'], ['yes', 'kept for training'], ['no', 'not kept']]), reason,
+        pick('kept', 'kept', [['', 'kept or not'], ['yes', 'kept by the selectors'], ['no', 'not kept']]),
+        pick('trained', 'trained', [['', 'trained or not'], ['yes', 'trained on'], ['no', 'not trained on']]), reason,
         pick('end', 'end', [['', 'any end'], ['cut', 'cut off at the limit'], ['stop', 'ended by itself']]),
         range('reward', 'rmin', 'rmax'), range('tokens', 'lmin', 'lmax'),
         pick('order', 'sort', Object.entries(ORDERS).map(([key, [text]]) => [key, text]))));

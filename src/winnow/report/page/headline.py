@@ -5,63 +5,87 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from winnow.report.page.budget_ledger import total
-from winnow.report.summary import PHASES, Row, training_rows
+from winnow.report.page.budget_ledger import taught_values_alone, total
+from winnow.report.run_changes import EVALUATIONS, Evaluations
+from winnow.report.summary import PHASES, Row, costs, training_rows
 from winnow.report.text import accuracies, compact, duration, percent
-from winnow.state.logbook import totals
 
 Line = dict[str, str]
+NONE = "–"  # for what was not measured
 
 
-def headline(rows: Sequence[Row]) -> list[Line]:
-    """Lines of label, value and detail."""
-    return [*_accuracy(rows), *_tokens(rows), *_time(rows)] if training_rows(rows) else list(_accuracy(rows))
+def headline(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[Line]:
+    """Lines of label, value and detail; the accuracy is of the evaluations that were made alike."""
+    accuracy = [*_evaluated(evaluated.rows(rows), evaluated)] or [*_in_training(rows, evaluated)]
+    return [*accuracy, *_tokens(rows), *_time(rows)] if training_rows(rows) else accuracy
 
 
-def _accuracy(rows: Sequence[Row]) -> Iterator[Line]:
-    found = False
+def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
+    label = "held-out accuracy" if evaluated.held_out else f"accuracy, {evaluated.of}"
+    since = f"; evaluated so from step {evaluated.since} on" * bool(evaluated.since)
     for name in ("eval/accuracy_sampled", "eval/accuracy_greedy"):
-        if seen := [row for row in rows if name in row]:
-            kind = name.rpartition("_")[2]
-            first, last = (
-                accuracies({k: row[k] for k in row if k.startswith(name)}).removeprefix(f"{kind} ")
-                for row in (seen[0], seen[-1])
-            )
-            best = max(seen, key=lambda row: row[name])
-            yield {
-                "label": "held-out accuracy" if kind == "sampled" else "held-out accuracy, greedy",
-                "value": first if len(seen) == 1 else f"{first} → {last}",
-                "detail": f"{kind}{' (± 1 s.e.)' * (kind == 'sampled')}, after {_after(seen)} steps; best "
-                f"{percent(best[name])} after {best['step']:.0f}",
-            }
-            found = True
-    if not found and (steps := training_rows(rows)):
-        width = max(1, len(steps) // 10)
-        first, last = (percent(_mean(some, "reward/accuracy")) for some in (steps[:width], steps[-width:]))
-        detail = f"no evaluation yet; first and last {width} steps" if width > 1 else "no evaluation yet"
-        yield {"label": "training accuracy", "value": f"{first} → {last}", "detail": detail}
+        if not (seen := [row for row in rows if name in row]):
+            continue
+        kind = name.rpartition("_")[2]
+        line = {"label": f"{label}{', greedy' * (kind == 'greedy')}", "value": NONE}
+        if reached := [row for row in seen if not math.isnan(row[name])]:
+            values = [_measured(row, name) for row in (reached[0], reached[-1])]
+            best = max(reached, key=lambda row: row[name])
+            line["value"] = values[0] if len(reached) == 1 else " → ".join(values)
+            detail = f"{kind}{' (± 1 s.e.)' * (kind == 'sampled')}, after {_after(reached)} steps; best "
+            detail += f"{percent(best[name])} after {best['step']:.0f}"
+        else:
+            detail = f"{kind}, after {_after(seen)} steps: no verdict, every verifier failed"
+        yield {**line, "detail": detail + since}
+
+
+def _measured(row: Row, name: str) -> str:
+    """ "41.2% ± 2.0%"."""
+    return accuracies({k: row[k] for k in row if k.startswith(name)}).removeprefix(f"{name.rpartition('_')[2]} ")
+
+
+def _in_training(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
+    if not (steps := training_rows(rows)):
+        return
+    width = max(1, len(steps) // 10)
+    first, last = (_mean(some, "reward/accuracy") for some in (steps[:width], steps[-width:]))
+    value = NONE if math.isnan(first) and math.isnan(last) else f"{_known(first)} → {_known(last)}"
+    changed = f" since evaluations were changed at step {evaluated.since}" if evaluated.since else " yet"
+    detail = f"no evaluation{changed}{f'; first and last {width} steps' * (width > 1)}"
+    if value == NONE:
+        detail += "; no verdict, every verifier failed"
+    yield {"label": "training accuracy", "value": value, "detail": detail}
+
+
+def _known(share: float) -> str:
+    return NONE if math.isnan(share) else percent(share)
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
+    """Shares are of all that was sampled: probes, from which nothing is trained, are among it."""
     generated, trained = (total(rows, f"budget/tokens_{name}") or 0 for name in ("generated", "trained"))
-    probe = total(rows, "budget/probe_tokens")
-    steps, rollouts = len(training_rows(rows)), total(rows, "budget/rollouts") or 0
-    on_top = f", and {compact(probe)} of probes on top" if probe else ""
+    probe, wasted = (total(rows, f"budget/{name}") for name in ("probe_tokens", "tokens_wasted"))
+    sampled, steps, rollouts = generated + (probe or 0), len(training_rows(rows)), total(rows, "budget/rollouts") or 0
+    besides = f", and {probe:,} of probes" if probe else ""
     yield {
-        "label": "tokens generated",
-        "value": compact(generated),
-        "detail": f"{generated:,} in {rollouts:,} rollouts of {steps:,} steps{on_top}",
+        "label": "tokens sampled, probes included" if probe else "tokens generated",
+        "value": compact(sampled),
+        "detail": f"{generated:,} in {rollouts:,} rollouts of {steps:,} steps{besides}",
     }
-    share = f"{percent(trained / generated)} of those generated" if generated else "nothing was generated"
+    share = f"{percent(trained / sampled)} of those {'sampled' if probe else 'generated'}" if sampled else "of none"
     yield {"label": "tokens trained", "value": compact(trained), "detail": f"{trained:,}, {share}"}
-    wasted = total(rows, "budget/tokens_wasted")
-    if generated and wasted is not None:
-        detail = f"{wasted:,} tokens were generated and not trained on"
-        yield {"label": "wasted", "value": percent(wasted / generated), "detail": detail}
+    if sampled and wasted is not None:
+        parts = [f"{wasted:,} were generated and not trained on"]
+        if values := taught_values_alone(rows):
+            parts.append(f"{values:,} of them taught the value model alone")
+        if probe:
+            parts.append(f"{probe:,} ({percent(probe / sampled)}) were probes, sampled to plan")
+        value = percent((wasted + (probe or 0)) / sampled)
+        yield {"label": "not trained on", "value": value, "detail": "; ".join(parts)}
 
 
 def _time(rows: Sequence[Row]) -> Iterator[Line]:
-    cost = totals(rows)
+    cost = costs(rows)
     seconds, probe = cost.get("seconds/step", 0.0), cost.get("seconds/probe", 0.0)
     shares = [
         f"{phase} {spent / seconds:.0%}"
@@ -81,5 +105,5 @@ def _after(seen: Sequence[Row]) -> str:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    values = [row[name] for row in rows if not math.isnan(row.get(name, math.nan))]
+    values = [float(row[name]) for row in rows if not math.isnan(row.get(name, math.nan))]
     return sum(values) / len(values) if values else math.nan

@@ -2,7 +2,7 @@
 
 Steps are visited in the order first, last, middle, quarters, ... Each may first fill an equal share of the room (an
 eighth where there are more than eight steps), so that large steps do not leave others out; then the room that is left
-goes to them in the same order. A group that does not fit any more ends it.
+goes to them in the same order. A group that does not fit is left out, and smaller ones after it are tried.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from winnow.report.page.strict_json import encoded
 from winnow.report.page.token_pieces import TokenPieces
 
 SHARES = 8
+SMALLEST = 300  # bytes: no group takes less
+MISSES_OF_STEP = 4  # groups in a row that do not fit, after which the next step is tried
+MISSES = 100  # after which a file that is half full has no room: each of them was read for nothing
 LONGEST = 20_000  # characters of a text in a file
 MEGABYTE = 1_000_000
 
@@ -31,7 +34,30 @@ class Included:
     groups: dict[tuple[int, int], str] = field(default_factory=dict)  # (step, first row) -> JSON
     rollouts: dict[int, int] = field(default_factory=dict)  # step -> so many
     notes: list[str] = field(default_factory=list)
-    full: bool = False
+    too_large: set[tuple[int, int]] = field(default_factory=set)  # groups that would not fit by themselves
+    missed: int = 0  # groups in a row that did not fit in what is left
+
+    @property
+    def room(self) -> int:
+        """Bytes that are left."""
+        return self.limit - self.size
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is tried."""
+        return self.room < SMALLEST or (self.missed >= MISSES and self.room < self.size)
+
+    def seen(self, place: GroupPlace, size: int) -> None:
+        """A group has so many bytes."""
+        self.missed = self.missed + 1 if size > self.room else 0
+        if size > self.limit:
+            self.too_large.add((place.step, place.first))
+
+    def take(self, place: GroupPlace, group: str) -> None:
+        """Take a group along."""
+        self.size += len(group)
+        self.groups[place.step, place.first] = group
+        self.rollouts[place.step] = self.rollouts.get(place.step, 0) + place.count
 
     @property
     def in_order(self) -> list[str]:
@@ -43,10 +69,11 @@ class Included:
         here = sum(self.rollouts.values())
         if here == total:
             return ""
+        large = f" (groups that are larger by themselves: {len(self.too_large):,} or more)" * bool(self.too_large)
         return (
             f"{here:,} of {total:,} rollouts, of {len(self.rollouts):,} of {len(steps):,} steps, are in this file, "
-            f"which takes {self.limit / MEGABYTE:g} MB of them: whole groups of the first, the last and evenly chosen "
-            f"steps. For more, raise the limit, or serve the page: on the command line --limit, --serve"
+            f"which takes {self.limit / MEGABYTE:g} MB of them{large}: whole groups of the first, the last and evenly "
+            f"chosen steps. For more, raise the limit, or serve the page: on the command line --limit, --serve"
         )
 
 
@@ -56,37 +83,39 @@ def included(
     """The groups of `steps` that fit in `limit` bytes."""
     found = Included(limit)
     order = [list(steps)[place] for place in spread(len(steps))]
-    begun = dict.fromkeys(order, 0)
+    left = dict(steps)
     for share in (limit // max(1, min(SHARES, len(order))), limit):
         for step in order:
             if found.full:
                 return found
-            begun[step] += _fill(found, log, steps[step][begun[step] :], pieces, share)
+            left[step] = _fill(found, log, left[step], pieces, share)
     return found
 
 
 def _fill(
     found: Included, log: LoggedSteps, places: Sequence[GroupPlace], pieces: TokenPieces | None, share: int
-) -> int:
-    """Take along groups of one step, and return how many: until its share, or all there is, is full."""
-    own = 0
+) -> Sequence[GroupPlace]:
+    """Take along groups of one step until its share, or all there is, is full. Returns those that are left."""
+    own, missed, left = min(share, found.room), 0, list[GroupPlace]()
     try:
         file = log.file(places[0].step) if places else None
-        for taken, place in enumerate(places):
+        for tried, place in enumerate(places):
             assert file is not None
+            if found.full or missed == MISSES_OF_STEP or own < SMALLEST:
+                return [*left, *places[tried:]]
             group = encoded(group_data(file, place, pieces, longest=LONGEST))
-            if found.size + len(group) > found.limit:
-                found.full = True
-                return taken
-            if own + len(group) > share:
-                return taken
-            own += len(group)
-            found.size += len(group)
-            found.groups[place.step, place.first] = group
-            found.rollouts[place.step] = found.rollouts.get(place.step, 0) + place.count
+            found.seen(place, len(group))
+            if len(group) <= own:
+                own -= len(group)
+                missed = 0
+                found.take(place, group)
+            else:
+                missed += 1
+                left.append(place)
     except DataError as error:
         found.notes.append(f"step {places[0].step} is left out in part: {error}")
-    return len(places)
+        return []
+    return left
 
 
 def spread(count: int) -> Iterator[int]:

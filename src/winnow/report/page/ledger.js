@@ -34,8 +34,9 @@
   function section() {
     if (!model.runs.some((run) => run.ledger?.length)) return null;
     const scale = most();
+    const valued = model.runs.some((run) => run.ledger?.some((entry) => entry.label === 'valued'));
     return h('section', { 'aria-labelledby': 'title-budget' }, h('h2', { id: 'title-budget' }, 'Budget'),
-      h('p', { class: 'note' }, 'Where the tokens went. Each line is a share of what was generated; only what was trained taught anything.'),
+      h('p', { class: 'note' }, `Where the tokens went. Each line is a share of what was generated; only what was trained taught the policy${valued ? ', and what was valued the value model' : ''}.`),
       h('div', { class: 'ledgers' }, model.runs.map((run, i) => one(run, i, scale))));
   }
 

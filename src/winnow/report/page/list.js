@@ -6,7 +6,7 @@
 (() => {
   const { h } = winnow.dom;
   const { short, signed, count, whole } = winnow.numbers;
-  const { filters, foreign, model, place } = winnow;
+  const { facts, filters, foreign, model, place } = winnow;
   const HEIGHT = { step: 30, group: 44, rollout: 30 };
   const SPARE = 8; // rows drawn above and below what is seen
 
@@ -37,7 +37,7 @@
   function told(item) {
     const r = item.rollout;
     return `${runName(item)}step ${item.step}, prompt ${foreign.line(item.group.prompt_id, 60)}, rollout ${r.index}: ${r.kind}, reward ${short(r.reward)}, ` +
-      `advantage ${signed(model.advantageOf(r))}, ${count(r.length, 'token')}${r.finish === 'length' ? ', cut off' : ''}, ${r.kept ? 'kept' : 'not kept'}`;
+      `advantage ${signed(model.advantageOf(r))}, ${count(r.length, 'token')}${r.finish === 'length' ? ', cut off' : ''}, ${facts.became(r)}`;
   }
 
   /** A line of the text, from where the search is found. */
@@ -59,7 +59,7 @@
       h('span', { class: 'number reward', title: 'reward' }, short(r.reward)),
       h('span', { class: 'number advantage', title: 'advantage' }, signed(model.advantageOf(r))),
       h('span', { class: 'number length', title: r.finish === 'length' ? 'tokens, cut off' : 'tokens' }, `${whole(r.length)}${r.finish === 'length' ? '✂' : ''}`),
-      h('span', { class: 'kept', title: r.kept ? 'kept' : foreign.line(r.reason ?? '', 80) }, r.kept ? '●' : '○'),
+      h('span', { class: 'became', title: r.trained ? 'trained' : `${facts.became(r)}: ${foreign.line(r.reason ?? '', 80)}` }, facts.sign(r)),
       snippet(item, state.pattern));
   }
 

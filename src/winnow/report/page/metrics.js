@@ -5,14 +5,14 @@
   const { short, known, count } = winnow.numbers;
   const { model, place, chart, curves, foreign } = winnow;
 
-  const names = () => [...new Set(model.runs.flatMap((run) => run.metrics?.names ?? []))].filter((name) => name !== 'step');
+  const names = () => [...new Set(model.runs.flatMap((run) => Object.keys(run.metrics?.columns ?? {})))];
 
   /** {x, y} of a metric in a run: the rows that have it. */
   function column(run, name) {
-    const { names: heads = [], rows = [] } = run.metrics ?? {};
-    const [step, own] = [heads.indexOf('step'), heads.indexOf(name)];
-    const kept = own < 0 ? [] : rows.filter((row) => known(row[own]));
-    return { x: kept.map((row) => row[step]), y: kept.map((row) => row[own]) };
+    const { steps = [], columns = {} } = run.metrics ?? {};
+    const { at = [], y = [] } = Object.hasOwn(columns, name) ? columns[name] : {};
+    const kept = y.map((value, i) => [steps[at ? at[i] : i], value]).filter(([, value]) => known(value));
+    return { x: kept.map(([step]) => step), y: kept.map(([, value]) => value) };
   }
 
   function spark(all) {
@@ -27,7 +27,7 @@
     }));
   }
 
-  const meaning = (name) => foreign.line(model.runs.map((run) => run.meanings?.[name]).find(Boolean) ?? '', 1000);
+  const meaning = (name) => foreign.line(model.runs.filter((run) => Object.hasOwn(run.meanings ?? {}, name)).map((run) => run.meanings[name]).find(Boolean) ?? '', 1000);
 
   function spec(name, off) {
     const lines = model.runs.map((run, i) => ({ ...column(run, name), label: model.several ? curves.name(i) : name, colour: curves.hue(i), dash: 'solid', axis: 1, run: i })).filter((line) => !off.has(line.run) && line.x.length);

@@ -91,11 +91,14 @@
     return prompt.slice(before, Math.max(before, prompt.length - after)).trim() || prompt;
   }
 
+  /** Whether two groups are of one prompt: data sets may give their problems the same ids. */
+  const samePrompt = (a, b) => a.prompt_id === b.prompt_id && a.prompt === b.prompt && a.task === b.task;
+
   /** Everywhere else the prompt of this item was sampled: [{run, step, group}]. */
   function elsewhere(item) {
     const found = new Map();
     for (const other of items) {
-      if (other.group.prompt_id !== item.group.prompt_id || other.group === item.group || found.has(other.group)) continue;
+      if (other.group === item.group || found.has(other.group) || !samePrompt(other.group, item.group)) continue;
       found.set(other.group, { run: other.run, step: other.step, group: other.group });
     }
     return [...found.values()];

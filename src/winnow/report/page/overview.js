@@ -11,7 +11,7 @@
       model.several ? h('h2', {}, curves.name(i)) : null,
       run.subtitle ? h('p', { class: 'subtitle' }, arrows(foreign.line(run.subtitle, 400))) : null,
       h('dl', { class: 'headline' }, (run.headline ?? []).map((entry) => h('div', {}, h('dt', {}, foreign.line(entry.label, 100)),
-        h('dd', {}, h('strong', {}, arrows(foreign.line(entry.value, 60))), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 200)) : null)))));
+        h('dd', {}, h('strong', {}, arrows(foreign.line(entry.value, 60))), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 400)) : null)))));
   }
 
   /** A link to the rollouts of an alarm's step, where they are. */

@@ -5,7 +5,7 @@
  */
 (() => {
   const VIEWS = ['overview', 'rollouts', 'metrics', 'configuration'];
-  const KEYS = ['run', 'step', 'verdict', 'kept', 'reason', 'end', 'rmin', 'rmax', 'lmin', 'lmax', 'q', 'sort',
+  const KEYS = ['run', 'step', 'verdict', 'kept', 'trained', 'reason', 'end', 'rmin', 'rmax', 'lmin', 'lmax', 'q', 'sort',
     'at', 'read', 'mode', 'other', 'shade', 'figures', 'metric', 'hide'];
   const listeners = [];
   let later = null;

@@ -56,7 +56,7 @@
     const holder = h('div', { class: 'text' });
     whenSeen(holder, () => show(holder, tokens.block(item, { ...options(item, at, say, `text of rollout ${r.index}`), fold: 500 })));
     return h('article', { class: `column${current ? ' current' : ''}`, 'aria-label': `rollout ${r.index}, ${r.kind}` },
-      h('header', {}, h('h4', {}, `rollout ${r.index}`), facts.badge(r), facts.kept(r), facts.cut(r),
+      h('header', {}, h('h4', {}, `rollout ${r.index}`), facts.badge(r), facts.fate(r), facts.cut(r),
         h('p', { class: 'note' }, `reward ${short(r.reward)} · advantage ${signed(model.advantageOf(r))} · ${count(r.length, 'token')}`)), holder);
   }
 
@@ -87,13 +87,13 @@
   function draw(element, item, at, turn, back) {
     const { element: line, say } = tokens.readout();
     const r = item.rollout;
-    const view = { group: wholeGroup, pair }[at.mode] ?? one;
+    const view = at.mode === 'group' ? wholeGroup : at.mode === 'pair' ? pair : one;
     const move = (label, by, byGroup, title) => button(label, () => turn(by, byGroup), { title, 'aria-label': title });
     show(element,
       h('div', { class: 'top' }, button('‹ list', back, { class: 'back' }), where(item),
         h('div', { class: 'moves', role: 'group', 'aria-label': 'go to another rollout' }, move('«', -1, true, 'previous group (p)'), move('‹', -1, false, 'previous rollout (k)'), move('›', 1, false, 'next rollout (j)'), move('»', 1, true, 'next group (n)'))),
       h('h3', { class: 'unseen' }, `rollout ${r.index}`),
-      h('p', { class: 'badges' }, facts.badge(r), facts.kept(r), facts.cut(r)),
+      h('p', { class: 'badges' }, facts.badge(r), facts.fate(r), facts.cut(r)),
       facts.facts(item), facts.strip(item.group, r, (other) => place.go({ at: place.atOf({ ...item, rollout: other }) }), 'rollouts of this group'),
       prompt(item, filters.pattern(at.q)), switches(item, at),
       tokens.kinds(item.group).length ? line : null, view(item, at, say));

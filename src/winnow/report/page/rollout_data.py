@@ -15,7 +15,7 @@ from winnow.state.rollout_files import StepFile
 COLUMNS = (
     "step", "prompt_id", "prompt", "answer", "task", "count", "index", "text", "tokens", "logprobs", "length", "finish",
     "reward", "kind", "parts", "extracted", "cause", "detail", "seconds", "advantage", "advantages", "values", "weight",
-    "reason",
+    "keep", "reason",
 )  # fmt: skip
 PER_TOKEN = ("logprobs", "advantages", "values")
 NAME = 200  # characters of a prompt's id, a task's name
@@ -42,8 +42,9 @@ def group_data(file: StepFile, place: GroupPlace, pieces: TokenPieces | None, *,
 
 
 def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[str, Any]:
-    """One rollout, from its row of the log."""
+    """One rollout, from its row of the log. One that the selectors left has no advantage: none was measured."""
     extracted = row["extracted"]
+    row = row if row["keep"] else {**row, "advantage": None, "advantages": None}
     return {
         "index": row["index"],
         "length": row["length"],
@@ -56,7 +57,8 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
         "detail": cut(row["detail"], longest),
         "seconds": rounded(row["seconds"]),
         "advantage": row["advantage"] if row["advantages"] is None else _mean(row["advantages"]),
-        "kept": row["reason"] == "kept",
+        "kept": row["keep"],
+        "trained": row["reason"] == "trained",
         "reason": cut(row["reason"], NAME),
         "weight": row["weight"],
         **_text(row, pieces, longest),

@@ -23,9 +23,8 @@
     const notes = model.runs.flatMap((run) => run.rollouts?.notes ?? []).map((text) => foreign.line(text, 400));
     if (model.served) return ['Steps are read from the log when they are chosen; filters and search see those that were.', ...notes].join(' ');
     return model.runs.map((run) => {
-      const { included: here, of, why, notes } = run.rollouts ?? { included: 0, of: 0 };
-      const part = here === of ? '' : `${whole(here)} of ${count(of, 'rollout')} are in this file (limit ${compact(model.data.limit_bytes)}B).`;
-      const said = [part, ...[why, ...(notes ?? [])].filter(Boolean).map((text) => foreign.line(text, 400))].filter(Boolean).join(' ');
+      const { why, notes } = run.rollouts ?? {};
+      const said = [...[why, ...(notes ?? [])].filter(Boolean).map((text) => foreign.line(text, 400))].filter(Boolean).join(' ');
       return said && `${model.several ? `${foreign.line(run.name, 60)}: ` : ''}${said}`;
     }).filter(Boolean).join(' ');
   }

@@ -6,37 +6,48 @@ The page's JSON is `report_data` of the `run_data` of each run. Numbers that are
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from winnow.alarms import of_run
-from winnow.errors import ConfigError, RunFolderError
+from winnow.errors import ConfigError
 from winnow.metrics import meaning
-from winnow.report.heading import heading
-from winnow.report.page.budget_ledger import ledger
+from winnow.report.heading import config_of, heading
+from winnow.report.page.budget_ledger import ledger, total
 from winnow.report.page.headline import headline
 from winnow.report.page.included import included
 from winnow.report.page.rollout_data import cut, group_data
 from winnow.report.page.step_groups import GroupPlace, LoggedSteps
-from winnow.report.page.strict_json import encoded, with_list
+from winnow.report.page.strict_json import encoded, plain, with_list
 from winnow.report.page.token_pieces import TokenPieces
+from winnow.report.run_changes import Change, changes_of, evaluations
 from winnow.report.run_panels import RunPanel, panels
 from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
 from winnow.report.tokens import tokenizer_of
 from winnow.state.logbook import read_metrics
-from winnow.state.saved_runs import read_manifest
 from winnow.version import __version__
 
 FORMAT = 1
 MOST_PLACES = 10_000  # groups that the picture of the allocation shows
 LONGEST_SERVED = 200_000  # characters of a text that is asked for by its step
 NAME = 200  # characters
+MOST_CHANGES = 500  # that are shown, the newest
 
 Steps = Mapping[int, Sequence[GroupPlace]]
+
+
+class RunInFile(NamedTuple):
+    """A run as JSON; notes for whoever makes the file, why it has not all rollouts among them; how many it has."""
+
+    text: str
+    notes: list[str]
+    included: int
+    of: int
 
 
 @dataclass
@@ -50,8 +61,8 @@ class ReportedRun:
     def __post_init__(self) -> None:
         self.log = LoggedSteps(self.path)
 
-    def in_file(self, limit: int) -> tuple[str, list[str]]:
-        """The run as JSON, with rollouts up to `limit` bytes; and notes for whoever makes the file.
+    def in_file(self, limit: int) -> RunInFile:
+        """The run with rollouts up to `limit` bytes.
 
         Raises DataError where its metrics cannot be read.
         """
@@ -59,14 +70,16 @@ class ReportedRun:
         pieces, unknown = self._pieces if steps else (None, "")
         found = included(self.log, steps, pieces, limit)
         why = found.why(steps) if steps else _NONE
-        notes = [note for note in (*self.log.notes, unknown, *found.notes) if note]
+        notes = [note for note in (*self._notes(), unknown, *found.notes) if note]
         said = {"included": sum(found.rollouts.values()), "why": why, "notes": notes}
-        return with_list(self._fields(rows, steps, said, found.rollouts), "groups", found.in_order), notes
+        fields = self._fields(rows, steps, said, found.rollouts)
+        text = with_list(fields, "groups", found.in_order)
+        return RunInFile(text, [*notes, *[why] * bool(why)], fields["rollouts"]["included"], fields["rollouts"]["of"])
 
     def served(self) -> str:
         """The run as JSON without rollouts, which `step` gives. Raises as `in_file`."""
         rows, steps = read_metrics(self.path), self.log.steps()
-        said = {"included": 0, "why": "" if steps else _NONE, "notes": self.log.notes}
+        said = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes()}
         return with_list(self._fields(rows, steps, said, {}), "groups", [])
 
     def step(self, step: int) -> Iterator[str]:
@@ -75,27 +88,47 @@ class ReportedRun:
         pieces, _ = self._pieces
         return (encoded(group_data(file, place, pieces, longest=LONGEST_SERVED)) for place in groups)
 
+    def load_tokenizer(self) -> None:
+        """Load it now, where there are rollouts to read."""
+        if self.log.steps():
+            _ = self._pieces
+
     @cached_property
     def _pieces(self) -> tuple[TokenPieces | None, str]:
         tokenizer, unknown = tokenizer_of(self.path)
         return None if tokenizer is None else TokenPieces(tokenizer), unknown
 
+    def _notes(self) -> list[str]:
+        """Of what is not logged, or cannot be read."""
+        log = config_of(self.path).get("log")
+        every = log.get("every") if isinstance(log, Mapping) else None
+        if not isinstance(every, int) or not 1 < every < 10**9:
+            return self.log.notes
+        return [
+            *self.log.notes,
+            f"rollouts are logged of one step in {every:,} (log.every): there are none of the others",
+        ]
+
     def _fields(
         self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
     ) -> dict[str, Any]:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        config = _config(self.path)
+        config, changes = config_of(self.path), changes_of(self.path)
+        compared = evaluations(config, changes)
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),
             "subtitle": one_line(heading(self.path)),
-            "headline": headline(rows),
+            "headline": headline(rows, compared),
             "config": config,
-            "panels": [_panel(panel) for panel in panels(rows)],
+            "changes": [_change(change) for change in changes[-MOST_CHANGES:]],
+            "panels": [_panel(panel) for panel in panels(rows, compared)],
             "ledger": ledger(rows),
             "allocation": _allocation(steps),
-            "alarms": _alarms(rows, config),
-            "metrics": {"names": names, "rows": [[_short(row.get(name)) for name in names] for row in rows]},
+            "allocation_of": sum(place.verified > 0 for places in steps.values() for place in places),
+            "prompts_skipped": total(rows, "budget/prompts_skipped") or 0,
+            "alarms": _alarms(rows, config, compared.since),
+            "metrics": _metrics(rows),
             "meanings": {name: said for name in names if (said := meaning(name))},
             "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
             "rollouts": {**rollouts, "of": of},
@@ -111,40 +144,46 @@ def report_data(runs: Sequence[str], *, served: bool, limit: int, made: str | No
     return with_list(fields | ({"made": made} if made else {}), "runs", runs)
 
 
-def _config(run: Path) -> dict[str, Any]:
-    try:
-        return read_manifest(run, own=False).config
-    except RunFolderError:
-        return {}
-
-
 def _panel(panel: RunPanel) -> dict[str, Any]:
     said = dataclasses.asdict(panel)
     said["spans"] = [{"label": span.label, "from": span.first, "to": span.last} for span in panel.spans]
     return said
 
 
+def _metrics(rows: Sequence[Row]) -> dict[str, Any]:
+    """The step of each row, and of each metric its numbers and the places of the rows that have one (None: all do), so
+    that a metric takes no more room than it has numbers.
+    """
+    columns: dict[str, tuple[list[int], list[float | None]]] = {}
+    for place, row in enumerate(rows):
+        for name, value in row.items():
+            if name != "step":
+                at, numbers = columns.setdefault(name, ([], []))
+                at.append(place)
+                numbers.append(_short(value))
+    found = {name: {"at": None if len(at) == len(rows) else at, "y": y} for name, (at, y) in columns.items()}
+    return {"steps": [_short(row["step"]) for row in rows], "columns": found}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    values = (json.dumps(plain(change.get(name)), ensure_ascii=False) for name in ("was", "now"))
+    was, now = ("none" if value == "null" else cut(value, NAME) for value in values)
+    return {"step": change["step"], "key": cut(change["key"], NAME), "was": was, "now": now}
+
+
 def _allocation(steps: Steps) -> list[dict[str, Any]]:
     """Counts against pass rates; of a long run, evenly chosen groups."""
     groups = [place for places in steps.values() for place in places if place.verified]
     every = -(-len(groups) // MOST_PLACES) or 1
-    return [
-        {
-            "step": place.step,
-            "prompt_id": cut(place.prompt_id, NAME),
-            "pass_rate": _short(place.correct / place.verified),
-            "count": place.count,
-        }
-        for place in groups[::every]
-    ]
+    return [{"pass_rate": _short(place.correct / place.verified), "count": place.count} for place in groups[::every]]
 
 
-def _alarms(rows: Sequence[Row], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[dict[str, Any]]:
     """What was raised, by the run's own limits; by the defaults where they are none that this winnow can read."""
     try:
-        found = of_run(rows, config)
+        found = of_run(rows, config, evaluated_since=since)
     except (ConfigError, TypeError, AttributeError):  # a manifest may say anything
-        found = of_run(rows)
+        found = of_run(rows, evaluated_since=since)
     return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in found]
 
 

@@ -19,23 +19,25 @@ def assembled(data: dict[str, Any], *, served: bool = False) -> str:
 
 
 def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
-    """A rollout of one token per word, or of what `other` says."""
-    kind = other.get("kind", KINDS[index % 4])
+    """A rollout of one token per word, or of what `other` says. Of four the first is trained, the third only kept."""
+    kind, kept = other.get("kind", KINDS[index % 4]), index % 2 == 0
+    trained = index % 4 == 0
     pieces = re.findall(r"\s*\S+|\s+$", said)
     reward = {"correct": 1.0, "failed": None}.get(kind, 0.0)
     return {
         "index": index, "text": None, "length": len(pieces), "finish": "length" if index % 5 == 4 else "stop",
         "kind": kind, "reward": reward, "parts": {"answer": reward or 0.0}, "extracted": "42", "cause": None,
-        "detail": "", "seconds": 0.01, "advantage": None if reward is None else reward - 0.5, "kept": index % 2 == 0,
-        "reason": "kept" if index % 2 == 0 else "not selected", "weight": 0.01, "pieces": pieces,
-        "logprobs": [-0.4 * (i % 7) for i in range(len(pieces))], "advantages": None, "values": None,
+        "detail": "", "seconds": 0.01, "advantage": None if reward is None or not kept else reward - 0.5, "kept": kept,
+        "trained": trained, "reason": "trained" if trained else "zero advantage" if kept else "not selected",
+        "weight": 0.01, "pieces": pieces, "logprobs": [-0.4 * (i % 7) for i in range(len(pieces))], "advantages": None,
+        "values": None,
     } | other  # fmt: skip
 
 
 def group(step: int, prompt_id: str, rollouts: list[dict[str, Any]], **other: Any) -> dict[str, Any]:
     rewards = [r["reward"] for r in rollouts if r["reward"] is not None]
     return {
-        "step": step, "prompt_id": prompt_id, "prompt": f"What is {step} + {prompt_id}?", "answer": "42",
+        "step": step, "prompt_id": prompt_id, "prompt": f"What is 6 + {prompt_id}?", "answer": "42",
         "task": "sums", "count": len(rollouts), "mean_reward": sum(rewards) / len(rewards) if rewards else None,
         "rollouts": rollouts,
     } | other  # fmt: skip
@@ -83,7 +85,9 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
             {"step": g["step"], "prompt_id": g["prompt_id"], "pass_rate": 0.25, "count": 4} for g in made[:50]
         ],
         "alarms": [{"step": 2, "name": "entropy_collapse", "text": "entropy fell below 0.1: raise loss.entropy"}],
-        "metrics": {"names": ["step", "reward/mean", "loss"], "rows": [[0, 0.2, 1.0], [1, None, 0.5], [2, 0.6, None]]},
+        "metrics": {"steps": [0, 1, 2], "columns": {
+            "reward/mean": {"at": None, "y": [0.2, None, 0.6]}, "loss": {"at": [0, 1], "y": [1.0, 0.5]},
+        }},
         "meanings": {"reward/mean": "mean reward of all rollouts", "loss": "what is minimised"},
         "steps": [{"step": s, "groups": len(n), "rollouts": sum(n), "included": sum(n)} for s, n in per_step.items()],
         "rollouts": {"included": count, "of": count, "why": ""}, "groups": made,

@@ -9,6 +9,7 @@ import report_pages as pages
 from winnow.report.text import safe
 
 RAN = "window.ran = true; alert(1)"
+OF_OBJECTS = ["__proto__", "constructor"]
 HOSTILE = [
     f"<script>{RAN}</script>",
     f"</script><script>{RAN}</script>",
@@ -49,7 +50,7 @@ def hostile_run(as_tokens: bool):
             )
         )
     names = [text[:200] for text in HOSTILE]
-    metrics = {"names": ["step", *names], "rows": [[0, *[1.0] * 20]]}
+    metrics = {"steps": [0], "columns": {name: {"at": None, "y": [1.0]} for name in [*names, *OF_OBJECTS]}}
     panel = pages.run()["panels"][0]
     panels = [
         panel

@@ -35,7 +35,7 @@ def test_the_names_are_what_a_person_would_call_things(shown):
         'searchbox "search in texts and prompts"',
         'listbox "rollouts"',
         'button "next rollout (j)"',
-        'option "step 0, prompt q0, rollout 0: correct, reward 1, advantage +0.5, 9 tokens, kept"',
+        'option "step 0, prompt q0, rollout 0: correct, reward 1, advantage +0.5, 9 tokens, trained"',
         'button "reward 0: 18 rollouts"',
         'combobox "shade by"',
     ):
@@ -79,7 +79,7 @@ def test_the_budget_and_the_allocation_are_what_was_counted(shown):
         {"step": 0, "prompt_id": str(i), "pass_rate": rate, "count": n}
         for i, (rate, n) in enumerate([(0, 2), (0, 2), (0.5, 8), (0.3, 8), (1, 2)])
     ]
-    opened = shown(pages.data(pages.run(allocation=entries)))
+    opened = shown(pages.data(pages.run(allocation=entries, allocation_of=2000, prompts_skipped=3)))
     amounts = [element.text_content() for element in opened.page.locator(".ledger .amount").all()]
     assert amounts == ["1.0k tokens 100%", "1.0k tokens 100%", "250 tokens 25%", "240 tokens 24%", "760 tokens 76%"]
     assert [opened.page.evaluate("i => document.querySelectorAll('.fill')[i].style.width", i) for i in range(5)] == [
@@ -96,9 +96,10 @@ def test_the_budget_and_the_allocation_are_what_was_counted(shown):
         h: "" for h in heads if h not in ("rollouts", "30+", "50+")
     }
     assert (rows[1][1], rows[1][-1]) == ("2", "1")
-    assert "27% of their rollouts went to prompts that were always or never solved" in " ".join(
-        opened.texts("#main .note")
-    )
+    assert opened.texts("[aria-label^='allocation of'] .note") == [
+        "An even sample of 5 groups of 2,000 with a verdict; 27% of their rollouts went to prompts that were always or "
+        "never solved. 3 prompts that the plan gave no rollout are not in the table."
+    ]
 
 
 def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):
@@ -110,6 +111,12 @@ def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):
     opened.page.get_by_role("checkbox", name="draw loss").check()
     opened.page.get_by_role("img", name="loss over training step. loss: from 1 to 0.5.").wait_for()
     opened.page.wait_for_url("**metric=loss")
+
+
+def test_what_resumes_changed_stands_with_the_configuration(shown):
+    change = {"step": 3, "key": "evaluate.split", "was": '"test"', "now": "<b>none</b>"}
+    opened = shown(pages.data(pages.run(changes=[change])), "#configuration")
+    assert opened.texts(".changes li") == ['from step 3 on: evaluate.split was "test", is <b>none</b>']
 
 
 def test_configurations_that_differ_are_marked(shown):
@@ -127,6 +134,36 @@ def test_a_run_that_is_hidden_leaves_every_chart(shown):
     assert len(opened.texts(".chart .key")) == 4
     opened.page.get_by_role("button", name="yours", exact=True).click()
     assert opened.texts(".chart .key") == ["mine: training", "mine: held out"]
+
+
+def reward_panel(y2_range, y2_label="mean reward", x_label="training step"):
+    """The panel of the page's first chart, with a line on the right scale where it has a label."""
+    panel = pages.run()["panels"][0]
+    beside = [panel["series"][0] | {"label": "mean reward", "y": [1.5, 2, 2.5], "axis": 2}] * (y2_label is not None)
+    other = {"series": panel["series"] + beside, "y2_range": y2_range, "y2_label": y2_label, "x_label": x_label}
+    return [panel | other]
+
+
+@pytest.mark.parametrize(
+    ("panels", "ends"),
+    [
+        ([reward_panel([-0.03, 1.03]), reward_panel(None)], None),  # the second's rewards are beyond the first's ends
+        ([reward_panel(None), reward_panel([-0.03, 1.03])], None),
+        ([reward_panel([0, 1]), reward_panel([-2, 0.5])], [-2, 1]),
+        ([reward_panel(None, None), reward_panel([0, 1])], [0, 1]),  # the first draws nothing there
+    ],
+)
+def test_a_scale_of_several_runs_holds_the_lines_of_all(shown, panels, ends):
+    opened = shown(pages.data(*(pages.run(f"run {i}", panels=own) for i, own in enumerate(panels))))
+    (spec,) = opened.page.evaluate("winnow.curves.specs(new Set())")
+    assert (spec["y2_range"], spec["y2_label"]) == (ends, "mean reward")
+
+
+def test_an_axis_of_several_runs_has_the_names_of_all(shown):
+    names = ("tokens", "tokens, probes included", "tokens", "hours")
+    runs = [pages.run(f"run {i}", panels=reward_panel(None, x_label=name)) for i, name in enumerate(names)]
+    (spec,) = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
+    assert spec["x_label"] == "tokens, probes included / hours"
 
 
 def test_dark_and_light_are_chosen_or_the_systems(shown):
@@ -158,7 +195,7 @@ def test_a_run_without_anything_says_so(shown):
         "ledger": [],
         "allocation": [],
         "alarms": [],
-        "metrics": {"names": [], "rows": []},
+        "metrics": {"steps": [], "columns": {}},
         "meanings": {},
         "steps": [],
     }

@@ -37,8 +37,23 @@ def test_every_filter_leaves_what_it_says(shown):
     assert all(name.endswith("not kept") and ": failed" in name for name in names(opened))
     page.get_by_role("button", name="clear filters").click()
     told(opened, "36 rollouts")
-    page.get_by_role("combobox", name="why kept or not").select_option("not selected")
+    page.get_by_role("combobox", name="trained, or why not").select_option("not selected")
     told(opened, "18 of 36 rollouts")
+    page.get_by_role("button", name="clear filters").click()
+    page.get_by_role("combobox", name="trained", exact=True).select_option("no")
+    told(opened, "27 of 36 rollouts")
+    page.get_by_role("combobox", name="kept", exact=True).select_option("yes")
+    told(opened, "9 of 36 rollouts")
+    assert all(name.endswith(", kept, not trained") for name in names(opened))
+
+
+def test_what_was_not_kept_has_no_advantage_and_comes_last_by_it(shown):
+    opened = shown(place="#rollouts?step=0&sort=advantage-low")
+    found = names(opened)
+    assert ["advantage –" in name for name in found] == [False] * 6 + [True] * 6
+    assert all(name.endswith("not kept") for name in found[6:])
+    opened.page.locator("[role=option]").last.click()
+    assert opened.texts(".badges .badge")[1:] == ["not kept", "○ not trained: not selected"]
 
 
 def test_ranges_and_ends(shown):
@@ -69,6 +84,33 @@ def test_a_bar_of_the_histogram_is_a_filter_and_takes_itself_back(shown):
     opened.page.get_by_role("button", name="reward 1: 9 rollouts").click()
     told(opened, "36 rollouts")
     assert opened.texts(".histogram .note") == ["9 rollouts without a reward"]
+
+
+def test_a_bar_lists_as_many_rollouts_as_it_says(shown):
+    """Rewards at the ends of the bins, each of which holds its lower end: a click lists those of one bin alone."""
+    rewards = [0.05 * i for i in range(13)] + [0.15, 0.6, 0.42]
+    made = [pages.rollout(i, "x", kind="wrong", reward=reward) for i, reward in enumerate(rewards)]
+    opened = shown(pages.data(pages.run(made=[pages.group(0, "p", made)])), "#rollouts")
+    bars = opened.page.locator(".histogram .bar")
+    counts = [int(name.split(": ")[1].split()[0]) for name in bars.evaluate_all("all => all.map((bar) => bar.title)")]
+    assert sum(counts) == 16
+    for place, count in enumerate(counts):
+        if count:
+            bars.nth(place).click()
+            told(opened, f"{count} of 16 rollouts")
+
+
+@pytest.mark.parametrize("key", ["sort", "mode", "shade", "verdict"])
+def test_a_place_that_names_a_part_of_every_object_is_none(shown, key):
+    told(shown(place=f"#rollouts?{key}=constructor"), "0 of 36 rollouts" if key == "verdict" else "36 rollouts")
+
+
+def test_problems_of_two_data_sets_may_have_one_id(shown):
+    """The same id, and another text or another task: no other group of the prompt is known."""
+    made = [pages.group(0, "1", [pages.rollout(0, "x")], prompt=prompt, task=task) for prompt, task in
+            (("apples?", "gsm"), ("integrate", "math"), ("apples?", "math"))]  # fmt: skip
+    opened = shown(pages.data(*(pages.run(f"run {i}", [one]) for i, one in enumerate(made))), "#rollouts")
+    assert opened.page.evaluate("winnow.model.items.map((item) => winnow.model.elsewhere(item).length)") == [0, 0, 0]
 
 
 def test_a_search_finds_every_character_as_itself_and_marks_it(shown):
@@ -157,6 +199,7 @@ def test_what_is_known_of_a_rollout_stands_beside_it(shown):
         detail="took 9 s",
         reason="failed: timeout",
         kept=False,
+        trained=False,
     )
     opened = shown(pages.data(pages.run(made=[pages.group(7, "p7", [odd], prompt="six by seven?")])), "#rollouts")
     facts = dict(zip(opened.texts(".facts dt"), opened.texts(".facts dd"), strict=True))
@@ -165,7 +208,7 @@ def test_what_is_known_of_a_rollout_stands_beside_it(shown):
     assert facts["verifier"] == "failed: timeout"
     assert facts["said"] == "took 9 s"
     assert facts["answer found"] == facts["expected"] == "42"
-    assert opened.texts(".badges .badge") == ["! failed", "○ failed: timeout"]
+    assert opened.texts(".badges .badge") == ["! failed", "not kept", "○ not trained: failed: timeout"]
     assert opened.texts(".prompt .foreign") == ["six by seven?"]
 
 

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
 from winnow.errors import DataError
+from winnow.models.model_folder import BUNDLED
+from winnow.report.opened import opened
 from winnow.report.page.budget_ledger import ledger
 from winnow.report.page.headline import headline
 from winnow.report.page.included import spread
 from winnow.report.page.rollout_data import cut, rollout_data
 from winnow.report.page.run_data import ReportedRun, report_data
-from winnow.state.logbook import Logbook
+from winnow.report.summary import summary
+from winnow.report.tokens import tokenizer_of
+from winnow.state.logbook import Logbook, read_metrics
 from winnow.state.rollout_files import ROLLOUTS, path_of
 
 
@@ -23,8 +28,8 @@ def folder(tmp_path_factory):
 
 
 def in_file(folder, limit=10**7):
-    text, notes = ReportedRun(folder, folder.name).in_file(limit)
-    return json.loads(text), notes
+    found = ReportedRun(folder, folder.name).in_file(limit)
+    return json.loads(found.text), found.notes
 
 
 def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(folder):
@@ -42,28 +47,29 @@ def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(fold
     }  # fmt: skip
     assert easy["rollouts"][1] == {
         "index": 1, "length": 3, "finish": "length", "kind": "correct", "reward": 1.0, "parts": {}, "extracted": "132",
-        "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "reason": "kept", "weight": 0.125,
+        "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "trained": True,
+        "reason": "trained", "weight": 0.125,
         "text": "answer 1", "left_out": 0, "pieces": None, "logprobs": None, "advantages": None, "values": None,
     }  # fmt: skip
+    left = easy["rollouts"][2]
+    assert (left["kept"], left["trained"], left["reason"], left["advantage"]) == (False, False, "not selected", None)
     failed = hard["rollouts"][2]
     assert (failed["reward"], failed["reason"], failed["cause"]) == (None, "failed: timeout", "timeout")
     assert hard["rollouts"][0]["text"] == NASTY
     assert hard["mean_reward"] == 0.0
     assert run["steps"][3] == {"step": 3, "groups": 2, "rollouts": 7, "included": 7}
-    assert run["allocation"][:2] == [
-        {"step": 0, "prompt_id": "toy-easy", "pass_rate": 0.666666667, "count": 3},
-        {"step": 0, "prompt_id": "toy-hard", "pass_rate": 0, "count": 4},
-    ]
+    assert run["allocation"][:2] == [{"pass_rate": 0.666666667, "count": 3}, {"pass_rate": 0, "count": 4}]
     assert "no tokenizer is known" in notes[0]
 
 
 def test_the_page_gets_the_metrics_with_their_meanings_and_the_panels_of_plot(folder):
     run, _ = in_file(folder)
-    names, rows = run["metrics"]["names"], run["metrics"]["rows"]
-    assert len(rows) == 11
-    assert rows[3][names.index("reward/mean")] == 0.4
-    assert rows[10][names.index("reward/mean")] is None  # an evaluation alone
-    assert set(run["meanings"]) == set(names) - {"step"}
+    columns = run["metrics"]["columns"]
+    assert run["metrics"]["steps"] == list(range(11))
+    assert columns["reward/mean"]["at"] == list(range(10))  # the last row is an evaluation alone
+    assert columns["reward/mean"]["y"][3] == 0.4
+    assert columns["eval/accuracy_greedy"] == {"at": [0, 5, 10], "y": [0.04, 0.7, 0.66]}
+    assert set(run["meanings"]) == set(columns)
     assert [panel["title"] for panel in run["panels"]] == [
         "accuracy", "completion length", "signal", "budget: what the tokens bought",
     ]  # fmt: skip
@@ -84,6 +90,21 @@ def test_a_file_within_a_limit_has_whole_groups_of_the_first_the_last_and_evenly
     eight = in_file(folder, limit=size * 8 // 10 + 80)[0]["steps"]  # an eighth of it is a step
     assert [step["step"] for step in eight if not step["included"]] == [7, 8]
     assert in_file(folder, limit=0)[0]["groups"] == []
+
+
+def test_a_group_that_does_not_fit_leaves_room_for_the_others(tmp_path):
+    log = Logbook(tmp_path, seed=0)
+    for step in range(3):
+        long = [group(f"long{i}", (RIGHT,), texts=["x" * 9000]) for i in range(step == 0)]
+        groups = [*long, *(group(f"q{i}", (RIGHT, WRONG)) for i in range(3))]
+        log.write(step, metrics(step), groups, [batch(groups)])
+    run, notes = in_file(tmp_path, limit=8000)
+    assert [step["included"] for step in run["steps"]] == [6, 6, 6]
+    assert "18 of 19 rollouts" in notes[-1]
+    assert "(groups that are larger by themselves: 1 or more)" in notes[-1]
+    everything, notes = in_file(tmp_path, limit=40_000)
+    assert everything["rollouts"]["included"] == 19
+    assert len(notes) == 1  # of the tokenizer alone
 
 
 def test_steps_are_visited_from_the_ends_to_the_middle():
@@ -108,8 +129,8 @@ def row(text, tokens, **changes):
     return {
         "index": 0, "length": len(tokens), "finish": "stop", "kind": "correct", "reward": 1.0, "weight": 1.0,
         "text": text, "extracted": None, "cause": None, "detail": "", "seconds": 0.0, "advantage": None,
-        "parts": {}, "reason": "kept", "tokens": np.array(tokens), "logprobs": numbers, "advantages": numbers,
-        "values": None, **changes,
+        "parts": {}, "keep": True, "reason": "trained", "tokens": np.array(tokens), "logprobs": numbers,
+        "advantages": numbers, "values": None, **changes,
     }  # fmt: skip
 
 
@@ -124,6 +145,14 @@ def test_tokens_have_pieces_with_their_numbers_in_three_digits():
     assert found["advantage"] == pytest.approx(1.12345)
 
 
+def test_what_the_selectors_kept_need_not_be_trained_and_what_they_left_has_no_advantage():
+    held = rollout_data(row("ab", [1, 2], reason="not scheduled"), by_character, longest=9)
+    assert (held["kept"], held["trained"], held["advantages"]) == (True, False, [0.123, 1.12])
+    left = rollout_data(row("ab", [1, 2], reason="flat group", keep=False), by_character, longest=9)
+    assert (left["kept"], left["trained"], left["advantage"], left["advantages"]) == (False, False, None, None)
+    assert left["logprobs"] == [0.123, 1.12]
+
+
 def test_of_a_long_rollout_the_tokens_at_both_ends_are_shown():
     found = rollout_data(row("abcdefgh", range(8)), by_character, longest=4)
     assert found["pieces"] == ["a", "b", " [... 4 characters left out ...] ", "g", "h"]
@@ -136,6 +165,16 @@ def test_a_text_without_pieces_is_one_text_and_one_that_was_not_logged_is_none()
     bare = row(None, [1], logprobs=None, advantages=None, advantage=math.nan) | {"tokens": None}
     assert rollout_data(bare, by_character, longest=9)["text"] is None
     assert cut("abc", 3) == "abc"
+
+
+def test_metrics_take_no_more_room_than_they_have_numbers(tmp_path):
+    lines = [{"step": i, **metrics(i), f"own/{i}": 1.5} for i in range(400)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run, _ = in_file(tmp_path)
+    columns = run["metrics"]["columns"]
+    assert columns["own/7"] == {"at": [7], "y": [1.5]}
+    assert columns["reward/std"]["at"] is None
+    assert len(json.dumps(run["metrics"])) < 160_000  # a table of every row and name is 400 x 430 cells
 
 
 def test_the_ledger_sums_every_row_and_probes_are_on_top():
@@ -158,13 +197,46 @@ def test_the_ledger_sums_every_row_and_probes_are_on_top():
     }
 
 
+def test_what_taught_the_value_model_alone_is_named_and_what_there_was_none_of_is_left_out():
+    """One step of the value model alone, one of both in which the value model reads all, one without an update."""
+    counts = [(1000, 0, 8), (1000, 250, 8), (1000, 0, 0)]
+    rows = [
+        {"step": i, **metrics(i, **{
+            "budget/tokens_valued": valued, "budget/tokens_trained": trained, "budget/tokens_cut": 0,
+            "budget/tokens_wasted": 1000 - trained, "critic/updates": updates})}
+        for i, (valued, trained, updates) in enumerate(counts)
+    ]  # fmt: skip
+    found = {line["label"]: line["tokens"] for line in ledger(rows)}
+    assert (found["valued"], found["values only"], found["wasted"]) == (3000, 1750, 2750)
+    assert not {"cut", "probe"} & set(found)
+    said = {line["label"]: line["detail"] for line in headline(rows)}
+    told = "2,750 were generated and not trained on; 1,750 of them taught the value model alone"
+    assert said["not trained on"] == told
+
+
+def test_the_headline_counts_probes_among_what_was_sampled():
+    rows = [
+        {"step": 0, **metrics(0, **{"budget/tokens_trained": 1000, "budget/tokens_wasted": 0})},
+        {"step": 1, "budget/probe_tokens": 1000},
+    ]
+    sampled, trained, left = (line for line in headline(rows) if "token" in line["label"] or "not" in line["label"])
+    assert (sampled["value"], sampled["detail"]) == ("2.0k", "1,000 in 16 rollouts of 1 steps, and 1,000 of probes")
+    assert trained["detail"] == "1,000, 50.0% of those sampled"
+    assert (left["label"], left["value"]) == ("not trained on", "50.0%")
+    assert "1,000 (50.0%) were probes" in left["detail"]
+
+
 def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
     huge = dict.fromkeys(("budget/tokens_generated", "budget/tokens_trained", "seconds/step", "reward/mean"), 1e308)
-    lines = [{"step": i, **metrics(i, **huge)} for i in range(3)]
+    huge |= dict.fromkeys(("seconds/step", "eval/seconds", "seconds/probe", "budget/updates"), 10**308)
+    lines = [{"step": i, **metrics(i, **huge), "eval/accuracy_greedy": 10**308} for i in range(3)]
+    lines += [{"step": i, **metrics(i, **{"reward/accuracy": [10**308, 0.5][i % 2]})} for i in range(3, 60)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run, _ = in_file(tmp_path)
-    assert run["ledger"][0]["tokens"] is None
-    assert run["panels"][3]["x_range"] == [0, 0]
+    assert run["ledger"][0]["tokens"] == 57_000
+    assert run["panels"][3]["x_range"] == [0, 57_000]
+    assert next(line["value"] for line in run["headline"] if line["label"] == "training time") == "3:48"
+    assert "3:48 training" in summary(read_metrics(tmp_path))
 
 
 def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(folder):
@@ -177,11 +249,56 @@ def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(fold
         ("held-out accuracy, greedy", "4.0% → 66.0%"),
         ("tokens generated", "1.0k"),
         ("tokens trained", "250"),
-        ("wasted", "75.0%"),
+        ("not trained on", "75.0%"),
         ("training time", "0:04"),
     ]
     assert headline(rows)[-1]["detail"] == "generate 75%, update 25%; 0:12 of evaluations on top"
     assert headline([{"step": 0, **metrics(0)}])[0]["value"] == "10.0% → 10.0%"
+
+
+CHANGES = [
+    {"step": 3, "key": "evaluate.split", "was": "test", "now": "train"},
+    {"step": 6, "key": "evaluate.every", "was": 5, "now": None},
+    {"step": True, "key": "evaluate.problems"}, {"step": 8.0, "key": "task"}, {"step": 10**400, "key": "task"},
+    {"step": 9, "key": ["task"]}, {"step": -1, "key": "task"}, "task", None,
+]  # fmt: skip
+
+
+def test_evaluations_are_compared_since_they_were_last_changed(tmp_path):
+    lines = [{"step": i, **metrics(i), **evaluation(0.9 if i < 3 else 0.1 + i / 100, 0.2)} for i in range(6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    manifest = {"winnow_run": 1, "config": {"evaluate": {"split": "train"}}, "changes": CHANGES}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    run, _ = in_file(tmp_path)
+    first = run["headline"][0]
+    assert (first["label"], first["value"]) == ("accuracy, training split", "13.0% ± 2.0% → 15.0% ± 2.0%")
+    assert first["detail"].endswith("after 3 and 5 steps; best 15.0% after 5; evaluated so from step 3 on")
+    accuracy, budget = run["panels"][0], run["panels"][3]
+    assert accuracy["series"][1]["x"] == [3, 4, 5]
+    assert accuracy["series"][1]["label"] == "training split, sampled (± 1 s.e.), from step 3 on"
+    assert budget["y_label"] == "correct, training split (%)"
+    assert "held" not in json.dumps([run["headline"], run["panels"]])
+    assert run["changes"] == [
+        {"step": 3, "key": "evaluate.split", "was": '"test"', "now": '"train"'},
+        {"step": 6, "key": "evaluate.every", "was": "5", "now": "none"},
+    ]
+    assert run["alarms"] == opened(tmp_path).alarms() == []  # 90% on other problems is no better past
+
+
+@pytest.mark.parametrize("changes", [{"step": 1}, 5, "x", None])
+def test_a_manifest_may_list_anything_as_changes(tmp_path, changes):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0), **evaluation(0.5, 0.5)}) + "\n")
+    (tmp_path / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {}, "changes": changes}))
+    run, _ = in_file(tmp_path)
+    assert (run["changes"], run["headline"][0]["value"]) == ([], "50.0% ± 2.0%")
+
+
+def test_without_a_verdict_an_accuracy_is_a_dash():
+    rows = [{"step": i, **metrics(i, **{"reward/accuracy": math.nan})} for i in range(3)]
+    assert (headline(rows)[0]["label"], headline(rows)[0]["value"]) == ("training accuracy", "–")
+    rows[0] |= evaluation(math.nan, math.nan)
+    assert [line["value"] for line in headline(rows)[:2]] == ["–", "–"]
+    assert "no verdict" in headline(rows)[0]["detail"]
 
 
 def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(tmp_path):
@@ -195,6 +312,35 @@ def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(t
         manifest = {"winnow_run": 1, "config": {"alarms": section}}
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
         assert any(a["name"] == "all_flat" for a in in_file(tmp_path)[0]["alarms"]) == there
+
+
+def test_steps_and_prompts_without_rollouts_are_said(tmp_path):
+    run = write_run(tmp_path / "toy", steps=2)
+    (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"log": {"every": 5}}}))
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 2, **metrics(2), "budget/prompts_skipped": 4}) + "\n")
+    found, notes = in_file(run)
+    assert (found["allocation_of"], found["prompts_skipped"]) == (4, 4)
+    assert notes[0].startswith("rollouts are logged of one step in 5 (log.every)")
+    assert json.loads(ReportedRun(run, "toy").served())["rollouts"]["notes"] == notes[:1]
+
+
+def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0)}) + "\n")
+    os.mkfifo(tmp_path / "manifest.json")
+    run, _ = in_file(tmp_path)
+    assert (run["subtitle"], run["config"]) == ("", {})
+
+
+def test_of_another_user_s_run_no_tokenizer_is_loaded(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "toy", steps=1)
+    (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"model": {"path": str(BUNDLED)}}}))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "step-000001").symlink_to(BUNDLED)
+    assert tokenizer_of(run)[0] is not None
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert tokenizer_of(run)[0] is None
+    assert "belongs to another user" in in_file(run)[1][0]
 
 
 def test_a_file_of_rollouts_that_cannot_be_read_is_left_out_and_noted(tmp_path):
