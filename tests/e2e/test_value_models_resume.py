@@ -28,7 +28,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", ["model", "adapter"])
+# An adapter's kill points are slow: the other form is killed at the same ones, and the next test resumes every form.
+@pytest.mark.parametrize("form", ["model", pytest.param("adapter", marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_at_any_point_resumes_to_the_bits_of_one_that_was_not(form):
     done = python(POINTS, form)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,9 @@ def tokenizer_of(path: Path) -> tuple[Any | None, str]:
     from winnow.models.model_folder import cached_folder, on_hub
 
     try:
-        manifest = read_manifest(run)  # first: nothing of another user's run is loaded
+        if (run / MANIFEST).stat().st_uid != os.geteuid():
+            return None, "tokens have no text here: the run belongs to another user; a copy that is yours has them"
+        manifest = read_manifest(run)
         saved = checkpoints(run)
         model = str(saved[-1]) if saved else str(manifest.config["model"]["path"])
         here = cached_folder(model) if on_hub(model) else model  # a look at a run brings nothing from the hub

@@ -14,7 +14,6 @@ from winnow.report.comparison.curve_csv import read_curves
 from winnow.report.comparison.key_differences import Keys, is_one_configuration, keys_of, labels
 from winnow.report.comparison.named_paths import NamedFile, NamedRun
 from winnow.state.logbook import read_metrics
-from winnow.state.manifest import MANIFEST, parse
 from winnow.state.saved_runs import read_manifest
 
 
@@ -86,8 +85,7 @@ def _read_runs(named: Sequence[NamedRun], task: str | None, notes: list[str]) ->
         if not item.begun:
             notes.append(f"{item.path} has not begun, and is left out")
             continue
-        read_manifest(item.path, own=False)  # raises, naming it
-        manifest = parse((item.path / MANIFEST).read_bytes(), item.path / MANIFEST) or {}
+        manifest = read_manifest(item.path, own=False).data
         rows = read_metrics(item.path)
         curve = curve_of(rows, source=str(item.path), seed=str(manifest["config"].get("seed")), task=task)
         if curve is None:
