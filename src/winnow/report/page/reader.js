@@ -51,10 +51,12 @@
 
   const options = (item, at, say, label) => ({ kind: shadeOf(item, at), figures: at.figures === '1', pattern: filters.pattern(at.q), say, label });
 
-  function column(item, at, say, current) {
+  /** A rollout with its numbers and text. `late`: the text is made when the column is first seen, as a group may have hundreds. */
+  function column(item, at, say, current, late) {
     const r = item.rollout;
     const holder = h('div', { class: 'text' });
-    whenSeen(holder, () => show(holder, tokens.block(item, { ...options(item, at, say, `text of rollout ${r.index}`), fold: 500 })));
+    const fill = () => show(holder, tokens.block(item, { ...options(item, at, say, `text of rollout ${r.index}`), fold: 500 }));
+    if (late) whenSeen(holder, fill); else fill();
     return h('article', { class: `column${current ? ' current' : ''}`, 'aria-label': `rollout ${r.index}, ${r.kind}` },
       h('header', {}, h('h4', {}, `rollout ${r.index}`), facts.badge(r), facts.fate(r), facts.cut(r),
         h('p', { class: 'note' }, `reward ${short(r.reward)} · advantage ${signed(model.advantageOf(r))} · ${count(r.length, 'token')}`)), holder);
@@ -62,7 +64,7 @@
 
   /** All rollouts of the group as columns, in a region that scrolls by itself. */
   const wholeGroup = (item, at, say) => h('div', { class: 'columns', role: 'region', tabindex: 0, 'aria-label': `${item.group.rollouts.length} rollouts of the group, side by side` },
-    item.group.rollouts.map((rollout) => column({ ...item, rollout }, at, say, rollout === item.rollout)));
+    item.group.rollouts.map((rollout) => column({ ...item, rollout }, at, say, rollout === item.rollout, true)));
 
   /** This rollout beside another of its prompt: of this group, of another step, or of another run. */
   function pair(item, at, say) {

@@ -185,8 +185,7 @@ def test_the_browsers_back_leads_to_the_view_before(shown):
     for view in ("rollouts", "metrics"):
         opened.page.get_by_role("link", name=view, exact=True).click()
     opened.page.go_back()
-    assert opened.page.evaluate("document.body.dataset.view") == "rollouts"
-    opened.page.wait_for_selector("#list")
+    opened.page.wait_for_selector("body[data-view=rollouts] #list")
 
 
 def test_what_is_known_of_a_rollout_stands_beside_it(shown):
