@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,13 @@ class Rendered:
     dropped: int
 
 
-def render(
-    problems: Sequence[Problem],
+def render(problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, **prompt: Any) -> Rendered:
+    """`render_each` of one list."""
+    return render_each([problems], tokenizer, **prompt)[0]
+
+
+def render_each(
+    lists: Sequence[Sequence[Problem]],
     tokenizer: PreTrainedTokenizerBase,
     *,
     template: str,
@@ -48,8 +54,8 @@ def render(
     template_options: Mapping[str, Any] = MappingProxyType({}),
     max_prompt_tokens: int,
     base: Path | None = None,
-) -> Rendered:
-    """Problems as prompts; those longer than `max_prompt_tokens` are dropped and counted.
+) -> list[Rendered]:
+    """Lists of problems as prompts; those longer than `max_prompt_tokens` are dropped and counted.
 
     `template` is `chat` (the tokenizer's own, with the variables `template_options`: the message `system` if there is
     one, then the question and `suffix` as the user's), `r1_zero`, `question_only`, or a UTF-8 text file, relative to
@@ -57,10 +63,12 @@ def render(
     itself, and a fixed date; the others start with BOS where the tokenizer adds one.
 
     Raises ConfigError for a template that cannot be used, and for what it would ignore; DataError for a chat template
-    that is not there or does not end, for a question that holds a special token, and where every prompt is too long.
+    that is not there or does not end, for a question that holds a special token, and where every prompt of a list is
+    too long.
     """
-    _refuse_special_tokens(problems, tokenizer)
-    questions = [problem.question for problem in problems]
+    every = [problem for problems in lists for problem in problems]
+    _refuse_special_tokens(every, tokenizer)
+    questions = [problem.question for problem in every]
     if template == "chat":
         asked = [f"{question}{suffix or ''}" for question in questions]
         texts = chat_texts(asked, tokenizer, system, template_options)
@@ -68,18 +76,8 @@ def render(
         _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
         texts = list(map(_plain(template, tokenizer, base), questions))
     tokens = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-    fitting = [
-        _prompt(problem, text, ids)
-        for problem, text, ids in zip(problems, texts, tokens, strict=True)
-        if len(ids) <= max_prompt_tokens
-    ]
-    if not fitting:
-        shortest = min(map(len, tokens), default=0)
-        raise DataError(
-            f"all {len(texts)} prompts are longer than prompt.max_prompt_tokens = {max_prompt_tokens}; "
-            f"the shortest has {shortest} tokens: raise prompt.max_prompt_tokens"
-        )
-    return Rendered(prompts=fitting, dropped=len(texts) - len(fitting))
+    prompts = (_prompt(*each) for each in zip(every, texts, tokens, strict=True))
+    return [_fitting(list(islice(prompts, len(problems))), max_prompt_tokens) for problems in lists]
 
 
 def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
@@ -90,6 +88,17 @@ def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens
             f"prompt.max_prompt_tokens ({max_prompt_tokens}) + rollout.max_new_tokens ({max_new_tokens}) = {needed}, "
             f"but the model's context holds {context_tokens} tokens; lower one of them"
         )
+
+
+def _fitting(prompts: Sequence[Prompt], most: int) -> Rendered:
+    fitting = [prompt for prompt in prompts if len(prompt.tokens) <= most]
+    if not fitting:
+        shortest = min((len(prompt.tokens) for prompt in prompts), default=0)
+        raise DataError(
+            f"all {len(prompts)} prompts are longer than prompt.max_prompt_tokens = {most}; "
+            f"the shortest has {shortest} tokens: raise prompt.max_prompt_tokens"
+        )
+    return Rendered(prompts=fitting, dropped=len(prompts) - len(fitting))
 
 
 def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:

@@ -10,7 +10,7 @@ from winnow.engines.stopping import divide_stops
 from winnow.metrics import distinct
 from winnow.models.load import describe, load_tokenizer, padding
 from winnow.records import Problem, Prompt, Sampling
-from winnow.tasks.templates import Rendered, check_context, render
+from winnow.tasks.templates import Rendered, check_context, render_each
 from winnow.training.members import Members
 
 
@@ -39,11 +39,9 @@ def run_prompts(members: Members) -> RunPrompts:
     training = members.task("train")
     held_out = [(None, held_out_problems(members)), *_of_further_tasks(members)]
     tokenizer = prompt_tokenizer(members.config)
-    return RunPrompts(
-        rendered(members, training, tokenizer),
-        tuple(HeldOut(name, rendered(members, problems, tokenizer)) for name, problems in held_out),
-        tokenizer,
-    )
+    first, *others = rendered_each(members, [training, *(problems for _, problems in held_out)], tokenizer)
+    named = zip((name for name, _ in held_out), others, strict=True)
+    return RunPrompts(first, tuple(HeldOut(name, rendered) for name, rendered in named), tokenizer)
 
 
 def held_out_problems(members: Members) -> Sequence[Problem]:
@@ -76,7 +74,12 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
 
 def rendered(members: Members, problems: Sequence[Problem], tokenizer: Any) -> Rendered:
     """Problems as prompts of this run."""
-    return render(problems, tokenizer, **members.config.prompt.model_dump(), base=members.base)
+    return rendered_each(members, [problems], tokenizer)[0]
+
+
+def rendered_each(members: Members, lists: Sequence[Sequence[Problem]], tokenizer: Any) -> list[Rendered]:
+    """Lists of problems as prompts of this run. A chat template is rendered in one child process for all of them."""
+    return render_each(lists, tokenizer, **members.config.prompt.model_dump(), base=members.base)
 
 
 def longest(prompts: Sequence[Prompt]) -> int:
