@@ -3,8 +3,9 @@
  * One chart: lines of any number of runs over a shared axis, drawn by uPlot. Around the canvas stands what a canvas
  * cannot say: a legend of buttons with the values under the pointer, a sentence for a screen reader, a table.
  *
- * A spec is {title, note, x_label, y_label, y2_label, percent, percent2, y_range, y2_range, zero, spans, lines}, a line
- * {label, x, y, dash, colour, axis, marker, error, band}. Values of an axis of percents are shares.
+ * A spec is {title, note, x_label, link, y_label, y2_label, percent, percent2, y_range, y2_range, zero, spans, lines}, a
+ * line {label, x, y, dash, colour, axis, marker, error, band}. Values of an axis of percents are shares. `link` gives
+ * the link that stands beside a point of the x axis; a click keeps the point, so that the link can be reached.
  */
 (() => {
   const { h, svg, show, table, whenSeen } = winnow.dom;
@@ -161,7 +162,7 @@
     function told(chart) {
       const i = chart.cursor.idx;
       const over = known(i) && chart.cursor.left >= 0;
-      at.textContent = over ? `${spec.x_label} ${compact(data[0][i])}` : '';
+      show(at, over ? [`${spec.x_label} ${compact(data[0][i])} `, spec.link?.(data[0][i])] : []);
       spec.lines.forEach((line, k) => { line.value.textContent = over && data[k + 1][i] !== undefined ? (shareOf(spec, line) ? percent : short)(data[k + 1][i]) : ''; });
     }
 
@@ -176,7 +177,7 @@
       }
       return {
         width: plot.clientWidth, height: HEIGHT, scales, axes, legend: { show: false }, padding: [10, 10, 0, 0],
-        cursor: { sync: { key: `winnow ${spec.x_label}` }, drag: { x: true, y: false }, points: { size: 7 } },
+        cursor: { lock: true, sync: { key: `winnow ${spec.x_label}` }, drag: { x: true, y: false }, points: { size: 7 } },
         series: [{}, ...spec.lines.map((line) => ({ label: line.label, scale: line.axis === 2 ? 'y2' : 'y', stroke: () => theme.colour(line.colour), width: 1.8, dash: DASHES[line.dash], points: { size: 6, fill: () => theme.colour('panel'), ...(line.marker ? { show: true } : {}) }, show: !line.hidden }))],
         hooks: { drawAxes: [(c) => underneath(c, spec)], draw: [(c) => errors(c, spec)], setCursor: [told],
           setScale: [(c, key) => { if (key === 'x') whole.hidden = c.scales.x.min <= data[0][0] && c.scales.x.max >= data[0].at(-1); }] },

@@ -5,6 +5,7 @@
   const { model, place, chart, foreign } = winnow;
   const HUES = ['blue', 'orange', 'green', 'purple', 'pink', 'teal', 'brown', 'grey'];
   const DASHES = Object.keys(chart.DASHES);
+  const STEPS = 'training step'; // what a panel calls its x axis where it counts them
 
   const hue = (run) => HUES[run % HUES.length];
   const name = (run) => foreign.line(model.runs[run].name, 60);
@@ -30,6 +31,11 @@
     return all.filter((one) => !all.some((other) => other !== one && other.startsWith(one))).join(' / ') || null;
   }
 
+  /** A link to the rollouts of a training step, of all runs; null where none are here. */
+  function toRollouts(step) {
+    return model.runs.some((_, run) => model.has(run, step)) ? h('a', { href: place.address({ view: 'rollouts', step: String(step) }) }, 'its rollouts') : null;
+  }
+
   /** Panels of one title are one chart. */
   function specs(without) {
     const titles = new Map();
@@ -37,7 +43,7 @@
       if (!without.has(r)) for (const panel of run.panels ?? []) titles.set(panel.title, [...(titles.get(panel.title) ?? []), { ...panel, run: r }]);
     });
     return [...titles].map(([title, panels]) => ({
-      title, x_label: label(panels, 'x_label') ?? '', y_label: label(panels, 'y_label') ?? '', y2_label: label(panels, 'y2_label'),
+      title, x_label: label(panels, 'x_label') ?? '', link: panels.every((p) => p.x_label === STEPS) ? toRollouts : null, y_label: label(panels, 'y_label') ?? '', y2_label: label(panels, 'y2_label'),
       percent: panels.some((p) => p.percent), percent2: panels.some((p) => p.percent2), zero: panels.some((p) => p.zero),
       y_range: ends(panels, 'y_range', 1), y2_range: ends(panels, 'y2_range', 2),
       spans: panels.flatMap((p) => (p.spans ?? []).map((span) => ({ ...span, label: foreign.line(model.several ? `${name(p.run)}: ${span.label}` : span.label, 80) }))),
@@ -74,5 +80,5 @@
     return { element: h('section', { 'aria-labelledby': 'title-curves' }, h('h2', { id: 'title-curves' }, 'Curves'), runs, grid), update };
   }
 
-  winnow.curves = { section, hue, name, hidden, toggles, specs };
+  winnow.curves = { section, hue, name, hidden, toggles, specs, toRollouts, STEPS };
 })();

@@ -2,7 +2,7 @@
 /** Which rollouts are listed: the tests of the filters, the search, the order, and the form in which they are set. */
 (() => {
   const { h, show, button, option } = winnow.dom;
-  const { count, short, whole } = winnow.numbers;
+  const { count, whole } = winnow.numbers;
   const { model, place } = winnow;
   const VERDICTS = ['correct', 'wrong', 'unparsable', 'failed'];
   const SIGNS = { correct: '✓', wrong: '✗', unparsable: '?', failed: '!' };
@@ -139,5 +139,5 @@
     return { element, search, clear, update };
   }
 
-  winnow.filters = { test, chosen, pattern, active, form, VERDICTS, SIGNS, CLEAR, short };
+  winnow.filters = { test, chosen, pattern, active, form, VERDICTS, SIGNS, CLEAR };
 })();

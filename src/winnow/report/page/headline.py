@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from winnow.report.page.budget_ledger import taught_values_alone, total
 from winnow.report.run_changes import EVALUATIONS, Evaluations
-from winnow.report.summary import PHASES, Row, costs, training_rows
+from winnow.report.summary import Row, costs, mean, phase_shares, training_rows
 from winnow.report.text import accuracies, compact, duration, percent
 
 Line = dict[str, str]
@@ -48,7 +48,7 @@ def _in_training(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
     if not (steps := training_rows(rows)):
         return
     width = max(1, len(steps) // 10)
-    first, last = (_mean(some, "reward/accuracy") for some in (steps[:width], steps[-width:]))
+    first, last = (mean(some, "reward/accuracy") for some in (steps[:width], steps[-width:]))
     value = NONE if math.isnan(first) and math.isnan(last) else f"{_known(first)} → {_known(last)}"
     changed = f" since evaluations were changed at step {evaluated.since}" if evaluated.since else " yet"
     detail = f"no evaluation{changed}{f'; first and last {width} steps' * (width > 1)}"
@@ -87,23 +87,13 @@ def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
 def _time(rows: Sequence[Row]) -> Iterator[Line]:
     cost = costs(rows)
     seconds, probe = cost.get("seconds/step", 0.0), cost.get("seconds/probe", 0.0)
-    shares = [
-        f"{phase} {spent / seconds:.0%}"
-        for phase in PHASES
-        if seconds and (spent := cost.get(f"seconds/{phase}", 0.0)) / seconds >= 0.01
-    ]
     besides = [f"{duration(probe)} of probes on top"] * bool(probe)
     if evaluating := cost.get("eval/seconds", 0.0):
         besides.append(f"{duration(evaluating)} of evaluations on top")
-    detail = "; ".join([text for text in (", ".join(shares), *besides) if text])
+    detail = "; ".join([text for text in (phase_shares(cost), *besides) if text])
     yield {"label": "training time", "value": duration(seconds), "detail": detail}
 
 
 def _after(seen: Sequence[Row]) -> str:
     first, last = seen[0]["step"], seen[-1]["step"]
     return f"{last:.0f}" if len(seen) == 1 else f"{first:.0f} and {last:.0f}"
-
-
-def _mean(rows: Sequence[Row], name: str) -> float:
-    values = [float(row[name]) for row in rows if not math.isnan(row.get(name, math.nan))]
-    return sum(values) / len(values) if values else math.nan

@@ -6,7 +6,7 @@
 (() => {
   const { h } = winnow.dom;
   const { short, signed, count, whole } = winnow.numbers;
-  const { facts, filters, foreign, model, place } = winnow;
+  const { facts, filters, foreign, model } = winnow;
   const HEIGHT = { step: 30, group: 44, rollout: 30 };
   const SPARE = 8; // rows drawn above and below what is seen
 
@@ -137,5 +137,5 @@
     return { element, set, mark, step, state };
   }
 
-  winnow.list = { make, rowsOf, told, runName, place };
+  winnow.list = { make, rowsOf, told, runName };
 })();

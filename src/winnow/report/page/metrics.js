@@ -31,7 +31,7 @@
 
   function spec(name, off) {
     const lines = model.runs.map((run, i) => ({ ...column(run, name), label: model.several ? curves.name(i) : name, colour: curves.hue(i), dash: 'solid', axis: 1, run: i })).filter((line) => !off.has(line.run) && line.x.length);
-    return { title: foreign.line(name, 120), note: meaning(name), x_label: 'training step', y_label: '', percent: false, lines };
+    return { title: foreign.line(name, 120), note: meaning(name), x_label: curves.STEPS, link: curves.toRollouts, y_label: '', percent: false, lines };
   }
 
   function dot(run) {

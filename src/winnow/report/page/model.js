@@ -37,6 +37,9 @@
     }
   }
 
+  /** Whether rollouts of a step of a run can be read here. */
+  const has = (run, step) => (runs[run]?.steps ?? []).some((s) => s.step === step && (data.served || s.included));
+
   /** Fetch a step unless it is here. Raises an Error that says what went wrong. */
   function load(run, step) {
     const key = `${run}/${step}`;
@@ -105,5 +108,5 @@
   }
 
   runs.forEach((run, i) => take(i, run.groups ?? []));
-  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, load, textOf, advantageOf, asText, frame, ownPrompt, elsewhere, several: runs.length > 1 };
+  winnow.model = { data, runs, items, served: Boolean(data.served), loaded, has, load, textOf, advantageOf, asText, frame, ownPrompt, elsewhere, several: runs.length > 1 };
 })();

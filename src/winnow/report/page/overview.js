@@ -6,18 +6,26 @@
 
   const arrows = (text) => text.replaceAll('->', '→');
 
+  /** Which keys resumes changed, since numbers before and after may not compare; what they were stands with the configuration. */
+  function changed(run) {
+    const keys = [...new Set((run.changes ?? []).map((change) => change.key))];
+    if (!keys.length) return null;
+    const said = keys.slice(0, 5).map((key) => foreign.line(key, 80)).join(', ') + (keys.length > 5 ? `, and ${keys.length - 5} more` : '');
+    return h('p', { class: 'note changed' }, 'changed at a resume: ', h('a', { href: place.address({ view: 'configuration' }) }, said));
+  }
+
   function headline(run, i) {
     return h('article', { class: 'run', 'aria-label': curves.name(i) },
       model.several ? h('h2', {}, curves.name(i)) : null,
       run.subtitle ? h('p', { class: 'subtitle' }, arrows(foreign.line(run.subtitle, 400))) : null,
+      changed(run),
       h('dl', { class: 'headline' }, (run.headline ?? []).map((entry) => h('div', {}, h('dt', {}, foreign.line(entry.label, 100)),
         h('dd', {}, h('strong', {}, arrows(foreign.line(entry.value, 60))), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 400)) : null)))));
   }
 
   /** A link to the rollouts of an alarm's step, where they are. */
   function toStep({ run, step }) {
-    if (!(model.runs[run].steps ?? []).some((s) => s.step === step && (model.served || s.included))) return null;
-    return [' · ', h('a', { href: place.address({ view: 'rollouts', run: model.several ? String(run) : '', step: String(step) }) }, 'its rollouts')];
+    return model.has(run, step) ? [' · ', h('a', { href: place.address({ view: 'rollouts', run: model.several ? String(run) : '', step: String(step) }) }, 'its rollouts')] : null;
   }
 
   function alarms() {
@@ -39,5 +47,5 @@
     return { element, update: (at) => drawn.update(at) };
   }
 
-  winnow.overview = { make, place };
+  winnow.overview = { make };
 })();

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from winnow.alarms import of_run
 from winnow.errors import ConfigError
 from winnow.metrics import meaning
-from winnow.report.heading import config_of, heading
+from winnow.report.heading import heading
 from winnow.report.page.budget_ledger import ledger, total
 from winnow.report.page.headline import headline
 from winnow.report.page.included import included
@@ -24,12 +24,13 @@ from winnow.report.page.rollout_data import cut, group_data
 from winnow.report.page.step_groups import GroupPlace, LoggedSteps
 from winnow.report.page.strict_json import encoded, plain, with_list
 from winnow.report.page.token_pieces import TokenPieces
-from winnow.report.run_changes import Change, changes_of, evaluations
+from winnow.report.run_changes import Change, changes_in, evaluations
 from winnow.report.run_panels import RunPanel, panels
 from winnow.report.summary import Row
 from winnow.report.text import one_line, shorten
 from winnow.report.tokens import tokenizer_of
 from winnow.state.logbook import read_metrics
+from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 
 FORMAT = 1
@@ -66,21 +67,21 @@ class ReportedRun:
 
         Raises DataError where its metrics cannot be read.
         """
-        rows, steps = read_metrics(self.path), self.log.steps()
+        rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
         pieces, unknown = self._pieces if steps else (None, "")
         found = included(self.log, steps, pieces, limit)
         why = found.why(steps) if steps else _NONE
-        notes = [note for note in (*self._notes(), unknown, *found.notes) if note]
+        notes = [note for note in (*self._notes(manifest), unknown, *found.notes) if note]
         said = {"included": sum(found.rollouts.values()), "why": why, "notes": notes}
-        fields = self._fields(rows, steps, said, found.rollouts)
+        fields = self._fields(rows, manifest, steps, said, found.rollouts)
         text = with_list(fields, "groups", found.in_order)
         return RunInFile(text, [*notes, *[why] * bool(why)], fields["rollouts"]["included"], fields["rollouts"]["of"])
 
     def served(self) -> str:
         """The run as JSON without rollouts, which `step` gives. Raises as `in_file`."""
-        rows, steps = read_metrics(self.path), self.log.steps()
-        said = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes()}
-        return with_list(self._fields(rows, steps, said, {}), "groups", [])
+        rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
+        said = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes(manifest)}
+        return with_list(self._fields(rows, manifest, steps, said, {}), "groups", [])
 
     def step(self, step: int) -> Iterator[str]:
         """The groups of a step as JSON, one by one. Raises DataError where it is not logged."""
@@ -98,9 +99,9 @@ class ReportedRun:
         tokenizer, unknown = tokenizer_of(self.path)
         return None if tokenizer is None else TokenPieces(tokenizer), unknown
 
-    def _notes(self) -> list[str]:
+    def _notes(self, manifest: Manifest) -> list[str]:
         """Of what is not logged, or cannot be read."""
-        log = config_of(self.path).get("log")
+        log = manifest.config.get("log")
         every = log.get("every") if isinstance(log, Mapping) else None
         if not isinstance(every, int) or not 1 < every < 10**9:
             return self.log.notes
@@ -110,15 +111,20 @@ class ReportedRun:
         ]
 
     def _fields(
-        self, rows: Sequence[Row], steps: Steps, rollouts: Mapping[str, Any], here: Mapping[int, int]
+        self,
+        rows: Sequence[Row],
+        manifest: Manifest,
+        steps: Steps,
+        rollouts: Mapping[str, Any],
+        here: Mapping[int, int],
     ) -> dict[str, Any]:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        config, changes = config_of(self.path), changes_of(self.path)
+        config, changes = manifest.config, changes_in(manifest.data)
         compared = evaluations(config, changes)
         of = sum(place.count for places in steps.values() for place in places)
         return {
             "name": shorten(one_line(self.name), NAME),
-            "subtitle": one_line(heading(self.path)),
+            "subtitle": one_line(heading(config)),
             "headline": headline(rows, compared),
             "config": config,
             "changes": [_change(change) for change in changes[-MOST_CHANGES:]],

@@ -8,6 +8,7 @@ from typing import Any
 
 from winnow.report.page import assembled as assemble
 from winnow.report.page import strict_json
+from winnow.report.run_panels import STEPS
 
 LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
 KINDS = ("correct", "wrong", "unparsable", "failed")
@@ -71,7 +72,7 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
         "headline": [{"label": "held-out accuracy", "value": "10% -> 50%", "detail": "after 3 steps"}],
         "config": {"seed": 0, "loss": {"clip": 0.2, "use": "clip"}, "select": [{"use": "max_variance"}]},
         "panels": [{
-            "title": "accuracy", "x_label": "training step", "y_label": "correct", "y2_label": None, "percent": True,
+            "title": "accuracy", "x_label": STEPS, "y_label": "correct", "y2_label": None, "percent": True,
             "percent2": False, "y_range": [0, 1], "y2_range": None,
             "spans": [{"label": "policy held", "from": 0, "to": 1}],
             "series": [accuracy | {"error": None, "band": [[0.1, None, 0.5], [0.3, None, 0.7]]},

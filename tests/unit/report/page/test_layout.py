@@ -67,11 +67,28 @@ def test_a_chart_has_words_a_table_and_buttons_for_its_lines(shown):
     assert rows == [["0", "20%", "10%"], ["1", "–", "–"], ["2", "60%", "50%"]]
     chart.focus()
     opened.page.keyboard.press("ArrowRight")
-    assert opened.texts(".keys .at") == ["training step 0"]
+    assert opened.texts(".keys .at") == ["training step 0 its rollouts"]
     assert opened.texts(".key .value") == ["20%", "10%"]
     key = opened.page.get_by_role("button", name="held out")
     key.click()
     assert key.get_attribute("aria-pressed") == "false"
+
+
+def test_a_point_of_a_chart_leads_to_the_rollouts_of_its_step(shown):
+    """A click keeps the point while the pointer goes to the link; steps without rollouts have none."""
+    opened = shown(pages.data(pages.run(made=list(pages.groups(steps=2)))))
+    plot = opened.page.locator(".plot canvas")
+    width, height = plot.bounding_box()["width"], plot.bounding_box()["height"]
+    plot.click(position={"x": width / 2, "y": height / 2}, force=True)  # step 1 of 0 to 2
+    opened.page.locator(".keys .at").get_by_role("link", name="its rollouts").click()
+    told = opened.page.locator(".told")
+    told.filter(has_text="12 of 24 rollouts").wait_for()
+    assert opened.page.get_by_role("combobox", name="step").input_value() == "1"
+    opened.page.go_back()
+    opened.page.get_by_role("img", name="accuracy").focus()
+    for _ in range(3):
+        opened.page.keyboard.press("ArrowRight")
+    assert opened.texts(".keys .at") == ["training step 2"]
 
 
 def test_the_budget_and_the_allocation_are_what_was_counted(shown):
@@ -117,6 +134,15 @@ def test_what_resumes_changed_stands_with_the_configuration(shown):
     change = {"step": 3, "key": "evaluate.split", "was": '"test"', "now": "<b>none</b>"}
     opened = shown(pages.data(pages.run(changes=[change])), "#configuration")
     assert opened.texts(".changes li") == ['from step 3 on: evaluate.split was "test", is <b>none</b>']
+
+
+def test_the_overview_names_what_resumes_changed_and_leads_to_it(shown):
+    keys = [*"abcdef", "<b>a</b>", "a"]
+    changes = [{"step": i, "key": key, "was": "1", "now": "2"} for i, key in enumerate(keys)]
+    opened = shown(pages.data(pages.run(changes=changes), pages.run("unchanged")))
+    assert opened.texts(".changed") == ["changed at a resume: a, b, c, d, e, and 2 more"]
+    opened.page.get_by_role("link", name="a, b, c, d, e, and 2 more").click()
+    opened.page.wait_for_selector("body[data-view=configuration] .changes")
 
 
 def test_configurations_that_differ_are_marked(shown):
