@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _EVALUATION: dict[str, str] = {
     "accuracy_sampled": "mean correctness over the held-out problems at the training temperature",
@@ -161,6 +161,11 @@ def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
         found.append(legal if legal not in used else next(other for other in numbered if other not in used))
         used.add(found[-1])
     return found
+
+
+def is_step(row: Mapping[str, object]) -> bool:
+    """Whether a row of metrics is that of a finished step; the others hold only an evaluation, or a probe."""
+    return "budget/rollouts" in row
 
 
 def meaning(key: str) -> str | None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from winnow.metrics import is_step
+
 Row = Mapping[str, float]
 T = TypeVar("T")
 
@@ -135,11 +137,6 @@ def errors(found: Sequence[HeldOutAccuracy]) -> list[float]:
 def spread_of(chance: float) -> float:
     """Standard deviation of what is 1 with this chance, else 0."""
     return math.sqrt(max(chance * (1 - chance), 0.0))
-
-
-def is_step(row: Row) -> bool:
-    """Whether a row is that of a finished step; the others hold only an evaluation."""
-    return "budget/rollouts" in row
 
 
 def is_even(rows: Sequence[Row]) -> bool:

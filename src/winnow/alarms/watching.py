@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from winnow.alarms.alarm import Alarm, Evidence, Kind
-from winnow.alarms.past import BLOCK, MEASURED, Past, Row, is_step
+from winnow.alarms.past import BLOCK, MEASURED, Past, Row
 from winnow.alarms.table import ALARMS, NAMES
 from winnow.config import AlarmsSection
 from winnow.errors import ConfigError, did_you_mean
+from winnow.metrics import is_step
 
 PREFIX = "alarm/"
 DEFAULTS = AlarmsSection()

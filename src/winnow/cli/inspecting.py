@@ -45,21 +45,22 @@ def plot(
     summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
 ) -> None:
     """Draw a run in four panels, six with a value model, and sum it up in text."""
-    from winnow.report.heading import config_of, heading
-    from winnow.report.run_changes import changes_of, evaluations
+    from winnow.report.heading import heading
+    from winnow.report.run_changes import changes_in, evaluations
     from winnow.report.summary import summary
     from winnow.state.logbook import read_metrics
+    from winnow.state.saved_runs import manifest_of
 
     rows, folder = read_metrics(run), run if run.is_dir() else run.parent
     _note_cut_row(run)
-    config = config_of(folder)
-    evaluated = evaluations(config, changes_of(folder))
-    say(summary(rows, config, evaluated))
+    manifest = manifest_of(folder)
+    evaluated = evaluations(manifest.config, changes_in(manifest.data))
+    say(summary(rows, manifest.config, evaluated))
     if not summary_only:
         from winnow.report.plot import plot as draw
 
         picture = output or folder / "plot.png"
-        draw(rows, picture, title=folder.resolve().name, subtitle=heading(folder), evaluated=evaluated)
+        draw(rows, picture, title=folder.resolve().name, subtitle=heading(manifest.config), evaluated=evaluated)
         say(f"plot      {picture}")
 
 

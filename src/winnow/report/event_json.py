@@ -7,13 +7,15 @@ from typing import Any
 
 from winnow.records import StepReport
 from winnow.report.standing import Standing
+from winnow.report.text import encodable
 from winnow.state.log_rows import plain
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 
 
 def event_json(event: Event, standing: Standing) -> str:
-    """One object, in ASCII and without a line break: "event" says of what kind it is. What is no number is null."""
-    return json.dumps(plain(_fields(event, standing), _whole), allow_nan=False).replace("\x7f", "\\u007f")
+    """One object, in ASCII and without a line break: "event" says of what kind it is. What is no number is
+    null, and a surrogate that lacks its pair, which strict JSON has no form for, an escape."""
+    return json.dumps(plain(_fields(event, standing), encodable), allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def _fields(event: Event, standing: Standing) -> dict[str, Any]:
@@ -38,8 +40,3 @@ def _fields(event: Event, standing: Standing) -> dict[str, Any]:
         case Ended():
             model = None if event.model is None else str(event.model)
             return {"event": "ended", "steps": event.steps, "model": model, "interrupted": event.interrupted}
-
-
-def _whole(text: str) -> str:
-    """Without a surrogate that lacks its pair, which strict JSON has no form for."""
-    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,30 +1,20 @@
-"""A run's configuration in one line, from its manifest: what a picture says under its name."""
+"""A run's configuration in one line, as its manifest has it: what a picture says under its name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
-from winnow.errors import RunFolderError
 from winnow.registry import members
 from winnow.report.text import shorten
-from winnow.state.saved_runs import read_manifest
 
 LONGEST = 40  # characters of a name
 
 
-def heading(run: Path) -> str:
+def heading(config: Mapping[str, Any]) -> str:
     """ "bundled, LoRA 16, clip + kl on grpo, 16 -> 4 rollouts of 32 prompts per step", or what of it is known."""
-    return ", ".join(_parts(config_of(run)))
-
-
-def config_of(run: Path) -> Mapping[str, Any]:
-    """The configuration in a run's manifest; empty where there is none to read."""
-    try:
-        return read_manifest(run, own=False).config
-    except RunFolderError:
-        return {}
+    return ", ".join(_parts(config))
 
 
 def _parts(config: Mapping[str, Any]) -> Iterator[str]:

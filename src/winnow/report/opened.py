@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from winnow.alarms import Alarm, of_run
 from winnow.errors import ConfigError, RunFolderError, WinnowError, did_you_mean
+from winnow.metrics import is_step
 from winnow.report.heading import heading
 from winnow.report.run_changes import changes_in, evaluations
 from winnow.report.text import one_line
@@ -63,7 +64,7 @@ class OpenRun:
         What was measured before a step stands in its row. An evaluation after the last step is in `evaluations()`
         alone, so the last number of a column is that of the last step.
         """
-        return _numbers(row for row in self._rows() if _is_step(row))
+        return _numbers(row for row in self._rows() if is_step(row))
 
     def evaluations(self) -> Columns:
         """ "step", as many as were done before, and eval/... -> [evaluations]."""
@@ -108,13 +109,13 @@ class OpenRun:
         return one_line(f"OpenRun({str(self.path)!r}){said}")
 
     def _said(self) -> list[str]:
-        steps = sum(map(_is_step, self._rows()))
+        steps = sum(map(is_step, self._rows()))
         of = self.config.get("steps", "?")
         saved = len(self.checkpoints)
         return [
             f"{steps} of {of} steps",
             f"{saved} checkpoint{'s' * (saved != 1)}",
-            *filter(None, [heading(self.path)]),
+            *filter(None, [heading(self.config)]),
         ]
 
     def _rows(self) -> list[dict[str, float]]:
@@ -160,11 +161,6 @@ def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
 def _check_names(columns: Collection[str] | None) -> None:
     if isinstance(columns, str):
         raise ConfigError(f"columns is a list of names: columns=[{columns!r}]")
-
-
-def _is_step(row: Mapping[str, float]) -> bool:
-    """Whether a step was taken; else the row is of an evaluation, or of a probe."""
-    return "budget/rollouts" in row
 
 
 def _kind(array: NDArray[Any]) -> Any:

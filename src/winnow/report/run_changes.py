@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from winnow.errors import RunFolderError
 from winnow.state.resume_changes import evaluated_since
-from winnow.state.saved_runs import read_manifest
 
 LATEST = 10**15  # no run counts steps up to it
 
@@ -37,14 +34,6 @@ class Evaluations:
 
 
 EVALUATIONS = Evaluations()
-
-
-def changes_of(run: Path) -> list[Change]:
-    """`changes_in` the manifest of a run; none where it cannot be read."""
-    try:
-        return changes_in(read_manifest(run, own=False).data)
-    except RunFolderError:
-        return []
 
 
 def changes_in(manifest: Mapping[str, Any]) -> list[Change]:

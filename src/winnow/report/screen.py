@@ -10,6 +10,8 @@ from typing import IO, Any, Literal, cast
 
 from rich.console import Console
 
+from winnow.report.text import encodable
+
 Progress = Literal["auto", "plain", "json", "none"]  # how a run is shown
 
 
@@ -28,7 +30,7 @@ class _Encodable:
 
     def write(self, text: str) -> int:
         encoding = getattr(self._file, "encoding", None) or "utf-8"
-        return self._file.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        return self._file.write(encodable(text, encoding))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from winnow.alarms import Alarm, of_run
 from winnow.errors import DataError
+from winnow.metrics import is_step
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
 from winnow.state.logbook import totals
@@ -21,7 +22,7 @@ PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "updat
 
 def training_rows(rows: Sequence[Row]) -> list[Row]:
     """The rows of finished steps; the others hold only an evaluation."""
-    return [row for row in rows if "budget/rollouts" in row]
+    return [row for row in rows if is_step(row)]
 
 
 def policy_is_held(row: Row) -> bool:
@@ -62,15 +63,15 @@ def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
     rollouts = _sum(late, "budget/rollouts")
     if not {"all_flat", "constant_reward"} & set(raised):
         yield from _flat(late)
-    if "all_truncated" not in raised and _mean(late, "rollout/truncated") > 0.5:
-        yield f"! {percent(_mean(late, 'rollout/truncated'))} of the rollouts are cut off: raise rollout.max_new_tokens"
+    if "all_truncated" not in raised and mean(late, "rollout/truncated") > 0.5:
+        yield f"! {percent(mean(late, 'rollout/truncated'))} of the rollouts are cut off: raise rollout.max_new_tokens"
     if "unparsable" not in raised and rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
         yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt ask for the format?"
     if failed := _sum(steps, "outcome/failed"):
         yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` tells which and why"
-    if "entropy_collapse" not in raised and _mean(late, "policy/entropy") < 0.01:
+    if "entropy_collapse" not in raised and mean(late, "policy/entropy") < 0.01:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
-    if "values_explain_nothing" not in raised and _mean(late, "critic/explained_variance") < 0:
+    if "values_explain_nothing" not in raised and mean(late, "critic/explained_variance") < 0:
         yield "! the values explain less of the returns than a constant would: docs/ppo.md says what to look at"
     if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
         yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
@@ -109,7 +110,7 @@ def _improvement(steps: Sequence[Row]) -> Iterator[str]:
         ("accuracy", "reward/accuracy", percent),
         (f"{'values':9} explained variance", "critic/explained_variance", decimal),
     ):
-        first, last = _mean(steps[:width], name), _mean(steps[-width:], name)
+        first, last = mean(steps[:width], name), mean(steps[-width:], name)
         if not math.isnan(first + last):
             sign = "+" if last >= first else "-"
             of = f"first and last {width} steps" if width > 1 else "first and last step"
@@ -148,20 +149,25 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
             f"{'probe':9} {compact(cost.get('budget/probe_rollouts', 0.0))} rollouts, "
             f"{compact(cost['budget/probe_tokens'])} tokens and {duration(probe)} on top{share}"
         )
+    evaluating = duration(cost.get("eval/seconds", 0.0))
+    yield f"{'time':9} {duration(seconds)} training ({phase_shares(cost)}), {evaluating} evaluating"
+
+
+def phase_shares(cost: Row) -> str:
+    """ "generate 61%, update 35%": of the seconds of a run's steps, where a phase took at least 1%."""
+    seconds = cost.get("seconds/step", 0.0)
     phases = ((phase, cost.get(f"seconds/{phase}", 0.0)) for phase in PHASES)
-    shares = ", ".join(
-        f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01
-    )
-    yield f"{'time':9} {duration(seconds)} training ({shares}), {duration(cost.get('eval/seconds', 0.0))} evaluating"
+    return ", ".join(f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01)
+
+
+def mean(rows: Sequence[Row], name: str) -> float:
+    """Of the rows that have the metric; NaN where none has."""
+    values = _values(rows, name)
+    return sum(values) / len(values) if values else math.nan
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
     return [float(value) for value in column(rows, name) if not math.isnan(value)]
-
-
-def _mean(rows: Sequence[Row], name: str) -> float:
-    values = _values(rows, name)
-    return sum(values) / len(values) if values else math.nan
 
 
 def _sum(rows: Sequence[Row], name: str) -> float:

@@ -26,6 +26,11 @@ def one_line(text: str) -> str:
     return safe(text).replace("\n", "\\n")
 
 
+def encodable(text: str, encoding: str = "utf-8") -> str:
+    """The text with what the encoding cannot hold, in UTF-8 a lone surrogate, as a visible escape."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def shorten(text: str, limit: int) -> str:
     """At most about `limit` characters: the middle is left out, and how much of it is said."""
     if len(text) <= limit:

@@ -6,22 +6,23 @@ import io
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from winnow.errors import DataError
 from winnow.installed import is_installed
-from winnow.report.text import one_line
+from winnow.report.text import encodable, one_line
 from winnow.state.log_lines import row_of
 from winnow.state.logbook import METRICS, read_metrics
 from winnow.state.rollout_files import ROLLOUTS, StepFile, path_of
 from winnow.trackers.tracked_run import ROLLOUT
 
 Rows = list[dict[str, Any]]
+T = TypeVar("T")
 
 
 def finite_or_nan(metrics: Mapping[str, float | None]) -> dict[str, float]:
@@ -49,13 +50,26 @@ def size_of_log(folder: Path) -> int:
         return 0
 
 
+class _Newest(Generic[T]):
+    """The newest answer to a question, worked out once for all trackers that ask it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # among trackers' threads, and never held while a tracker is called
+        self._known: tuple[Hashable, T] | None = None
+
+    def answer(self, question: Hashable, work_out: Callable[[], T]) -> T:
+        with self._lock:
+            if self._known is None or self._known[0] != question:
+                self._known = question, work_out()
+            return self._known[1]
+
+
 class Samples:
     """Rollouts of a step from the run folder's log, read once for all trackers that want as many."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()  # among trackers' threads, and never held while a tracker is called
-        self._last: tuple[tuple[int, int], Rows] = (-1, -1), []
+        self._newest: _Newest[Rows] = _Newest()
 
     def at(self, step: int, limit: int) -> Rows:
         """At most `limit` rollouts, in the log's order, with the columns of `ROLLOUT`; none where the step has no file,
@@ -64,10 +78,8 @@ class Samples:
         Whole groups, those with the widest spread of rewards first, as they are what a group baseline learns from; of
         the last one, which may not fit, the best and the worst in turn.
         """
-        with self._lock:
-            if self._last[0] != (step, limit):
-                self._last = (step, limit), _sample(path_of(self._folder / ROLLOUTS, step), limit)
-            return self._last[1]
+        path = path_of(self._folder / ROLLOUTS, step)
+        return self._newest.answer((step, limit), lambda: _sample(path, limit))
 
 
 def _sample(path: Path, limit: int) -> Rows:
@@ -109,15 +121,11 @@ class Pictures:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()  # among trackers' threads, and never held while a tracker is called
-        self._last: tuple[int, bytes | None] = -1, None
+        self._newest: _Newest[bytes | None] = _Newest()
 
     def at(self, step: int) -> bytes | None:
         """Of the rows up to `step`."""
-        with self._lock:
-            if self._last[0] != step:
-                self._last = step, _drawn(self._folder, step)
-            return self._last[1]
+        return self._newest.answer(step, lambda: _drawn(self._folder, step))
 
 
 def _drawn(folder: Path, step: int) -> bytes | None:
@@ -126,7 +134,7 @@ def _drawn(folder: Path, step: int) -> bytes | None:
     from winnow.report.plot import draw
 
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    name = one_line(folder.absolute().name).encode("ascii", "backslashreplace").decode()  # in any font
+    name = encodable(one_line(folder.absolute().name), "ascii")  # in any font
     try:
         figure = draw(rows, title=name)
     except DataError:  # no step is done
@@ -139,7 +147,7 @@ def _drawn(folder: Path, step: int) -> bytes | None:
 def plain(value: Any) -> Any:
     """In Python's own types; text that UTF-8 can hold, with a lone surrogate as an escape."""
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return encodable(value)
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float)):

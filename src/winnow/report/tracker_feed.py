@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from winnow.alarms.past import is_step
 from winnow.errors import ConfigError, WinnowError
+from winnow.metrics import is_step
 from winnow.report import tracker_threads
 from winnow.report.tracked_items import Pictures, Samples, finite_or_nan, logged, plain
 from winnow.report.tracker_mark import TrackerMark

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from winnow.metrics import is_step
 from winnow.report.text import wrapped
 
 Row = Mapping[str, float]
@@ -31,7 +32,7 @@ def training_history(rows: Sequence[Row]) -> list[dict[str, Any]]:
     `clip_fraction`, there only where it was measured.
     """
     evaluated = {int(row["step"]): row["eval/accuracy_sampled"] for row in rows if "eval/accuracy_sampled" in row}
-    return [_entry(row, evaluated) for row in rows if "budget/rollouts" in row]
+    return [_entry(row, evaluated) for row in rows if is_step(row)]
 
 
 def described(entries: Sequence[Mapping[str, Any]]) -> str:

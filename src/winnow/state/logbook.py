@@ -18,6 +18,7 @@ from typing import Any
 
 from winnow import ranks
 from winnow.errors import DataError, RunFolderError
+from winnow.metrics import is_step
 from winnow.records import Batch, Group, StepReport
 from winnow.state import rollout_files
 from winnow.state.disk import sync
@@ -140,7 +141,7 @@ def totals(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """The totals over the rows of a run: "steps", and sums of budget/..., seconds/... and eval/seconds by name."""
     out: dict[str, float] = {"steps": 0}
     for row in rows:
-        out["steps"] += "budget/rollouts" in row
+        out["steps"] += is_step(row)
         for name, value in row.items():
             if name.startswith(("budget/", "seconds/", "eval/seconds")) and not math.isnan(value):
                 out[name] = out.get(name, 0) + value

@@ -34,6 +34,7 @@ MAY_CHANGE = (
     "update.tokens_per_micro_batch",
     "verify.workers",
 )
+WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # of an evaluation, they change no number
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,14 @@ def compare(
 
 def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
     """Whether an evaluation made before these changes, some of them allowed by name, is the one that is made now."""
-    keys = [change.key for change in changes if change.key not in ("evaluate.every", "evaluate.every_minutes")]
+    keys = [change.key for change in changes if change.key not in WHEN_EVALUATED]
     return not any(_within(key, ("evaluate", *allow)) for key in keys)
 
 
 def evaluated_since(changes: Sequence[Mapping[str, Any]]) -> int:
     """The step from which on a run was evaluated as it is now, by the changes that its manifest lists."""
-    timing = ("evaluate.every", "evaluate.every_minutes")
     of_evaluation = (change for change in changes if _within(change["key"], ("evaluate", "task", "prompt", "reward")))
-    return max((int(change["step"]) for change in of_evaluation if change["key"] not in timing), default=0)
+    return max((int(change["step"]) for change in of_evaluation if change["key"] not in WHEN_EVALUATED), default=0)
 
 
 def recorded(changes: Sequence[Change]) -> list[dict[str, Any]]:

@@ -55,6 +55,14 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     return Manifest(path, data["config"], Path(str(data.get("base", run))), known, data)
 
 
+def manifest_of(run: Path) -> Manifest:
+    """The manifest of a run folder, anyone's; an empty one where there is none to read."""
+    try:
+        return read_manifest(run, own=False)
+    except RunFolderError:
+        return Manifest(run / MANIFEST, {}, run, {})
+
+
 def run_of(model: str) -> Path | None:
     """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
     path = Path(os.path.expanduser(model)).resolve()

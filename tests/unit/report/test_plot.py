@@ -15,6 +15,7 @@ from winnow.report.plot import draw, plot
 from winnow.report.summary import hints, summary
 from winnow.report.training_history import training_history
 from winnow.state.logbook import read_metrics
+from winnow.state.saved_runs import manifest_of
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ def test_a_name_is_drawn_as_it_is(rows, tmp_path, name):
     assert below == "bundled, $"
 
 
-def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
+def test_the_heading_is_the_configuration_in_short(smallest):
     config = smallest(
         model={"lora": {"rank": 4}, "path": "/models/of/mine/Qwen"},
         terms=[{"use": "kl", "coefficient": 0.1}],
@@ -176,9 +177,7 @@ def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
         select=["max_variance", {"use": "threshold", "low": 0.5}],
         critic={"form": "shared"},
     )
-    manifest = {"winnow_run": 1, "config": dump(validate(config))}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert heading(tmp_path) == (
+    assert heading(dump(validate(config))) == (
         "mine/Qwen, LoRA 4, clip + kl on grpo, value model (shared), 4 -> 4 rollouts of 4 prompts per step, "
         "gvm allocation"
     )
@@ -195,9 +194,9 @@ def test_the_heading_is_the_configuration_in_short(smallest, tmp_path):
     ids=range(6),
 )  # fmt: skip
 def test_a_manifest_that_says_nothing_is_no_heading(tmp_path, manifest):
-    assert heading(tmp_path) == ""
+    assert heading(manifest_of(tmp_path).config) == ""
     (tmp_path / "manifest.json").write_text(manifest)
-    assert heading(tmp_path) == ""
+    assert heading(manifest_of(tmp_path).config) == ""
 
 
 def test_nothing_to_plot_and_nowhere_to_plot_are_errors(rows, tmp_path):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from winnow.metrics import is_step
 from winnow.report.text import one_line, shorten
 from winnow.state.logbook import METRICS
 
@@ -40,7 +41,7 @@ class RunProgress:
         return self.done
 
     def _take(self, row: dict[str, float]) -> None:
-        if "budget/rollouts" in row:
+        if is_step(row):
             self.done = int(row["step"]) + 1
         if "eval/seconds" in row:
             self.evaluation = {name: float("nan") if value is None else value for name, value in row.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from winnow.errors import DataError
+from winnow.metrics import is_step
 from winnow.records import FloatArray, IntArray
 
 SPENT = {  # axis -> the metrics of a step that add up to it
@@ -55,7 +56,7 @@ def curve_of(rows: Sequence[Row], *, source: str, seed: str, task: str | None = 
     evaluated = [row for row in rows if not math.isnan(row.get(f"{prefix}accuracy_sampled", math.nan))]
     if not evaluated:
         return None
-    steps = [row for row in rows if "budget/rollouts" in row]
+    steps = [row for row in rows if is_step(row)]
     done = np.array([row["step"] for row in steps], dtype=np.int64)
     after = [int(row["step"]) for row in evaluated]
     _check_whole(done, max(after), source)

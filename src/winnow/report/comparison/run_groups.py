@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
+from winnow.metrics import is_step
 from winnow.report.comparison.curve import Curve, curve_of
 from winnow.report.comparison.curve_csv import read_curves
 from winnow.report.comparison.key_differences import Keys, is_one_configuration, keys_of, labels
@@ -92,7 +93,7 @@ def _read_runs(named: Sequence[NamedRun], task: str | None, notes: list[str]) ->
             of = "" if task is None else f" of {task}"
             notes.append(f"{item.path} has no evaluation{of} yet, and is left out")
             continue
-        yield ReadRun(item, manifest, sum("budget/rollouts" in row for row in rows), curve)
+        yield ReadRun(item, manifest, sum(map(is_step, rows)), curve)
 
 
 def _labels(runs: Sequence[ReadRun]) -> list[str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from doc_pages import PAGES
+from test_named_things import OPTIONS
 from typer.testing import CliRunner
 
 from winnow.cli import app
 from winnow.commands.config_keys import keys
-from winnow.families import FAMILIES
-from winnow.registry import members
 
-PAGE = (Path(__file__).parents[3] / "docs" / "from-the-blog.md").read_text(encoding="utf-8")
+PAGE = PAGES["docs/from-the-blog.md"]
 
 # As argparse declares them in its scripts.
 FLAGS = {
@@ -42,13 +41,6 @@ def rows(heading):
 HEADINGS = re.findall(r"(?m)^## (.*)$", PAGE)
 NAMED = sorted({code for heading in HEADINGS for row in rows(heading) for code in re.findall("`(.*?)`", row[2])})
 CONFIG_KEYS = {key.name for key in keys()}
-OPTIONS = {
-    f"{family.key}.{option}"
-    for family in FAMILIES.values()
-    for entry in members(family.name).values()
-    if entry.origin == "winnow"
-    for option in entry.options
-}
 
 
 @pytest.mark.parametrize("script", FLAGS)
