@@ -309,7 +309,7 @@ def test_check_warns_where_a_reward_s_form_is_asked_for_nowhere(tmp_path, monkey
     (tmp_path / "model").mkdir()
     path = model if model == "bundled" else make(model, tmp_path / "model")
     (tmp_path / "mine.py").write_text("def own(prompt, rollout):\n    return 1.0\n")
-    (tmp_path / "run.toml").write_text('task = "arithmetic"\n')
+    (tmp_path / "run.toml").write_text('task = { use = "arithmetic", size = 64 }\n')
     result = winnow("check", tmp_path / "run.toml", "--set", f"model.path={path}", *(f"--set={text}" for text in sets))
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.partition("\n! ")[2].split())
