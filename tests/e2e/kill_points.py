@@ -1,6 +1,6 @@
 """Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
 
-    python kill_points.py writes|phases|under_way|failures|full
+    python kill_points.py writes|phases|under_way|failures|full all|even|odd
 
 Prints a line for each point: its name, how the struck life ended, and "equal", or what differs from a run that nobody
 disturbed. A life is a fork of this process, which has imported everything and computed nothing. What it is struck at
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import chaos
 
 SECONDS = 300.0  # for a life of one
+PARTS = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}  # of the points of a group
 STRUCK = "step-000002"  # the checkpoint that is written when a life ends, beside or before step 2
 EVERYTHING = {
     "checkpoint": {"every": 1, "keep_last": 1},
@@ -361,4 +362,5 @@ def main(config: dict[str, Any], some: Sequence[Life]) -> None:
 
 
 if __name__ == "__main__":
-    main({**EVERYTHING, **({"model": {}} if sys.argv[1] == "full" else {})}, lives(sys.argv[1]))
+    _, group, part = sys.argv
+    main({**EVERYTHING, **({"model": {}} if group == "full" else {})}, lives(group)[PARTS[part]])

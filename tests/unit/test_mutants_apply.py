@@ -13,14 +13,13 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 TABLES = sorted((REPOSITORY / "tests" / "mutants").glob("*.toml"))
 MUTANTS = [mutant for table in TABLES for mutant in tomllib.loads(table.read_text(encoding="utf-8"))["mutant"]]
-each_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["name"])
 
 
 def test_there_are_mutants_and_each_has_a_name_of_its_own():
     assert len({mutant["name"] for mutant in MUTANTS}) == len(MUTANTS) >= 80
 
 
-@each_mutant
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["name"])
 def test_what_a_mutant_replaces_stands_in_the_source_once_and_what_it_leaves_is_python(mutant):
     left: dict[str, str] = {}
     for edit in mutant["edit"]:
@@ -35,16 +34,16 @@ def test_what_a_mutant_replaces_stands_in_the_source_once_and_what_it_leaves_is_
             ast.parse(text, file)
 
 
-@each_mutant
-def test_a_mutant_says_what_the_bug_is_and_which_tests_catch_it(mutant):
-    assert len(mutant["bug"].split()) >= 8
-    assert mutant["bug"].endswith(".")
-    assert mutant["kills"]
-    for test in mutant["kills"]:
-        file, _, function = test.partition("::")
-        source = REPOSITORY / file
-        assert source.is_file(), test
-        assert f"def {function.partition('[')[0]}(" in source.read_text(encoding="utf-8") or not function, test
+def test_a_mutant_says_what_the_bug_is_and_which_tests_catch_it():
+    for name, bug, kills in ((mutant["name"], mutant["bug"], mutant["kills"]) for mutant in MUTANTS):
+        assert len(bug.split()) >= 8, name
+        assert bug.endswith("."), name
+        assert kills, name
+        for test in kills:
+            file, _, function = test.partition("::")
+            source = REPOSITORY / file
+            assert source.is_file(), test
+            assert f"def {function.partition('[')[0]}(" in source.read_text(encoding="utf-8") or not function, test
 
 
 def test_an_unknown_mutant_is_refused_with_the_names_that_exist():
