@@ -11,7 +11,7 @@ import pytest
 
 from forked import python
 
-# Where nothing runs beside training every second point is always tried; each of the others is between two of these.
+# Of the writes and the phases every second one is always tried; each of the others is between two of these.
 # Errors are in test_life.py and test_background_saves.py too, a model that is trained whole in test_resume.py.
 SLOW = pytest.mark.slow
 POINTS = Path(__file__).with_name("kill_points.py")
