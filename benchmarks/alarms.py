@@ -6,6 +6,7 @@ to six digits, so that a test can ask for silence without running it. A run that
 
     python benchmarks/alarms.py FOLDER                      # about an hour on two cores
     python benchmarks/alarms.py FOLDER --fixture tests/fixtures/healthy_runs.json.gz
+    python benchmarks/alarms.py FOLDER --only gvm_grpo gvm_pods --fixture ...   # others stay in the fixture as they are
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ def main() -> None:
     parser = frame.parser(__doc__, threads=1, seeds=2)
     parser.add_argument("folder")
     parser.add_argument("--fixture", help="write what the rules read of the healthy runs")
+    parser.add_argument("--only", nargs="+", choices=HEALTHY, default=HEALTHY, help="of the healthy configurations")
     options = frame.parse(parser)
     folder = Path(options.folder)
     healthy, rows_of = dict[str, Any](), dict[str, list[dict[str, float]]]()
     for seed in range(options.seeds):
-        for name in HEALTHY:
+        for name in options.only:
             key = f"{name}-s{seed}"
             rows_of[key], config = _healthy(folder / key, name, seed, options.threads)
             healthy[key] = _judged(rows_of[key], config)
@@ -117,9 +119,13 @@ def _judged(rows: list[dict[str, float]], config: dict[str, Any]) -> dict[str, A
 
 
 def write_fixture(path: Path, rows_of: dict[str, list[dict[str, float]]]) -> None:
-    """{run: {metric: a number per row, null where there is none}}, compressed, the same bytes for the same numbers."""
-    kept = {name: _columns(rows) for name, rows in rows_of.items()}
-    text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
+    """{run: {metric: a number per row, null where there is none}}, compressed, the same bytes for the same numbers.
+
+    Runs that are in the file already and were not made anew stay.
+    """
+    before = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+    kept = before | {name: _columns(rows) for name, rows in rows_of.items()}
+    text = json.dumps(dict(sorted(kept.items())), separators=(",", ":"), allow_nan=False)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

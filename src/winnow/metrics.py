@@ -36,6 +36,9 @@ METRICS: dict[str, str] = {
     "reward/min": "smallest reward",
     "reward/max": "largest reward",
     "reward/accuracy": "share of verified rollouts that are correct",
+    "reward/mean_of_prompts": "mean over prompts of the mean reward of a prompt's verified rollouts: each prompt "
+    "counts alike, however many rollouts it was allotted",
+    "reward/accuracy_of_prompts": "mean over prompts of the share of a prompt's verified rollouts that are correct",
     "reward/part/{part}": "mean of one named part of the reward, before its weight",
     "outcome/correct": "rollouts whose answer is correct",
     "outcome/wrong": "rollouts whose answer is wrong",
@@ -166,6 +169,14 @@ def distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
 def is_step(row: Mapping[str, object]) -> bool:
     """Whether a row of metrics is that of a finished step; the others hold only an evaluation, or a probe."""
     return "budget/rollouts" in row
+
+
+def of_prompts(name: str, rows: Iterable[Mapping[str, object]]) -> str:
+    """The metric in which each prompt counts alike, so that no allocation moves it: of "reward/mean" it is
+    "reward/mean_of_prompts". The name itself where the rows do not have it.
+    """
+    alike = f"{name}_of_prompts"
+    return alike if any(alike in row for row in rows) else name
 
 
 def meaning(key: str) -> str | None:

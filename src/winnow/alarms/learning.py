@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 from winnow.alarms.alarm import Evidence
 from winnow.alarms.past import (
+    ACCURACY,
     MEASURED,
+    REWARD,
     Compared,
     Past,
     Rewards,
     Row,
     accuracy,
+    are_comparable,
     errors,
-    is_even,
     is_held,
     mean,
     mean_of,
@@ -51,33 +53,33 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
         return None
     if at_once > max(CONFIDENT * its_noise, limits.no_learning_gain * spread) or _held_out_gained(past):
         return None
-    reached = mean(now, "reward/mean")
+    reached = mean(now, REWARD)
     return Evidence(
         f"the mean reward is {reached:.3g} after {now[-1]['step'] + 1:.0f} steps, {gain:+.2g} ± {noise:.1g} "
         f"against the first {third} steps",
-        {"reward/mean": reached, "gain": gain, "standard_error": noise},
+        {REWARD: reached, "gain": gain, "standard_error": noise},
     )
 
 
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Reward falls within few steps, or held-out accuracy below its best, by far more than noise."""
     rows = past.last(RECENT + BEFORE)
-    even = rows and is_even(rows)
-    found = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if even else None
+    comparable = rows and are_comparable(rows)
+    found = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if comparable else None
     return found or _held_out_dropped(past, limits)
 
 
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
-    rows = rows if is_even(rows) else []
-    spread, means, sizes = rewards(rows).std, values(rows, "reward/mean"), [prompts(row) for row in rows]
+    rows = rows if are_comparable(rows) else []
+    spread, means, sizes = rewards(rows).std, values(rows, REWARD), [prompts(row) for row in rows]
     for width in WIDTHS:
         blocks = [slice(at, at + width) for at in range(0, len(rows) - width + 1, width)]
         noise = [spread / math.sqrt(sum(sizes[block])) for block in blocks]
         turns = _turns([mean_of(means[block], sizes[block]) for block in blocks], noise, limits, spread)
         if len(turns) > limits.swings:
-            return _sawing("the mean reward", "reward/mean", turns, f"in {len(rows)} steps")
+            return _sawing("the mean reward", REWARD, turns, f"in {len(rows)} steps")
     held_out = [e.accuracy for e in past.evaluations]
     turns = _turns(held_out, errors(past.evaluations), limits, spread_of(mean_of(held_out)))
     if len(turns) > limits.swings:
@@ -98,13 +100,13 @@ def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
         f"around step {now.held_out.step} training accuracy is {now.train:.1%} and held-out accuracy "
         f"{now.held_out.accuracy:.1%}; around step {start.held_out.step} they were {start.train:.1%} and "
         f"{start.held_out.accuracy:.1%}",
-        {"reward/accuracy": now.train, MEASURED: now.held_out.accuracy, "gap": now.gap, "gap_before": start.gap},
+        {ACCURACY: now.train, MEASURED: now.held_out.accuracy, "gap": now.gap, "gap_before": start.gap},
     )
 
 
 def _gained(before: Sequence[Row], now: Sequence[Row]) -> tuple[float, float]:
     """(how much the mean reward has risen, its standard error by how steps differ)"""
-    was, is_now = values(before, "reward/mean"), values(now, "reward/mean")
+    was, is_now = values(before, REWARD), values(now, REWARD)
     return mean_of(is_now) - mean_of(was), math.sqrt(variance_of_mean(was) + variance_of_mean(is_now))
 
 
@@ -123,7 +125,7 @@ def _dropped(before: Rewards, now: Rewards, limits: AlarmsSection) -> Evidence |
     if not drop > max(limits.standard_errors * noise, limits.drop * spread):
         return None
     text = f"the mean reward fell from {before.mean:.3g} to {now.mean:.3g} within {RECENT} steps (noise {noise:.2g})"
-    return Evidence(text, {"reward/mean": now.mean, "before": before.mean, "standard_error": noise})
+    return Evidence(text, {REWARD: now.mean, "before": before.mean, "standard_error": noise})
 
 
 def _held_out_dropped(past: Past, limits: AlarmsSection) -> Evidence | None:

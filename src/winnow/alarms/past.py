@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 BLOCK = 10  # steps whose mean is compared with that of others
 MEASURED = "eval/accuracy_sampled"
-EVEN = 0.95  # of a step's prompts: fewer count where rollouts are allotted unevenly
+REWARD, ACCURACY = "reward/mean_of_prompts", "reward/accuracy_of_prompts"  # which no allocation moves
+EVEN = 0.95  # of a step's prompts: fewer count where some have more rollouts than others
 EVALUATIONS = 12  # of which alarms know, beside the first
 
 
@@ -54,7 +55,7 @@ class Past:
 
     def add(self, row: Row) -> None:
         """One step's row, with the evaluation before it; a number that is not finite counts as not measured."""
-        row = {name: float(value) for name, value in row.items() if value is not None and math.isfinite(value)}
+        row = _by_prompt({name: float(v) for name, v in row.items() if v is not None and math.isfinite(v)})
         if MEASURED in row and row["step"] >= self.evaluated_since:
             found = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
             self.evaluations = _ends([*self.evaluations, found])
@@ -75,6 +76,15 @@ class Past:
         for held_out in self.evaluations[-BLOCK:]:
             if held_out.step + behind - 1 == step and (train := accuracy(around)) <= 1:
                 self.compared = _ends([*self.compared, Compared(held_out, train, sum(map(prompts, around)))])
+
+
+def _by_prompt(row: dict[str, float]) -> dict[str, float]:
+    """The row with `REWARD` and `ACCURACY`, which older logs lack: a mean reward over rollouts is that over prompts
+    where every prompt has as many; an accuracy is near enough to tell a solved task.
+    """
+    even = prompts(row) >= EVEN * row.get("group/count", 1.0)
+    known = {REWARD: row.get("reward/mean") if even else None, ACCURACY: row.get("reward/accuracy")}
+    return {**{name: value for name, value in known.items() if value is not None}, **row}
 
 
 def _ends(found: list[T]) -> list[T]:
@@ -103,18 +113,18 @@ def rewards(rows: Sequence[Row]) -> Rewards:
     The variance is that within steps and that between: of a few prompts that are alike by chance, a step's own tells
     nothing.
     """
-    measured = [row for row in rows if "reward/mean" in row and "reward/std" in row]
+    measured = [row for row in rows if REWARD in row and "reward/std" in row]
     weights = [prompts(row) for row in measured]
-    center = mean_of(values(measured, "reward/mean"), weights)
-    between = mean_of((_square(row["reward/mean"] - center) for row in measured), weights)
+    center = mean_of(values(measured, REWARD), weights)
+    between = mean_of((_square(row[REWARD] - center) for row in measured), weights)
     within = mean_of((_square(row["reward/std"]) for row in measured), weights)
     return Rewards(center, math.sqrt(within + between), sum(weights))
 
 
 def accuracy(rows: Sequence[Row]) -> float:
     """Of some steps, each counting as much as it has prompts."""
-    measured = [row for row in rows if "reward/accuracy" in row]
-    return mean_of(values(measured, "reward/accuracy"), [prompts(row) for row in measured])
+    measured = [row for row in rows if ACCURACY in row]
+    return mean_of(values(measured, ACCURACY), [prompts(row) for row in measured])
 
 
 def prompts(row: Row) -> float:
@@ -139,10 +149,10 @@ def spread_of(chance: float) -> float:
     return math.sqrt(max(chance * (1 - chance), 0.0))
 
 
-def is_even(rows: Sequence[Row]) -> bool:
-    """Whether each prompt has about as many rollouts as any other: else the mean reward follows the allocation, too."""
+def are_comparable(rows: Sequence[Row]) -> bool:
+    """Whether the rewards of these steps are of prompts as they come: not where the plan leaves some of them out."""
     skipped = any(row.get("budget/prompts_skipped") for row in rows)
-    return not skipped and all(prompts(row) >= EVEN * row.get("group/count", 1.0) for row in rows)
+    return not skipped and all(REWARD in row for row in rows if "reward/mean" in row)
 
 
 def is_held(row: Row) -> bool:

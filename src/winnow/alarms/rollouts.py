@@ -51,5 +51,6 @@ def _length(past: Past, limits: AlarmsSection, *, grows: bool) -> Evidence | Non
 
 
 def _better(before: Sequence[Row], now: Sequence[Row]) -> bool:
+    """Whether the reward rose, beyond noise; where it is not known, it may have."""
     was, is_now = rewards(before), rewards(now)
-    return is_now.mean - was.mean > BETTER * math.sqrt(was.variance + is_now.variance)
+    return not is_now.mean - was.mean <= BETTER * math.sqrt(was.variance + is_now.variance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from winnow.alarms.alarm import Evidence
-from winnow.alarms.past import Past, Row, accuracy, mean, values
+from winnow.alarms.past import ACCURACY, Past, Row, accuracy, mean, values
 from winnow.config import AlarmsSection
 
 FALLEN = 0.05  # of the entropy of the first steps, below which little is left to explore with
@@ -24,7 +24,7 @@ def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
         f"the entropy of {len(rows)} steps is {entropy:.2g} nats a token (at first {was:.2g}), while {right:.0%} of "
         f"the answers are right"
     )
-    return Evidence(text, {"policy/entropy": entropy, "before": was, "reward/accuracy": right})
+    return Evidence(text, {"policy/entropy": entropy, "before": was, ACCURACY: right})
 
 
 def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:

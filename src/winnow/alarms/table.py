@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from winnow.alarms import learning, rollouts, signal, stability, values
 from winnow.alarms.alarm import Kind
+from winnow.alarms.past import ACCURACY, REWARD
 
 _PROMPTS = ("group/count", "group/effective", "budget/prompts_skipped")
-_REWARD = ("reward/mean", "reward/std", *_PROMPTS)
+_REWARD = (REWARD, "reward/mean", "reward/std", *_PROMPTS)
+_ACCURACY = (ACCURACY, "reward/accuracy")
 _HELD_OUT = ("eval/accuracy_sampled", "eval/accuracy_sampled_sem")
 
 ALARMS: tuple[Kind, ...] = (
@@ -105,7 +107,7 @@ ALARMS: tuple[Kind, ...] = (
         "is too low",
         keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
         limits=("steps", "entropy_floor"),
-        reads=("policy/entropy", "reward/accuracy", *_PROMPTS),
+        reads=("policy/entropy", *_ACCURACY, *_PROMPTS),
         rule=stability.entropy_collapse,
     ),
     Kind(
@@ -184,7 +186,7 @@ ALARMS: tuple[Kind, ...] = (
         "the policy can change",
         keys=("optimizer.learning_rate", "select", "advantage", "update.updates_per_step", "reward", "task"),
         limits=("no_learning_steps", "no_learning_gain"),
-        reads=(*_REWARD, "reward/accuracy", *_HELD_OUT),
+        reads=(*_REWARD, *_ACCURACY, *_HELD_OUT),
         rule=learning.no_learning,
     ),
     Kind(
@@ -212,7 +214,7 @@ ALARMS: tuple[Kind, ...] = (
         cause="the problems are too few and seen too often, or golds and answers leak through the prompt",
         keys=("task", "steps", "optimizer.learning_rate", "terms"),
         limits=("gap", "standard_errors"),
-        reads=("reward/accuracy", *_PROMPTS, *_HELD_OUT),
+        reads=(*_ACCURACY, *_PROMPTS, *_HELD_OUT),
         rule=learning.overfitting,
     ),
     Kind(

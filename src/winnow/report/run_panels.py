@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from winnow.metrics import of_prompts
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import LARGEST, Row, policy_is_held, training_rows
 
@@ -84,13 +85,14 @@ def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[Ru
 
 
 def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
+    accuracy, reward = (of_prompts(name, steps) for name in ("reward/accuracy", "reward/mean"))
     lines = [
-        _line(steps, "reward/accuracy", "training", "blue"),
+        _line(steps, accuracy, "training", "blue"),
         *_measured(rows, {r["step"]: r["step"] for r in rows}, evaluated),
     ]
     beside: list[RunSeries] = []
-    if any(abs(row.get("reward/mean", 0.0) - row.get("reward/accuracy", 0.0)) > 1e-9 for row in steps):
-        beside = [_line(steps, "reward/mean", "mean reward", "purple", "dashdot", axis=2)]
+    if any(abs(row.get(reward, 0.0) - row.get(accuracy, 0.0)) > 1e-9 for row in steps):
+        beside = [_line(steps, reward, "mean reward", "purple", "dashdot", axis=2)]
     return RunPanel(
         title="accuracy",
         y_label="correct (%)",
@@ -137,7 +139,8 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -
     spent = dict(zip(_column(rows, "step"), map(float, before), strict=True))
     measured = _measured(rows, spent, evaluated)
     label = "training (no evaluation yet)"
-    training = _line(steps, "reward/accuracy", label, "blue", x=[spent[row["step"]] for row in steps])
+    accuracy = of_prompts("reward/accuracy", steps)
+    training = _line(steps, accuracy, label, "blue", x=[spent[row["step"]] for row in steps])
     return RunPanel(
         title="budget: what the tokens bought",
         x_label="tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from winnow.alarms import Alarm
+from winnow.metrics import of_prompts
 from winnow.records import StepReport
 from winnow.report.text import WIDTH, compact, decimal, duration, one_line
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, PhaseBegan, RolloutsFinished, Started
@@ -79,8 +80,8 @@ class Standing:
     def _fields(self) -> dict[str, str]:
         m, fields = self.metrics, {"step": f"{self.done}/{self.last}"}
         if "reward/mean" in m:
-            fields["reward"] = f"reward {m['reward/mean']:.3f}"
-            fields["accuracy"] = f"accuracy {m['reward/accuracy']:.0%}"
+            fields["reward"] = f"reward {m[of_prompts('reward/mean', [m])]:.3f}"
+            fields["accuracy"] = f"accuracy {m[of_prompts('reward/accuracy', [m])]:.0%}"
         if "critic/explained_variance" in m:
             fields["EV"] = f"EV {decimal(m['critic/explained_variance'], digits=2)}"
         if "eval/accuracy_sampled" in self.evaluation:

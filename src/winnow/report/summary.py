@@ -9,7 +9,7 @@ from typing import Any
 
 from winnow.alarms import Alarm, of_run
 from winnow.errors import DataError
-from winnow.metrics import is_step
+from winnow.metrics import is_step, of_prompts
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.text import accuracies, compact, decimal, duration, percent, wrapped
 from winnow.state.logbook import totals
@@ -106,8 +106,8 @@ def _flat(late: Sequence[Row]) -> Iterator[str]:
 def _improvement(steps: Sequence[Row]) -> Iterator[str]:
     width = max(1, len(steps) // 10)
     for label, name, show in (
-        ("reward", "reward/mean", decimal),
-        ("accuracy", "reward/accuracy", percent),
+        ("reward", of_prompts("reward/mean", steps), decimal),
+        ("accuracy", of_prompts("reward/accuracy", steps), percent),
         (f"{'values':9} explained variance", "critic/explained_variance", decimal),
     ):
         first, last = mean(steps[:width], name), mean(steps[-width:], name)

@@ -229,6 +229,8 @@ def _rewards(verified: Sequence[Group]) -> Metrics:
         "reward/min": float(rewards.min()),
         "reward/max": float(rewards.max()),
         "reward/accuracy": float(correct.mean()),
+        "reward/mean_of_prompts": float(np.mean([g.rewards.mean() for g in verified if len(g.rewards)])),
+        "reward/accuracy_of_prompts": float(np.mean([g.correct.mean() for g in verified if len(g.rewards)])),
     }
     parts: dict[str, list[float]] = {}
     for outcome in (o for g in verified for o in g.outcomes or ()):

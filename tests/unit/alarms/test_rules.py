@@ -22,6 +22,9 @@ def one_step(at, ill, well):
     return lambda step: ill if step == at else well
 
 
+ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
+SWINGS = {"reward__mean_of_prompts": lambda s: 0.1 if s // 5 % 2 else 0.9}
+
 # name, what is ill, the steps at which it is raised
 ILL = [
     ("all_flat", run(4) + [{**one, "step": one["step"] + 4} for one in run(8, **FLAT)], [8]),
@@ -42,7 +45,9 @@ ILL = [
     ("parity", run(10, policy__parity_alarm=one_step(7, 1, 0), policy__logprob_gap_mean=0.2), [7]),
     ("no_learning", run(150), [99]),
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6)), [31]),
+    ("sudden_drop", run(40, reward__mean_of_prompts=from_step(30, 0.05, 0.6), **ALLOTTED), [31]),
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9), [39]),
+    ("oscillation", run(60, **SWINGS, **ALLOTTED), [39]),
     ("values_explain_nothing", run(30, **CRITIC), [19]),
     ("values_untrained", run(8, **{**CRITIC, "critic__updates": one_step(4, 0, 1)}), [4]),
 ]  # fmt: skip
@@ -63,7 +68,6 @@ def test_every_alarm_has_rows_that_raise_it():
 
 
 KL_ALONE = {"advantage__std": lambda step: 0.9 * (step % 10 == 9)}  # in nine of ten steps only the KL term teaches
-ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
 ONE_PROMPT = {"group__effective": lambda step: 32 - 31 * (step == 30)}  # nearly all rollouts of a step are of one
 
 # Limits, and what a symptom may also mean: none of these raises the alarm.
@@ -83,6 +87,7 @@ WELL = [
     ("verifier_failures", run(1, outcome__failed=4, budget__rollouts=16)),
     ("all_truncated", run(8, rollout__truncated=lambda s: 0.9 if s == 3 else 0.3)),
     ("length_explosion", run(40, rollout__length_mean=lambda s: 200 * 1.05**s, reward__mean=lambda s: 0.02 * s)),
+    ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.05**s, group__effective=16)),  # reward unknown
     ("length_explosion", run(60, rollout__length_mean=lambda s: 200 * 1.02**s)),
     ("length_explosion", run(60, rollout__length_mean=lambda s: 3000 if s == 45 else 200)),  # one long step
     ("entropy_collapse", run(20, policy__entropy=0.01, reward__accuracy=0.95)),  # solved
@@ -103,7 +108,10 @@ WELL = [
     ("sudden_drop", run(40, reward__mean=lambda s: 0.0 if s == 30 else 0.6)),  # one bad step of 32 prompts
     ("sudden_drop", run(40, reward__mean=lambda s: 0.3 if s >= 30 else 0.6, group__count=2)),  # of few prompts: noise
     ("sudden_drop", run(40, reward__mean=lambda s: 0.6 - 0.5 * (s == 30), **ONE_PROMPT)),
-    ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6), **ALLOTTED)),
+    ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6), **ALLOTTED)),  # a log without means of prompts
+    ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6), reward__mean_of_prompts=0.6, **ALLOTTED)),
+    ("sudden_drop", run(40, reward__mean_of_prompts=from_step(30, 0.05, 0.6), budget__prompts_skipped=1)),
+    ("oscillation", run(60, **SWINGS, budget__prompts_skipped=1)),  # other prompts in each step, as the plan has it
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9, **ALLOTTED)),
     ("entropy_collapse", run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT)),
     ("oscillation", run(60, reward__mean=lambda s: 0.4 if s // 5 % 2 else 0.5)),

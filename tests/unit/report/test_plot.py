@@ -146,6 +146,21 @@ def test_a_reward_that_is_not_the_accuracy_is_drawn_beside_it(rows):
     assert "mean reward" not in [axes.get_ylabel() for axes in draw(rows, title="toy").axes]
 
 
+def test_rollouts_that_move_to_hard_prompts_lower_no_curve_of_training():
+    """An allocator's steps: the means over rollouts fall, those over prompts do not."""
+    alike = {"reward/mean_of_prompts": 0.7, "reward/accuracy_of_prompts": 0.7}
+    uneven = [
+        {"step": i, **metrics(i, **{"reward/mean": 0.7 - 0.2 * i, "reward/accuracy": 0.7 - 0.2 * i}, **alike)}
+        for i in range(3)
+    ]
+    accuracy, *others = draw(uneven, title="toy").axes
+    assert [y for label, _, y in curves(accuracy) if label == "training"] == [(0.7, 0.7, 0.7)]
+    assert "mean reward" not in [axes.get_ylabel() for axes in others]
+    text = summary(uneven)
+    assert "reward    0.700 -> 0.700 (+0.000)" in text
+    assert "accuracy  70.0% -> 70.0% (+0.0%)" in text
+
+
 def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
     plot([{"step": 0, **metrics(0)}], tmp_path / "plot.png", title="one")
     assert (tmp_path / "plot.png").exists()

@@ -71,6 +71,12 @@ def test_the_longest_line_fits_80_columns():
     assert standing.line() == "10000/20000  reward -0.556  accuracy 100%  EV -0.56  eval 100%  0:20 left"
 
 
+def test_each_prompt_counts_alike_in_the_reward_that_is_shown():
+    numbers = metrics(0, **{"reward/mean_of_prompts": 0.625, "reward/accuracy_of_prompts": 0.5})
+    line = told(Started(Path("run"), 0, 2), StepReport(step=0, metrics=numbers)).splitlines()[-1]
+    assert "reward 0.625  accuracy 50%" in line
+
+
 @pytest.mark.parametrize(("explained", "shown"), [(0.625, "0.62"), (-4.5e7, "-4.5e+07"), (math.nan, "nan")])
 def test_what_the_values_explain_is_said_where_there_are_any(explained, shown):
     told_of = metrics(0, **{"critic/explained_variance": explained})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from synthetic_run import RIGHT, group
+from synthetic_run import FAILED, RIGHT, WRONG, group
 from winnow import ranks
 from winnow.algos.objective import Value
 from winnow.engines.base import Tolerance
@@ -69,6 +69,20 @@ def test_a_prompt_with_nearly_all_rollouts_is_nearly_all_of_the_prompts():
     assert effective(4, 1, 1) == 2
     assert effective(3, 3, 0, 3) == 3
     assert effective() == 0
+
+
+def test_each_prompt_counts_alike_in_the_means_of_prompts():
+    """Of 9 rollouts 2 are right; of the three prompts that have a verdict half, a third, and none."""
+    groups = [
+        group("even", [RIGHT, WRONG]),
+        group("hard", [WRONG] * 4),
+        group("odd", [RIGHT, WRONG, WRONG, FAILED]),
+        group("failed", [FAILED]),
+    ]
+    metrics = describe(groups, [], asked=4)
+    assert metrics["reward/mean"] == metrics["reward/accuracy"] == pytest.approx(2 / 9)
+    assert metrics["reward/mean_of_prompts"] == metrics["reward/accuracy_of_prompts"] == pytest.approx(5 / 18)
+    assert not {"reward/mean_of_prompts", "reward/mean"} & describe(groups[3:], [], asked=1).keys()
 
 
 def test_without_an_update_there_is_no_loss():

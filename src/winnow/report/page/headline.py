@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from winnow.metrics import of_prompts
 from winnow.report.page.budget_ledger import taught_values_alone, total
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import Row, costs, mean, phase_shares, training_rows
@@ -48,7 +49,8 @@ def _in_training(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
     if not (steps := training_rows(rows)):
         return
     width = max(1, len(steps) // 10)
-    first, last = (mean(some, "reward/accuracy") for some in (steps[:width], steps[-width:]))
+    name = of_prompts("reward/accuracy", steps)
+    first, last = (mean(some, name) for some in (steps[:width], steps[-width:]))
     value = NONE if math.isnan(first) and math.isnan(last) else f"{_known(first)} → {_known(last)}"
     changed = f" since evaluations were changed at step {evaluated.since}" if evaluated.since else " yet"
     detail = f"no evaluation{changed}{f'; first and last {width} steps' * (width > 1)}"

@@ -293,6 +293,11 @@ def test_a_manifest_may_list_anything_as_changes(tmp_path, changes):
     assert (run["changes"], run["headline"][0]["value"]) == ([], "50.0% ± 2.0%")
 
 
+def test_the_headline_counts_each_prompt_alike():
+    rows = [{"step": i, **metrics(i, **{"reward/accuracy": 0.1, "reward/accuracy_of_prompts": 0.6})} for i in range(2)]
+    assert headline(rows)[0]["value"] == "60.0% → 60.0%"
+
+
 def test_without_a_verdict_an_accuracy_is_a_dash():
     rows = [{"step": i, **metrics(i, **{"reward/accuracy": math.nan})} for i in range(3)]
     assert (headline(rows)[0]["label"], headline(rows)[0]["value"]) == ("training accuracy", "–")
