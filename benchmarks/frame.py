@@ -90,7 +90,7 @@ def finish(
     """Print parts of the report, and write it with the options as its settings."""
     if show:
         print(json.dumps({part: report[part] for part in show}, indent=1))
-    settings = {} if options is None else {"settings": vars(options)}
+    settings = {} if options is None else {"settings": {name: _shared(value) for name, value in vars(options).items()}}
     print(f"written: {write(name, settings | dict(report), packages=packages)}")
 
 
@@ -100,7 +100,7 @@ def write(
     """Date, command, commit, versions and hardware, then the report itself; in `folder`, else benchmarks/results."""
     full = {
         "date": datetime.date.today().isoformat(),
-        "command": shlex.join(["python", *(_relative(word) for word in sys.argv)]),
+        "command": shlex.join(["python", *map(_shared, sys.argv)]),
         "commit": _commit(),
         "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
         "hardware": {
@@ -125,9 +125,12 @@ def _free(folder: Path, name: str) -> Path:
     return next(path for path in (folder / f"{stem}.json" for stem in stems) if not path.exists())
 
 
-def _relative(word: str) -> str:
-    """No path of this machine in a result."""
-    return os.path.relpath(word) if word.startswith("/") else word
+def _shared(value: Any) -> Any:
+    """An argument without what only this machine has: a path from the repository's root, of another place its name."""
+    if not isinstance(value, (str, Path)) or not (Path(value).is_absolute() or ".." in Path(value).parts):
+        return value
+    path, root = Path(os.path.abspath(value)), HERE.parent
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
 def _commit() -> str:

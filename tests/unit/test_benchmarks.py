@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import decoding
@@ -38,6 +41,32 @@ def test_a_result_of_another_run_is_not_overwritten(tmp_path, monkeypatch):
     assert second.name == f"{first.stem}_2.json"
     assert [json.loads(path.read_text())["ratio"] for path in (first, second)] == [2, 3]
     assert json.loads(first.read_text())["command"] == "python benchmarks/speed.py --rounds 3"
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (str(REPOSITORY / "runs" / "x"), "runs/x"),
+        ("/some/where/runs", "runs"),
+        ("../../elsewhere/runs", "runs"),
+        ("runs/x", "runs/x"),
+        ("--rounds", "--rounds"),
+    ],
+)
+def test_a_result_names_no_folder_of_the_machine(tmp_path, monkeypatch, given, written):
+    monkeypatch.setattr(frame, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/speed.py", given])
+    frame.finish("speed", {}, argparse.Namespace(folder=given, rounds=3))
+    frame._free.cache_clear()
+    (found,) = (json.loads(path.read_text()) for path in tmp_path.iterdir())
+    assert found["command"] == f"python benchmarks/speed.py {written}"
+    assert found["settings"] == {"folder": written, "rounds": 3}
+
+
+def test_no_result_that_is_here_does():
+    texts = [path.read_text(encoding="ascii") for path in sorted(frame.RESULTS.glob("*.json"))]
+    assert len(texts) > 20
+    assert [text for text in texts if re.search(r'\.\./\.\.|[" ]/(tmp|work|home|root)/', text)] == []
 
 
 def test_decoding_is_measured_beside_its_products_in_both_precisions():
