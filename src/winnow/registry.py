@@ -235,6 +235,14 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
     return _ENTRIES[family.name][use]
 
 
+def resolve_at(key: str, family: Family[T], use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[T]:
+    """`resolve`; what a ConfigError says begins with the key of the configuration that asked."""
+    try:
+        return resolve(family, use, base=base)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """The text that stands for a function: its registered name, else one that no member can have."""
     entries = (entry for family in FAMILIES for entry in _registered(family))

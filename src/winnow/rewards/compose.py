@@ -19,7 +19,7 @@ from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.options import Bound, bind
 from winnow.records import Outcome, Prompt, Rollout
-from winnow.registry import resolve
+from winnow.registry import resolve, resolve_at
 from winnow.rewards.not_read import without_logprobs
 from winnow.rewards.outcomes import LARGEST_REWARD, failure, to_outcome
 
@@ -90,11 +90,7 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
     if "use" not in spec:
         raise ConfigError(f"{key}.use is missing: it names the reward")
-    try:
-        entry = resolve(REWARD, spec["use"], base=base)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
-    bound = bind(entry, dict(spec.get("options", {})), key=key)
+    bound = bind(resolve_at(key, REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
     if bound.traits.check is not None:
         bound.traits.check(bound.options)
     return bound.name, _total(bound)

@@ -40,7 +40,7 @@ from winnow.families import (
 from winnow.installed import is_installed
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
-from winnow.registry import Entry, resolve
+from winnow.registry import resolve, resolve_at
 from winnow.rewards.compose import make_reward
 from winnow.training.combinations import check_combinations
 from winnow.training.members import Critic, Members
@@ -184,24 +184,18 @@ def reward_spec(config: Config) -> dict[str, Any]:
     return {"parts": parts, "shaping": reward.shaping}
 
 
-def _entry(family: Family[T], member: Member, base: Path, *, key: str | None = None) -> Entry[T]:
-    try:
-        return resolve(family, member.use, base=base)
-    except ConfigError as error:
-        raise ConfigError(f"{key or family.key}: {error}") from error
-
-
 def _bound(family: Family[T], member: Member, base: Path, *, key: str | None = None) -> Bound[T]:
-    return bind(_entry(family, member, base, key=key), member.options, key=key or family.key)
+    key = key or family.key
+    return bind(resolve_at(key, family, member.use, base=base), member.options, key=key)
 
 
 def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
-    return bind(_entry(REWARD, Member(use=part["use"]), base), part["options"], key=REWARD.key)
+    return bind(resolve_at(REWARD.key, REWARD, part["use"], base=base), part["options"], key=REWARD.key)
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
     """Under a group baseline the advantage of a single rollout is 0, so a prompt gets at least 2 or none by default."""
-    entry = _entry(ALLOCATOR, config.allocate, base)
+    entry = resolve_at(ALLOCATOR.key, ALLOCATOR, config.allocate.use, base=base)
     pairs = {"minimum": 2} if advantage.traits.baseline == "group" and "minimum" in entry.options else {}
     return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
 
