@@ -28,6 +28,11 @@ class Evaluations:
         """What they are of, in words."""
         return "held out" if self.held_out else "training split"
 
+    @property
+    def since_when(self) -> str:
+        """ "; evaluated so from step 12 on", to end a sentence with; nothing where it was always so."""
+        return f"; evaluated so from step {self.since} on" * bool(self.since)
+
     def rows(self, rows: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
         """Those of the rows that may hold one of these evaluations."""
         return [row for row in rows if row["step"] >= self.since]

@@ -119,7 +119,6 @@ def _improvement(steps: Sequence[Row]) -> Iterator[str]:
 
 def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
     rows, of = evaluated.rows(rows), "held-out" if evaluated.held_out else evaluated.of
-    since = f"; evaluated so from step {evaluated.since} on" * bool(evaluated.since)
     for label, name in (("sampled", "eval/accuracy_sampled"), ("greedy", "eval/accuracy_greedy")):
         seen = [row for row in rows if not math.isnan(row.get(name, math.nan))]
         if seen:
@@ -127,7 +126,7 @@ def _evaluations(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[str]:
             yield (
                 f"{of:9} {label} {percent(seen[0][name])} -> {percent(seen[-1][name])}, "
                 f"best after {best['step']:.0f} steps: {accuracies({k: best[k] for k in best if k.startswith(name)})}"
-                f"{since}"
+                f"{evaluated.since_when}"
             )
 
 

@@ -31,9 +31,11 @@
     return all.filter((one) => !all.some((other) => other !== one && other.startsWith(one))).join(' / ') || null;
   }
 
-  /** A link to the rollouts of a training step, of all runs; null where none are here. */
-  function toRollouts(step) {
-    return model.runs.some((_, run) => model.has(run, step)) ? h('a', { href: place.address({ view: 'rollouts', step: String(step) }) }, 'its rollouts') : null;
+  /** A link to the rollouts of a training step, of one run or of all; null where none are here. */
+  function toRollouts(step, run = null) {
+    const own = run === null ? model.runs.map((_, i) => i) : [run];
+    const named = run !== null && model.several ? String(run) : '';
+    return own.some((one) => model.has(one, step)) ? h('a', { href: place.address({ view: 'rollouts', run: named, step: String(step) }) }, 'its rollouts') : null;
   }
 
   /** Panels of one title are one chart. */

@@ -23,7 +23,6 @@ def headline(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[
 
 def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
     label = "held-out accuracy" if evaluated.held_out else f"accuracy, {evaluated.of}"
-    since = f"; evaluated so from step {evaluated.since} on" * bool(evaluated.since)
     for name in ("eval/accuracy_sampled", "eval/accuracy_greedy"):
         if not (seen := [row for row in rows if name in row]):
             continue
@@ -37,7 +36,7 @@ def _evaluated(rows: Sequence[Row], evaluated: Evaluations) -> Iterator[Line]:
             detail += f"{percent(best[name])} after {best['step']:.0f}"
         else:
             detail = f"{kind}, after {_after(seen)} steps: no verdict, every verifier failed"
-        yield {**line, "detail": detail + since}
+        yield {**line, "detail": detail + evaluated.since_when}
 
 
 def _measured(row: Row, name: str) -> str:

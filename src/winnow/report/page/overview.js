@@ -23,18 +23,14 @@
         h('dd', {}, h('strong', {}, arrows(foreign.line(entry.value, 60))), entry.detail ? h('span', { class: 'note' }, foreign.line(entry.detail, 400)) : null)))));
   }
 
-  /** A link to the rollouts of an alarm's step, where they are. */
-  function toStep({ run, step }) {
-    return model.has(run, step) ? [' · ', h('a', { href: place.address({ view: 'rollouts', run: model.several ? String(run) : '', step: String(step) }) }, 'its rollouts')] : null;
-  }
-
   function alarms() {
     const all = model.runs.flatMap((run, i) => (run.alarms ?? []).map((alarm) => ({ ...alarm, run: i })));
     if (!all.length) return null;
     const list = h('ul', { class: 'alarms' });
     const FEW = 8;
+    const toRollouts = ({ run, step }) => { const link = curves.toRollouts(step, run); return link && [' · ', link]; };
     const entry = (alarm) => h('li', {}, h('span', { 'aria-hidden': 'true', class: 'sign' }, '▲'), h('div', {},
-      h('p', {}, h('strong', {}, foreign.line(alarm.name, 80).replaceAll('_', ' ')), h('span', { class: 'note' }, ` ${model.several ? `${curves.name(alarm.run)}, ` : ''}step ${alarm.step}`, toStep(alarm))),
+      h('p', {}, h('strong', {}, foreign.line(alarm.name, 80).replaceAll('_', ' ')), h('span', { class: 'note' }, ` ${model.several ? `${curves.name(alarm.run)}, ` : ''}step ${alarm.step}`, toRollouts(alarm))),
       h('p', {}, foreign.line(alarm.text, 2000))));
     show(list, all.slice(0, FEW).map(entry));
     const rest = all.length > FEW ? winnow.dom.button(`all ${all.length} alarms`, () => { show(list, all.map(entry)); rest.remove(); }, { class: 'unfold' }) : null;

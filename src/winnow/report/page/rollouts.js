@@ -102,7 +102,7 @@
     const runs = at.run ? [Number(at.run)] : model.runs.map((_, i) => i);
     const steps = at.step ? [Number(at.step)] : [];
     const asked = [...runs.flatMap((run) => steps.map((step) => [run, step])), ...(wanted ? [[wanted.run, wanted.step]] : [])]
-      .filter(([run, step]) => !model.loaded.has(`${run}/${step}`) && model.runs[run]?.steps.some((s) => s.step === step));
+      .filter(([run, step]) => !model.loaded.has(`${run}/${step}`) && model.has(run, step));
     if (!asked.length) return;
     told.textContent = `reading step ${asked[0][1]} …`;
     trouble.hidden = true;
