@@ -71,11 +71,10 @@ class Standing:
         """The last step, in so many columns: without what matters least where all of it is too much."""
         fields = self._fields()
         for least in LEAST_FIRST:
-            if len(line := "  ".join(fields.values())) <= width:
+            if len("  ".join(fields.values())) <= width:
                 break
             fields.pop(least, None)
-            line = "  ".join(fields.values())
-        return line
+        return "  ".join(fields.values())
 
     def _fields(self) -> dict[str, str]:
         m, fields = self.metrics, {"step": f"{self.done}/{self.last}"}

@@ -223,14 +223,15 @@ def _rewards(verified: Sequence[Group]) -> Metrics:
     if not len(rewards):
         return {}
     correct = _join([g.correct.astype(np.float64) for g in verified])
+    sampled = [g for g in verified if len(g.rewards)]
     metrics = {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
         "reward/min": float(rewards.min()),
         "reward/max": float(rewards.max()),
         "reward/accuracy": float(correct.mean()),
-        "reward/mean_of_prompts": float(np.mean([g.rewards.mean() for g in verified if len(g.rewards)])),
-        "reward/accuracy_of_prompts": float(np.mean([g.correct.mean() for g in verified if len(g.rewards)])),
+        "reward/mean_of_prompts": float(np.mean([g.rewards.mean() for g in sampled])),
+        "reward/accuracy_of_prompts": float(np.mean([g.correct.mean() for g in sampled])),
     }
     parts: dict[str, list[float]] = {}
     for outcome in (o for g in verified for o in g.outcomes or ()):

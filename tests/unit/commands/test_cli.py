@@ -212,6 +212,9 @@ def test_a_wrong_configuration_is_one_message_and_exit_code_2(tmp_path, command,
         ("model.path=./nope", "there is no folder './nope'"),
         ("rollout.prompts_per_step=3000", "rollout.prompts_per_step = 3000, but the task has only"),
         ("prompt.max_prompt_tokens=100000", "the model's context holds"),
+        ("reward=mine.py", "reward: no reward is called 'mine.py'; a function of a file is named 'mine.py:function'"),
+        ('reward.parts=[{use="boxed"}, {use="nope"}]', "reward.parts.1: no reward is called 'nope'"),
+        ("select=mine.py", "select: no selector is called 'mine.py'; a function of a file is named 'mine.py:function'"),
     ],
 )
 def test_check_refuses_what_train_would_before_it_reads_a_weight(tmp_path, assignment, message):
@@ -250,21 +253,6 @@ def test_check_shows_the_first_prompt_and_where_its_rollouts_end(tmp_path):
     assert "             | <|user|>What is " in shown
     assert "?<|endoftext|><|assistant|><think>\nstop         at <|endoftext|> or <|user|>, or as soon as the" in shown
     assert r"as the text ends in '</answer>' or '\n\n'" in shown
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("reward=mine.py", "reward: no reward is called 'mine.py'; a function of a file is named 'mine.py:function'"),
-        ('reward.parts=[{use="boxed"}, {use="nope"}]', "reward.parts.1: no reward is called 'nope'"),
-        ("select=mine.py", "select: no selector is called 'mine.py'; a function of a file is named 'mine.py:function'"),
-    ],
-)
-def test_a_member_that_is_not_found_is_named_by_its_key(tmp_path, assignment, message):
-    (tmp_path / "run.toml").write_text("steps = 1\n")
-    result = winnow("check", tmp_path / "run.toml", "--set", assignment)
-    assert result.exit_code == 2
-    assert message in result.stderr
 
 
 ASKED = {
