@@ -14,7 +14,15 @@ from winnow.report.comparison.mean_curve import Estimate, MeanCurve, estimate, m
 from winnow.report.comparison.named_paths import named_inputs
 from winnow.report.comparison.pass_rate_counts import PassRateCounts, pass_rate_counts
 from winnow.report.comparison.run_groups import SeedGroup, seed_groups
-from winnow.report.comparison.speed_up import SHARE, LeftOut, SpeedUp, speed_up, without_one_seed
+from winnow.report.comparison.speed_up import (
+    SHARE,
+    LeftOut,
+    SpeedUp,
+    gain_at_the_end,
+    is_rising,
+    speed_up,
+    without_one_seed,
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,7 @@ class GroupComparison:
 
     def main_axis(self, label: str) -> str:
         """The one that cuts nothing off: steps where they are known, else the first."""
-        own = [axis for axis in ("steps", *AXES) if (label, axis, "accuracy") in self.curves]
-        return own[0]
+        return _main_axis(self.curves, label)
 
 
 def compared(arguments: Sequence[str], *, baseline: str | None = None, task: str | None = None) -> GroupComparison:
@@ -71,8 +78,19 @@ def compared(arguments: Sequence[str], *, baseline: str | None = None, task: str
         curves=curves,
         speed_ups=tuple(speed_ups),
         allocation=allocation,
-        notes=(*notes, *said, *_cut(groups), *_ended_too_soon(speed_ups)),
+        notes=(
+            *notes,
+            *said,
+            *_cut(groups),
+            *_ended_too_soon(speed_ups),
+            *_reached_at_an_end(speed_ups, str(first)),
+            *_rising(speed_ups, curves, str(first)),
+        ),
     )
+
+
+def _main_axis(curves: Mapping[tuple[str, str, str], MeanCurve], label: str) -> str:
+    return next(axis for axis in ("steps", *AXES) if (label, axis, "accuracy") in curves)
 
 
 def _curves(groups: Sequence[SeedGroup]) -> dict[tuple[str, str, str], MeanCurve]:
@@ -123,6 +141,34 @@ def _ended_too_soon(rows: Sequence[SpeedUpRow]) -> Iterator[str]:
                 f"{group}: reached by steps, and not over {axis.replace('_', ' ')}, where its first seed ended before; "
                 f"train all seeds longer to tell"
             )
+
+
+def _reached_at_an_end(rows: Sequence[SpeedUpRow], baseline: str) -> Iterator[str]:
+    """A first crossing at the last point of a curve is confirmed by no later point."""
+    for group in dict.fromkeys(row.group for row in rows):
+        own = [row for row in rows if row.group == group and row.share == SHARE]
+        for label, axes in (
+            (baseline, [row.axis for row in own if row.whole.baseline_at_its_end]),
+            (group, [row.axis for row in own if row.whole.other_at_its_end]),
+        ):
+            if axes:
+                yield (
+                    f"{group} against {baseline}: {label} first reaches the level at its last evaluation (by "
+                    f"{', '.join(axis.replace('_', ' ') for axis in axes)}); no later one confirms it, and longer runs "
+                    f"may give another speed-up"
+                )
+
+
+def _rising(
+    rows: Sequence[SpeedUpRow], curves: Mapping[tuple[str, str, str], MeanCurve], baseline: str
+) -> Iterator[str]:
+    """A level that is 99% of a best which training has not come to yet."""
+    curve = curves[baseline, _main_axis(curves, baseline), "accuracy"]
+    if rows and is_rising(curve):
+        yield (
+            f"{baseline}: the baseline's accuracy still rises, by {100 * gain_at_the_end(curve):.1f} points over the "
+            f"last third of its evaluations; longer runs have a higher level, and may give another speed-up"
+        )
 
 
 def per_step(group: SeedGroup, axis: str) -> Estimate | None:

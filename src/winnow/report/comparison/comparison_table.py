@@ -14,11 +14,15 @@ from winnow.report.text import compact, duration, one_line, safe
 WIDTH = 100
 LABEL = 23  # columns of a group's name, which goes on in further lines
 NEVER = "never reached"
+RANGE = (
+    '"without one seed" is the range of the speed-ups that are left when any one seed is left out. It is no confidence '
+    "interval: seeds of one configuration, split in two groups, often give a range without 1.00 (docs/compare.md)."
+)
 
 
 def table(found: GroupComparison) -> str:
     """The text under `winnow compare`."""
-    blocks = [_accuracies(found), _costs(found), *_speed_ups(found), _notes(found)]
+    blocks = [_accuracies(found), _costs(found), *_speed_ups(found), _range_explained(found), _notes(found)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -86,6 +90,11 @@ def _range(left_out: LeftOut | None) -> str:
         return "never"
     never = f", {left_out.never} never" if left_out.never else ""
     return f"{left_out.lowest:.2f}-{left_out.highest:.2f}{never}"
+
+
+def _range_explained(found: GroupComparison) -> list[str]:
+    """What the column "without one seed" is not; nothing where it is empty."""
+    return textwrap.wrap(RANGE, WIDTH) if any(row.left_out is not None for row in found.speed_ups) else []
 
 
 def _notes(found: GroupComparison) -> list[str]:

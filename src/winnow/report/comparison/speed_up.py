@@ -8,13 +8,14 @@ a missing value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from winnow.report.comparison.curve import Curve
-from winnow.report.comparison.mean_curve import OnSharedX, on_shared_x
+from winnow.report.comparison.mean_curve import MeanCurve, OnSharedX, on_shared_x
 
 SHARE = 0.99  # of the baseline's maximum, in the paper
 ROUNDING = 1e-9  # of a mean: sums of the same accuracies in another order are equal
@@ -28,6 +29,7 @@ class SpeedUp:
     baseline: float | None  # the x at which the baseline reaches it; None: never
     other: float | None  # the x at which the group does; None: never
     ends: float  # the last x of the group
+    baseline_ends: float  # the last x of the baseline
 
     @property
     def ratio(self) -> float | None:
@@ -38,6 +40,16 @@ class SpeedUp:
     def ended_before(self) -> bool:
         """Whether the group has not reached the level and was not trained as far as the baseline was to reach it."""
         return self.other is None and self.baseline is not None and self.ends < self.baseline
+
+    @property
+    def baseline_at_its_end(self) -> bool:
+        """Whether the baseline reaches the level at its last point only: training on could move the level."""
+        return self.baseline == self.baseline_ends
+
+    @property
+    def other_at_its_end(self) -> bool:
+        """The same of the group: it had no later point to confirm the crossing."""
+        return self.other == self.ends
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,27 @@ def _variants(baseline: Sequence[Curve], other: Sequence[Curve]) -> Iterator[tup
 
 def _compared(baseline: OnSharedX, other: OnSharedX, share: float) -> SpeedUp:
     level = share * float(baseline.y.mean(axis=0).max())
-    return SpeedUp(level, _first(baseline, level), _first(other, level), float(other.x[-1]))
+    first = _first(baseline, level), _first(other, level)
+    return SpeedUp(level, *first, float(other.x[-1]), float(baseline.x[-1]))
+
+
+def gain_at_the_end(curve: MeanCurve) -> float:
+    """What a mean curve gains over the last third of its points, at least two, by the slope of a least-squares line.
+
+    In the unit of the curve. NaN for a curve of one point.
+    """
+    last = max(2, math.ceil(len(curve.x) / 3))
+    x, y = curve.x[-last:], curve.mean[-last:]
+    away = x - x.mean()
+    return float((away @ y) / (away @ away) * (x[-1] - x[0])) if len(x) > 1 else math.nan
+
+
+def is_rising(curve: MeanCurve) -> bool:
+    """Whether a curve gains more over its last third than lies between the level and its best: 1% of the best.
+
+    The level then depends on where training was ended.
+    """
+    return gain_at_the_end(curve) > (1 - SHARE) * float(curve.mean.max())
 
 
 def _first(curves: OnSharedX, level: float) -> float | None:

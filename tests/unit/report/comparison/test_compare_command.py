@@ -41,6 +41,21 @@ def test_the_table_says_accuracies_speed_ups_and_how_far_they_move(curves):
     assert "tokens generated 59.4% 3.0k 6.0k 0.50x 0.38-0.50 0.38x" in lines
 
 
+def test_a_speed_up_that_longer_runs_could_change_gets_notes_and_the_range_an_explanation(curves, tmp_path):
+    percent, at_an_end, rising = compared([str(curves)]).notes  # GRPO reaches its level at its last point, and rises
+    assert ("GRPO" in at_an_end, "PODS" in at_an_end) == (True, True)
+    assert ("GRPO" in rising, "PODS" in rising) == (True, False)
+    again = curves.read_text() + "".join(
+        f"{group},{seed},{x},{x * 4000},60,200,60,55\n" for group in ("GRPO", "PODS") for seed in (0, 1) for x in (4, 5)
+    )
+    curves.write_text(again)  # now both have been at 60% for two evaluations more
+    assert compared([str(curves)]).notes == (percent,)
+    result = winnow("compare", curves)
+    assert '"without one seed"' in result.output.split("\n\n")[-2]  # under the table, above the notes
+    (tmp_path / "one.csv").write_text("group,steps,accuracy\nA,1,0.5\nA,2,0.5\nB,1,0.5\nB,2,0.5\n")
+    assert '"without one seed"' not in winnow("compare", tmp_path / "one.csv").output  # no seed to leave out
+
+
 def test_the_tables_hold_every_point_and_nothing_is_overwritten(curves, tmp_path):
     out = tmp_path / "out"
     assert winnow("compare", curves, "-o", out, "--no-plot").exit_code == 0

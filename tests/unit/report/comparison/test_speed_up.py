@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from winnow.cli import app
 from winnow.report.comparison.curve import Curve
-from winnow.report.comparison.speed_up import speed_up, without_one_seed
+from winnow.report.comparison.mean_curve import mean_curve
+from winnow.report.comparison.speed_up import gain_at_the_end, is_rising, speed_up, without_one_seed
 
 
 def seeds(x, *ys):
@@ -71,6 +72,36 @@ def test_a_variant_that_never_reaches_the_level_is_counted():
 
 def test_a_missing_axis_has_no_speed_up():
     assert speed_up(BASELINE, BASELINE, "steps") is None
+
+
+def test_a_level_that_is_first_reached_at_a_last_point_is_marked_for_the_side_that_ends_there():
+    late = seeds([0, 5, 10], [0.1, 0.5, 0.6])
+    found = speed_up(BASELINE, late, "seconds")  # the baseline reaches it at 20 of 30
+    assert (found.baseline_at_its_end, found.other_at_its_end) == (False, True)
+    turned = speed_up(late, BASELINE, "seconds")  # 0.594 at 10 of 10, and at 20 of 30
+    assert (turned.baseline_at_its_end, turned.other_at_its_end) == (True, False)
+    never = speed_up(BASELINE, seeds([0, 5], [0.1, 0.2]), "seconds")
+    assert (never.other, never.other_at_its_end) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "gain", "rising"),
+    [
+        ([0.1, 0.5, 0.6, 0.6], 0.0, False),  # the last two of four points
+        ([0.1, 0.5, 0.590, 0.595], 0.005, False),  # below 1% of 0.595
+        ([0.1, 0.5, 0.590, 0.600], 0.010, True),
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.60, 0.64, 0.66], 0.06, True),  # a line through the last three
+        ([0.1, 0.5, 0.6, 0.4], -0.2, False),
+    ],
+)
+def test_a_curve_rises_where_its_last_third_gains_more_than_one_percent_of_its_best(accuracies, gain, rising):
+    curve = mean_curve(seeds(range(len(accuracies)), accuracies), "seconds", "accuracy")
+    assert gain_at_the_end(curve) == pytest.approx(gain)
+    assert is_rising(curve) is rising
+
+
+def test_a_curve_of_one_point_does_not_rise():
+    assert is_rising(mean_curve(seeds([4], [0.5]), "seconds", "accuracy")) is False
 
 
 @pytest.mark.parametrize(
