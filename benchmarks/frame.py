@@ -1,6 +1,7 @@
 """What the benchmarks share: options, threads, contestants in turns, and dated results.
 
-A result is benchmarks/results/<date>_<name>.json, with what is needed to measure it again.
+A result is benchmarks/results/<date>_<name>.json, with what is needed to measure it again. A tree with uncommitted
+changes is refused before anything is measured; with --dirty it is measured, and the file's name ends in _dirty.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from typing import Any, TypeVar
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+MEASURED = (  # what a measurement can depend on; pages, and the results themselves, may change beside it
+    *("src", "benchmarks", "configs", "examples", "scripts", "tests", "pyproject.toml", "constraints.txt"),
+    *(":(exclude)benchmarks/results", ":(exclude)tests/documentation"),
+)
+DIRTY = " with uncommitted changes"
+COMMIT = "WINNOW_MEASURED_COMMIT"  # in the environment from begin() on, so that processes of a benchmark inherit it
 PACKAGES = ("winnow-rl", "torch", "transformers")
 AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # memory that is freed is given back
 T = TypeVar("T")
@@ -31,22 +38,39 @@ Turn = dict[str, tuple[T, float]]  # of each contestant: what it returned, and i
 
 
 def parser(doc: str | None, **integers: int | tuple[int, str]) -> argparse.ArgumentParser:
-    """With an option per integer: `max_tokens=(64, "of a rollout")` is --max-tokens, 64 unless it is given."""
+    """With an option per integer: `max_tokens=(64, "of a rollout")` is --max-tokens, 64 unless given. --dirty is there, too."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in integers.items():
         value, meaning = default if isinstance(default, tuple) else (default, None)
         made.add_argument(f"--{name.replace('_', '-')}", type=int, default=value, help=meaning)
+    made.add_argument("--dirty", action="store_true", help="measure although there are uncommitted changes")
     return made
 
 
 def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options given. Where `threads` is one of them, torch computes with so many."""
+    """The options given. Where `threads` is one of them, torch computes with so many.
+
+    As `begin`, unless there is an option `write` that was not given.
+    """
     options = made.parse_args()
+    if getattr(options, "write", True):
+        begin(dirty=options.dirty)
     if "threads" in options:
         import torch  # not above: the sandbox's programs are timed from a process without it
 
         torch.set_num_threads(options.threads)
     return options
+
+
+def begin(*, dirty: bool) -> None:
+    """Note what is measured. Ends the program where that has uncommitted changes, unless they are accepted."""
+    if COMMIT in os.environ:
+        return
+    changes = _changes()
+    if changes and not dirty:
+        shown = "\n".join(changes[:10])
+        sys.exit(f"the result would describe no commit; commit these changes, or measure with --dirty:\n{shown}")
+    os.environ[COMMIT] = _head() + DIRTY * bool(changes)
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -97,11 +121,15 @@ def finish(
 def write(
     name: str, report: Mapping[str, Any], *, packages: Sequence[str] = PACKAGES, folder: Path | None = None
 ) -> Path:
-    """Date, command, commit, versions and hardware, then the report itself; in `folder`, else benchmarks/results."""
+    """Date, command, commit, versions and hardware, then the report itself; in `folder`, else benchmarks/results.
+
+    As `begin` without --dirty where a script has not called it.
+    """
+    begin(dirty=False)
     full = {
         "date": datetime.date.today().isoformat(),
         "command": shlex.join(["python", *map(_shared, sys.argv)]),
-        "commit": _commit(),
+        "commit": os.environ[COMMIT],
         "versions": {"python": platform.python_version(), **{package: _version(package) for package in packages}},
         "hardware": {
             "machine": platform.machine(),
@@ -112,7 +140,7 @@ def write(
         },
         **report,
     }
-    path = _free(folder or RESULTS, f"{full['date']}_{name}")
+    path = _free(folder or RESULTS, f"{full['date']}_{name}{'_dirty' if full['commit'].endswith(DIRTY) else ''}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(full, indent=1, ensure_ascii=True) + "\n", encoding="ascii")
     return path
@@ -133,15 +161,19 @@ def _shared(value: Any) -> Any:
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
 
-def _commit() -> str:
-    head = _git("rev-parse", "HEAD").strip()
-    return f"{head} with uncommitted changes" if _git("status", "--porcelain") else head
+def _head() -> str:
+    return _git("rev-parse", "HEAD").strip() or "unknown: no git history here"
+
+
+def _changes() -> list[str]:
+    """Lines of `git status`; none where there is no git."""
+    return _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURED).splitlines()
 
 
 def _git(*arguments: str) -> str:
     if shutil.which("git") is None:
         return ""
-    return subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True).stdout
+    return subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True).stdout
 
 
 def _version(package: str) -> str | None:

@@ -84,7 +84,7 @@ def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, one by one")
     parser.add_argument("--out", type=Path, default=frame.RESULTS, help="folder of the results")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
@@ -105,6 +105,7 @@ def _options() -> argparse.Namespace:
     options.minutes = options.minutes or (30.0 if options.dry_run else 8.3)
     if not options.dry_run and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --dry-run shows on the CPU that every part runs")
+    frame.begin(dirty=options.dirty or options.dry_run)
     return options
 
 

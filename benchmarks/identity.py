@@ -180,13 +180,13 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--before", type=Path, required=True, metavar="TREE")
     parser.add_argument("--after", type=Path, required=True, metavar="TREE")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the run folders stay; else they are deleted")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", help=", ".join(VARIANTS))
     parser.add_argument("--write", action="store_true")
-    return parser.parse_args()
+    return frame.parse(parser)
 
 
 def _compared(name: str, before: Tree, after: Tree) -> dict[str, Any]:

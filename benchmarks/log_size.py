@@ -132,7 +132,7 @@ def main() -> None:
     parser = frame.parser(__doc__, prompts=(32, "of the step"), rollouts=(64, "of each prompt"))
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("WINNOW_TEST_DATA", ".")))
-    options = parser.parse_args()
+    options = frame.parse(parser)
     encode, vocabulary = encoder(options.tokenizer)
     problems = solved(options.data)
     report: dict[str, Any] = {"vocabulary": vocabulary}

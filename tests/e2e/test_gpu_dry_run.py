@@ -21,7 +21,8 @@ def written_by(parts, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON": sys.executable, "TMPDIR": str(folder)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    written = {path.stem.partition("_gpu_")[2]: json.loads(path.read_text()) for path in (folder / "out").iterdir()}
+    names = {path: path.stem.partition("_gpu_")[2].removesuffix("_dirty") for path in (folder / "out").iterdir()}
+    written = {name: json.loads(path.read_text()) for path, name in names.items()}
     assert written.keys() == set(parts)
     assert not any("error" in found for found in written.values())
     return written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,7 +31,83 @@ def test_the_median_is_that_of_the_ratios_within_a_round():
     assert frame.median_ratio([2.0, 30.0, 9.0], [1.0, 10.0, 9.0]) == 2.0  # of 2, 3 and 1; of the medians it is 1
 
 
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A repository with a committed source file, as the frame's own; results go into it."""
+    monkeypatch.setattr(frame, "HERE", tmp_path / "benchmarks")
+    monkeypatch.setattr(frame, "RESULTS", tmp_path / "benchmarks" / "results")
+    monkeypatch.setattr(frame, "MEASURED", ("src", "benchmarks", ":(exclude)benchmarks/results"))
+    monkeypatch.setenv(frame.COMMIT, "")  # so that it is as before after the test
+    monkeypatch.delenv(frame.COMMIT)
+    for folder in ("src", "benchmarks/results", "docs"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "file").write_text("1")
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "--quiet"), ("add", "--all"), (*who, "commit", "--quiet", "-m", "1")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    yield tmp_path
+    frame._free.cache_clear()
+
+
+def parsed(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["benchmarks/speed.py", *arguments])
+    made = frame.parser(None)
+    made.add_argument("--write", action="store_true")
+    return frame.parse(made)
+
+
+@pytest.mark.parametrize("changed", ["src/file", "src/new", "benchmarks/file"])
+def test_a_tree_with_uncommitted_changes_is_refused_before_anything_is_measured(tree, monkeypatch, changed):
+    (tree / changed).write_text("2")
+    with pytest.raises(SystemExit) as refused:
+        parsed(monkeypatch, "--write")
+    assert changed in str(refused.value)
+    with pytest.raises(SystemExit):
+        frame.write("speed", {})  # also where a script has parsed nothing
+    assert not parsed(monkeypatch).write  # nothing will be written
+
+
+def test_with_dirty_it_is_measured_and_the_result_is_named_so(tree, monkeypatch):
+    (tree / "src" / "file").write_text("2")
+    parsed(monkeypatch, "--write", "--dirty")
+    (tree / "src" / "file").write_text("1")  # what was measured is the tree at the beginning
+    written = frame.write("speed", {})
+    assert written.stem.endswith("_speed_dirty")
+    assert json.loads(written.read_text())["commit"].endswith(frame.DIRTY)
+
+
+def test_pages_and_results_may_change_beside_a_measurement(tree, monkeypatch):
+    for beside in ("docs/file", "benchmarks/results/new.json", "benchmarks/results/file"):
+        (tree / beside).write_text("2")
+    parsed(monkeypatch, "--write")
+    written = frame.write("speed", {})
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, text=True).stdout.strip()
+    assert json.loads(written.read_text())["commit"] == head
+    assert written.stem.endswith("_speed")
+
+
+def test_every_script_that_writes_a_result_examines_the_tree_first():
+    texts = {path.name: path.read_text(encoding="utf-8") for path in frame.HERE.glob("*.py") if path.name != "frame.py"}
+    writing = {name for name, text in texts.items() if "frame.finish(" in text or "frame.write(" in text}
+    assert len(writing) > 25
+    begun = {name for name in writing if "frame.parse(" in texts[name] or "frame.begin(" in texts[name]}
+    assert writing - begun == {"gpu_lab.py"}  # parts of gpu.py, which does
+    assert "frame.begin(" in texts["gpu.py"]
+
+
+def test_results_of_a_tree_with_uncommitted_changes_are_named_so():
+    dirty = {path.stem: str(json.loads(path.read_text()).get("commit")).endswith(frame.DIRTY) for path in stored()}
+    assert {stem: bool(re.search(r"_dirty(_\d+)?$", stem)) for stem in dirty} == dirty
+
+
+def stored():
+    found = sorted(frame.RESULTS.glob("*.json"))
+    assert len(found) > 20
+    return found
+
+
 def test_a_result_of_another_run_is_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setenv(frame.COMMIT, "a commit")
     monkeypatch.setattr(frame, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmarks/speed.py", "--rounds", "3"])
     first = frame.write("speed", {"ratio": 1})
@@ -54,6 +131,7 @@ def test_a_result_of_another_run_is_not_overwritten(tmp_path, monkeypatch):
     ],
 )
 def test_a_result_names_no_folder_of_the_machine(tmp_path, monkeypatch, given, written):
+    monkeypatch.setenv(frame.COMMIT, "a commit")
     monkeypatch.setattr(frame, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmarks/speed.py", given])
     frame.finish("speed", {}, argparse.Namespace(folder=given, rounds=3))
@@ -64,8 +142,7 @@ def test_a_result_names_no_folder_of_the_machine(tmp_path, monkeypatch, given, w
 
 
 def test_no_result_that_is_here_does():
-    texts = [path.read_text(encoding="ascii") for path in sorted(frame.RESULTS.glob("*.json"))]
-    assert len(texts) > 20
+    texts = [path.read_text(encoding="ascii") for path in stored()]
     assert [text for text in texts if re.search(r'\.\./\.\.|[" ]/(tmp|work|home|root)/', text)] == []
 
 
