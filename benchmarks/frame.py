@@ -38,7 +38,7 @@ Turn = dict[str, tuple[T, float]]  # of each contestant: what it returned, and i
 
 
 def parser(doc: str | None, **integers: int | tuple[int, str]) -> argparse.ArgumentParser:
-    """With an option per integer: `max_tokens=(64, "of a rollout")` is --max-tokens, 64 unless given. --dirty is there, too."""
+    """With --dirty, and an option per integer: `max_tokens=(64, "of a rollout")` is --max-tokens, 64 by default."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in integers.items():
         value, meaning = default if isinstance(default, tuple) else (default, None)

@@ -1,0 +1,62 @@
+"""What figures.toml computes figures with, besides plain Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import ROUND_HALF_DOWN, ROUND_HALF_UP, Decimal, localcontext
+from statistics import median
+from typing import Any
+
+
+def clock(seconds: float) -> str:
+    """ "1:08" of minutes and seconds."""
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02d}"
+
+
+def first(text: str) -> float:
+    """The first number of "0.3812 at 0.97, most always solved", in percent."""
+    return 100 * float(text.split()[0])
+
+
+def cover(cell: Mapping[str, Any] | None) -> str:
+    """ "85.1, 38.1 to 96.0", in percent, of a candidate in a coverage; empty where it was not measured."""
+    if cell is None:
+        return ""
+    return f"{100 * cell['mean']:.1f}, {first(cell['lowest']):.1f} to {first(cell['highest']):.1f}"
+
+
+def of_seeds(result: Any, seeds: str, candidate: str, scatter: str) -> str:
+    """Its coverage of one scatter, from lines such as "normal 0.9496, uniform 0.9176"."""
+    lines = ", ".join(result["over_seeds"][seeds][candidate]["all"].values())
+    (share,) = re.findall(rf"(?:^|, ){re.escape(scatter)} (\d\.\d+)", lines)
+    return f"{100 * float(share):.1f}"
+
+
+def gaps(result: Any, key: str, metric: str, form: str) -> str:
+    """Of each number of tokens."""
+    return ", ".join(format(found[metric], form) for found in result[key]["well"])
+
+
+def peak(profile: Any, measured: str, rollouts: int) -> float:
+    """MiB."""
+    (found,) = (p for p in profile["points"] if (p["measured"], p["rollouts"]) == (measured, rollouts))
+    return float(found["peak_bytes"]) / 2**20
+
+
+def printed(value: Any, form: str) -> set[str]:
+    """A figure in its format: two texts where the stored number, which is itself rounded, lies halfway between them."""
+    if not isinstance(value, float):
+        return {format(value, form)}
+    number, texts = Decimal(f"{value:.12g}"), set[str]()
+    for direction in (ROUND_HALF_UP, ROUND_HALF_DOWN):
+        with localcontext() as context:
+            context.rounding = direction
+            texts.add(format(number, form))
+    return texts
+
+
+FUNCTIONS = {
+    function.__name__: function
+    for function in (clock, first, cover, of_seeds, gaps, peak, median, min, max, sum, len, all)
+}
