@@ -93,6 +93,8 @@ METRICS: dict[str, str] = {
     "budget/rollouts": "rollouts generated",
     "budget/prompts_skipped": "prompts that the plan gave no rollout",
     "budget/tokens_generated": "completion tokens sampled",
+    "budget/prompt_tokens": "tokens of the prompts that were sampled, each once per group, however many rollouts it "
+    "has; on top of budget/tokens_generated",
     "budget/tokens_verified": "completion tokens of rollouts that got a verdict",
     "budget/tokens_kept": "completion tokens of rollouts that the selectors kept",
     "budget/tokens_trained": "distinct completion tokens that reached the policy's update",
@@ -102,6 +104,11 @@ METRICS: dict[str, str] = {
     "budget/tokens_valued": "distinct completion tokens that a value model read",
     "budget/probe_rollouts": "rollouts sampled to plan, not to train; on top of budget/rollouts",
     "budget/probe_tokens": "completion tokens of the probe; on top of budget/tokens_generated",
+    "budget/probe_prompt_tokens": "tokens of the probe's prompts, each once per group; on top of budget/prompt_tokens",
+    "budget/evaluation_tokens": "completion tokens of an evaluation of all tasks, greedy ones included; on top of "
+    "budget/tokens_generated",
+    "budget/evaluation_prompt_tokens": "tokens of its prompts, once for sampled and once for greedy rollouts; on top "
+    "of budget/prompt_tokens",
     "plan/count_min": "fewest rollouts the probed plan gives a prompt",
     "plan/count_max": "most rollouts the probed plan gives a prompt",
     "plan/unsolved": "prompts of the probed plan that no probe rollout solved",
@@ -141,6 +148,12 @@ METRICS: dict[str, str] = {
     "phase",
     "memory/{phase}/{device}/reserved": "MiB that torch then held of the device, those kept for reuse included",
     "memory/{phase}/{device}/peak": "most MiB allocated at any time in the phase",
+    "memory/engine/{when}/cpu/resident": "MiB that the process of an engine held, its workers not counted; of engines "
+    "that report it: those in a process of their own, and vllm. `loaded`: with new weights; `sampled`: after sampling; "
+    "`asleep`: where it sleeps between steps. With several ranks it is the most of any",
+    "memory/engine/{when}/cpu/peak_resident": "most MiB that this process had held by then, since it began",
+    "memory/engine/{when}/{device}/used": "MiB of a CUDA device that all processes together held, numbered as the "
+    "engine's process numbers it",
     **{f"eval/{name}": text for name, text in _EVALUATION.items()},
     **{f"eval/{{task}}/{name}": f"of a task of evaluate.tasks: {text}" for name, text in _EVALUATION.items()},
     "eval/training_hours": "time/training_hours before the evaluation",

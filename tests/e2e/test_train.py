@@ -113,6 +113,7 @@ def test_the_budget_adds_up(smallest):
     lengths = [len(r.tokens) for group in groups for r in group.rollouts]
     kept = [len(r.tokens) for group in groups for r, keep in zip(group.rollouts, group.keep, strict=True) if keep]
     assert sums["budget/rollouts"] == len(lengths) == 2 * 16
+    assert sums["budget/prompt_tokens"] == sum(len(group.prompt.tokens) for group in groups) > 0  # once per group
     assert sums["budget/tokens_kept"] == sum(kept) < sum(lengths)
     assert sums["budget/tokens_generated"] == sums["budget/tokens_verified"] == sum(lengths)
     assert sums["budget/tokens_trained"] + sums["budget/tokens_wasted"] == sum(lengths)

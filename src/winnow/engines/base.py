@@ -71,6 +71,9 @@ class Engine(Protocol):
 
     Raises EngineError when the request makes no sense, or when `load` gets weights it cannot use, and ConfigError for
     a stop string that could never be found.
+
+    It may have `memory_mib`, a mapping of what it holds outside the trainer's process, by state and name, as
+    `winnow.memory.usage.by_state` makes it; each step logs it under memory/engine/....
     """
 
     logprob_tolerance: Tolerance  # what is to be expected of it where all is well

@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,11 @@ class Gauge:
         for device in self.devices:
             self._read_cuda(f"memory/{phase}/cuda{device}", torch.cuda.memory_stats_as_nested_dict(device))
 
+    def of_engine(self, engine: object) -> None:
+        """What an engine last reported of the memory that it holds elsewhere, where it reports any (`by_state`)."""
+        reported: Mapping[str, float] = getattr(engine, "memory_mib", {})
+        self._seen |= {f"memory/engine/{name}": mib for name, mib in reported.items()}
+
     def metrics(self) -> dict[str, float]:
         """Everything read so far."""
         return dict(self._seen)
@@ -71,6 +76,24 @@ class Gauge:
         self._seen[f"{name}/allocated"] = allocated["current"] / MIB
         self._seen[f"{name}/reserved"] = stats["reserved_bytes"]["all"]["current"] / MIB
         self._seen[f"{name}/peak"] = max(allocated["peak"] / MIB, self._seen.get(f"{name}/peak", 0.0))
+
+
+def by_state(state: str, devices: Mapping[str, float] | None = None) -> dict[str, float]:
+    """What this process holds, in MiB, by the names that an engine reports: "sampled/cpu/resident".
+
+    `devices`, as `used_on_devices` of the processes that compute for it; without them those that this one has touched.
+    """
+    held = {f"cpu/{name}": number / MIB for name, number in _held()}
+    return {f"{state}/{name}": mib for name, mib in {**held, **(devices or used_on_devices())}.items()}
+
+
+def used_on_devices() -> dict[str, float]:
+    """MiB that all processes hold of each CUDA device that this one has touched: also what is not torch's own."""
+    used = {}
+    for number in _touched():
+        free, total = torch.cuda.mem_get_info(number)
+        used[f"cuda{number}/used"] = (total - free) / MIB
+    return used
 
 
 def of_process() -> dict[str, int]:

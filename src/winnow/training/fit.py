@@ -16,7 +16,7 @@ from winnow import ranks
 from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
-from winnow.records import StepReport
+from winnow.records import Group, StepReport
 from winnow.state import checkpoint
 from winnow.state.checkpoint import Checkpoint
 from winnow.state.input_digests import Digests, digests
@@ -47,6 +47,7 @@ from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
 from winnow.training.signals import Leave, Stop, stop_signals
 from winnow.training.step import train_step
+from winnow.training.step_metrics import completion_tokens, prompt_tokens
 
 
 @dataclass(frozen=True)
@@ -256,8 +257,8 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
 
 
 def _measured(run: Run) -> dict[str, float]:
-    """Of every task that the run is evaluated on; eval/seconds are those of all."""
-    config, metrics, seconds = run.config.evaluate, dict[str, float](), 0.0
+    """Of every task that the run is evaluated on; eval/seconds and budget/... are those of all."""
+    config, metrics, seconds, groups = run.config.evaluate, dict[str, float](), 0.0, list[Group]()
     for task, held_out in run.held_out:
         found = evaluate(
             run.engine,
@@ -272,7 +273,13 @@ def _measured(run: Run) -> dict[str, float]:
         )
         metrics |= found.metrics
         seconds += found.seconds
-    return {**metrics, "eval/seconds": seconds}
+        groups += [*found.sampled, *found.greedy]
+    return {
+        **metrics,
+        "eval/seconds": seconds,
+        "budget/evaluation_tokens": completion_tokens(groups),
+        "budget/evaluation_prompt_tokens": prompt_tokens(groups),
+    }
 
 
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:

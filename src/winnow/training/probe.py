@@ -18,7 +18,7 @@ from winnow.records import Group, IntArray, Prompt, PromptStats, as_array
 from winnow.training.build import Run
 from winnow.training.collect import collect
 from winnow.training.prompt_gradient_norms import prompt_gradient_norms
-from winnow.training.step_metrics import Clock, Metrics
+from winnow.training.step_metrics import Clock, Metrics, completion_tokens, prompt_tokens
 
 
 def plan(run: Run, step: int) -> None:
@@ -96,7 +96,8 @@ def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
 def _describe(groups: Sequence[Group], planned: IntArray) -> Metrics:
     return {
         "budget/probe_rollouts": float(sum(len(g.rollouts) for g in groups)),
-        "budget/probe_tokens": float(sum(g.lengths.sum() for g in groups)),
+        "budget/probe_tokens": completion_tokens(groups),
+        "budget/probe_prompt_tokens": prompt_tokens(groups),
         "plan/count_min": float(np.min(planned)),
         "plan/count_max": float(np.max(planned)),
         "plan/unsolved": float(sum(not g.correct.any() for g in groups)),

@@ -91,6 +91,7 @@ def train_step(run: Run, step: int) -> StepReport:
         with clock("sync"):
             hand_over(run.learner, run.engine, version=step + 1)
     finally:  # the step has been learned, also where the engine is lost
+        clock.gauge.of_engine(run.engine)
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
         metrics |= {**values_metrics(run, groups), **learned.metrics()}
         metrics |= run.clock.metrics("time/training_hours")

@@ -279,13 +279,14 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
     whole = {(position, r.index): len(r.tokens) for position, g in enumerate(groups) for r in g.rollouts}
     cut = [whole[key] - length for key, length in trained.items() if length < whole[key]]
     kept = [credit for g in groups for credit in _kept_advantages(g)]
-    generated = float(sum(g.lengths.sum() for g in groups))
+    generated = completion_tokens(groups)
     metrics = {
         "select/kept": float(sum(int(g.keep.sum()) for g in groups if g.keep is not None)),
         "select/trained": float(len(trained)),
         "budget/rollouts": float(sum(len(g.rollouts) for g in groups)),
         "budget/prompts_skipped": float(sum(not g.rollouts for g in groups)),
         "budget/tokens_generated": generated,
+        "budget/prompt_tokens": prompt_tokens(groups),
         "budget/tokens_verified": float(sum(g.lengths.sum() for g in verified)),
         "budget/tokens_kept": float(sum(g.lengths[g.keep].sum() for g in groups if g.keep is not None)),
         "budget/tokens_trained": float(sum(trained.values())),
@@ -298,13 +299,23 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
     return metrics
 
 
+def prompt_tokens(groups: Iterable[Group]) -> float:
+    """Of the prompts that were sampled, each once per group: its rollouts share what was read of it."""
+    return float(sum(len(group.prompt.tokens) for group in groups if group.rollouts))
+
+
+def completion_tokens(groups: Iterable[Group]) -> float:
+    """Of all rollouts."""
+    return float(sum(group.lengths.sum() for group in groups))
+
+
 def _dynamic_sampling(added: Sequence[Group], asked: int) -> Metrics:
     if not added:
         return {}
     return {
         "dynamic_sampling/rounds": float(-(-len(added) // asked)),
         "dynamic_sampling/groups": float(len(added)),
-        "dynamic_sampling/tokens": float(sum(g.lengths.sum() for g in added)),
+        "dynamic_sampling/tokens": completion_tokens(added),
     }
 
 

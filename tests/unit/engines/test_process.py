@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ from second_engines import digest
 
 from winnow.engines.base import Tolerance
 from winnow.engines.process import lifecycle
-from winnow.engines.process.child import find
+from winnow.engines.process.child import find, memory
 from winnow.engines.process.engine import SecondProcess, second_process
 from winnow.engines.process.messages import Channel, ChannelClosed, Crashed, Done, Sampled
 from winnow.errors import ConfigError, EngineError
+from winnow.memory.usage import Gauge
+from winnow.metrics import check
 from winnow.records import Group, Prompt, Rollout, Sampling
 
 HERE = Path(__file__).parent
@@ -130,6 +133,26 @@ def test_weights_arrive_bit_by_bit_and_only_when_loaded(shared: SecondProcess) -
         new["table"].zero_()  # the engine has a copy
         assert who(shared)[2] == kept
     assert generate(shared, "x")[0].rollouts[0].version == shared.version
+
+
+def test_its_memory_is_reported_after_weights_and_after_sampling(shared: SecondProcess) -> None:
+    shared.load(WEIGHTS, version=shared.version + 1)
+    generate(shared, "x")
+    assert shared.memory_mib.keys() >= {"loaded/cpu/peak_resident", "sampled/cpu/peak_resident"}
+    assert shared.memory_mib["sampled/cpu/peak_resident"] >= shared.memory_mib["loaded/cpu/peak_resident"] > 10
+    gauge = Gauge()
+    gauge.of_engine(shared)
+    check(gauge.metrics())
+    assert gauge.metrics() == {f"memory/engine/{name}": mib for name, mib in shared.memory_mib.items()}
+
+
+def test_an_engine_that_reports_its_memory_itself_is_not_measured_again() -> None:
+    asleep = SimpleNamespace(memory_mib={"asleep/cuda0/used": 512.0})
+    assert memory(asleep, "sampled") == {"asleep/cuda0/used": 512.0}  # type: ignore[arg-type]
+    assert set(memory(SimpleNamespace(), "loaded")) >= {"loaded/cpu/peak_resident"}  # type: ignore[arg-type]
+    without = Gauge()
+    without.of_engine(SimpleNamespace())
+    assert without.metrics() == {}
 
 
 class Counted(dict[str, torch.Tensor]):

@@ -1,4 +1,4 @@
-"""What vLLM says of a rollout, token by token; no vLLM is needed for it."""
+"""What vLLM returns of a rollout, token by token, and of its memory; no vLLM is needed for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from winnow.engines.vllm.server import GrowingRollout
+from winnow.engines.vllm.server import GrowingRollout, VllmEngine
 from winnow.errors import EngineError
+from winnow.records import Sampling
 
 
 def said(tokens: list[int], logprobs: list[float]) -> Any:
@@ -32,3 +33,37 @@ def test_a_log_prob_that_is_missing_or_no_number_is_an_error(logprobs: list[floa
         match=r"log-probs are not finite: the policy's weights have diverged|vLLM gave 1 tokens with \d log-probs",
     ):
         GrowingRollout().add(said([5], logprobs))
+
+
+class SleepingLLM:
+    """vLLM's side: two workers on a device each, which hold less while they sleep."""
+
+    def __init__(self) -> None:
+        self.held = 100.0
+        self.llm_engine = SimpleNamespace(abort_request=lambda names: None)
+
+    def collective_rpc(self, name: str) -> list[Any]:
+        return {
+            "weights_version": [0, 0],
+            "used_on_devices": [{"cuda0/used": self.held}, {"cuda1/used": self.held + 1}],
+        }[name]
+
+    def wake_up(self, tags: list[str] | None) -> None:
+        self.held = 900.0
+
+    def sleep(self, level: int) -> None:
+        self.held = 100.0
+
+
+def test_memory_is_read_from_the_workers_after_sampling_and_again_asleep() -> None:
+    engine = VllmEngine.__new__(VllmEngine)
+    engine._llm, engine._sleep, engine._adapter, engine.version, engine.memory_mib = SleepingLLM(), True, None, 0, {}
+    engine._rule = lambda stop: SimpleNamespace(tokens=(), strings=())  # type: ignore[assignment, return-value]
+    engine._served = SimpleNamespace(context_tokens=64)  # type: ignore[assignment]
+    assert engine.generate([], [], Sampling(max_new_tokens=4), seed=(0,)) == []
+    devices = {name: mib for name, mib in engine.memory_mib.items() if "/cuda" in name}
+    assert devices == {
+        "sampled/cuda0/used": 900.0, "sampled/cuda1/used": 901.0,
+        "asleep/cuda0/used": 100.0, "asleep/cuda1/used": 101.0,
+    }  # fmt: skip
+    assert engine.memory_mib["asleep/cpu/resident"] > 10  # MiB of this process

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from synthetic_run import FAILED, RIGHT, WRONG, group
-from winnow.records import Sampling
-from winnow.training.evaluation import evaluate
+from winnow.records import Group, Prompt, Rollout, Sampling
+from winnow.training import fit
+from winnow.training.evaluation import Evaluation, evaluate
 
 
 class Canned:
@@ -43,3 +47,31 @@ def test_pass_at_k_keeps_its_name_where_a_verifier_failed():
 
 def test_pass_at_k_is_left_out_where_no_problem_has_k_verdicts():
     assert measured([RIGHT, WRONG, WRONG, FAILED], [FAILED] * 4) == {"eval/accuracy_sampled": pytest.approx(1 / 3)}
+
+
+def test_the_tokens_of_an_evaluation_are_those_of_all_tasks_and_greedy_rollouts(monkeypatch):
+    def groups(prompt_tokens, *lengths):
+        prompt = Prompt(id="p", tokens=np.arange(prompt_tokens), text="", answer=None, task="")
+        made = (
+            Rollout(index=i, tokens=np.arange(length), logprobs=np.zeros(length), text="", finish="stop", version=0)
+            for i, length in enumerate(lengths)
+        )
+        return (Group(prompt=prompt, rollouts=tuple(made)),)
+
+    answers = {None: (groups(5, 2, 3), groups(5, 4)), "further": (groups(7, 10), ())}
+
+    def answered(*_, of, **__):
+        return Evaluation({f"eval/{of}": 1.0}, 2.0, *answers[of])
+
+    monkeypatch.setattr(fit, "evaluate", answered)
+    monkeypatch.setattr(fit, "evaluation_sampling", lambda config: None)
+    config = SimpleNamespace(evaluate=SimpleNamespace(rollouts_per_prompt=2, greedy=True))
+    phases = SimpleNamespace(told=lambda count: None)
+    held_out = [(task, SimpleNamespace(prompts=())) for task in answers]
+    found = fit._measured(
+        SimpleNamespace(config=config, phases=phases, held_out=held_out, engine=None, verifiers=None, seed=0)
+    )
+    assert found == {
+        "eval/None": 1.0, "eval/further": 1.0, "eval/seconds": 4.0,
+        "budget/evaluation_tokens": 2 + 3 + 4 + 10, "budget/evaluation_prompt_tokens": 5 + 5 + 7,
+    }  # fmt: skip

@@ -100,6 +100,8 @@ def test_one_probe_per_window_and_its_price_in_the_metrics(probed):
         priced = [row.get(name, 0) > 0 for name in ("budget/probe_rollouts", "budget/probe_tokens", "seconds/probe")]
         assert len(set(priced)) == 1
         if priced[0]:
+            prompts = row["budget/probe_rollouts"] / 3
+            assert row["budget/probe_prompt_tokens"] > prompts == row["budget/probe_rollouts"] // 3
             assert row["budget/probe_rollouts"] <= row["budget/probe_tokens"] <= 8 * row["budget/probe_rollouts"]
             assert row["plan/count_min"] <= 4 <= row["plan/count_max"]
 

@@ -14,7 +14,16 @@ from winnow.engines.base import Tolerance
 from winnow.learner.optimizer import UpdateResult
 from winnow.metrics import check
 from winnow.ranks import Spent
-from winnow.training.step_metrics import Clock, Parity, Tally, describe, percentile_999
+from winnow.records import Group, Prompt, Rollout
+from winnow.training.step_metrics import (
+    Clock,
+    Parity,
+    Tally,
+    completion_tokens,
+    describe,
+    percentile_999,
+    prompt_tokens,
+)
 
 NARROW = Tolerance(mean=0.3, tail=0.3)
 TAKEN = UpdateResult(grad_norm=2.0, learning_rate=0.1, skipped=False)
@@ -69,6 +78,18 @@ def test_a_prompt_with_nearly_all_rollouts_is_nearly_all_of_the_prompts():
     assert effective(4, 1, 1) == 2
     assert effective(3, 3, 0, 3) == 3
     assert effective() == 0
+
+
+def test_prompt_tokens_count_each_sampled_prompt_once_per_group():
+    def sampled(tokens, rollouts):
+        prompt = Prompt(id="p", tokens=np.arange(tokens), text="", answer=None, task="")
+        made = (Rollout(index=i, tokens=np.arange(i + 1), logprobs=np.zeros(i + 1), text="", finish="stop", version=0)
+                for i in range(rollouts))  # fmt: skip
+        return Group(prompt=prompt, rollouts=tuple(made))
+
+    groups = [sampled(5, 3), sampled(7, 1), sampled(11, 0), sampled(5, 2)]
+    assert prompt_tokens(groups) == 5 + 7 + 5  # the third was planned no rollout, so nothing of it was read
+    assert completion_tokens(groups) == (1 + 2 + 3) + 1 + (1 + 2)
 
 
 def test_each_prompt_counts_alike_in_the_means_of_prompts():

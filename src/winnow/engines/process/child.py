@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from winnow.engines.base import Engine
 from winnow.engines.process.messages import (
@@ -30,6 +30,7 @@ from winnow.engines.process.messages import (
     Sampled,
 )
 from winnow.errors import ConfigError, EngineError, WinnowError
+from winnow.memory.usage import by_state
 from winnow.records import Prompt, Rollout
 from winnow.user_code import load_function
 
@@ -51,7 +52,14 @@ def serve(channel: Channel) -> None:
         except WinnowError as error:
             channel.send(Refused(error))
         else:
-            channel.send(Done(engine.version))
+            state = "sampled" if isinstance(request, Generate) else "loaded"
+            channel.send(Done(engine.version, memory(engine, state)))
+
+
+def memory(engine: Engine, state: str) -> Mapping[str, float]:
+    """What the engine reports, as one that sleeps when a request is done; else what this process holds now."""
+    reported: Mapping[str, float] | None = getattr(engine, "memory_mib", None)
+    return by_state(state) if reported is None else reported
 
 
 def generate(engine: Engine, request: Generate, channel: Channel) -> None:

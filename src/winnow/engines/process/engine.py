@@ -90,6 +90,7 @@ class SecondProcess:
         self._requested = 0.0  # when
         self._replied = True  # the last reply to it has come
         self._failure: str | None = None  # the message of every further request
+        self.memory_mib: dict[str, float] = {}  # last reported: "sampled/cpu/resident" ...
         try:
             ready = self._request(make, "making the engine", start_seconds)
         except WinnowError:  # the process then exits by itself, and ends what it has started
@@ -140,6 +141,7 @@ class SecondProcess:
         if isinstance(reply, Refused):
             raise reply.error
         assert isinstance(reply, Done)
+        self.memory_mib |= reply.memory
         if reply.version != version:
             raise EngineError(f"stale weights: the engine was given version {version} and says it has {reply.version}")
         self.version = version
@@ -169,7 +171,10 @@ class SecondProcess:
                     keep(prompt_index, rollout)
                 case Refused(error):
                     raise error
-                case Ready() | Done() as reply:
+                case Ready() as reply:
+                    return reply
+                case Done(_, memory) as reply:
+                    self.memory_mib |= memory
                     return reply
 
     def _send(self, request: Request, action: str, seconds: float) -> None:

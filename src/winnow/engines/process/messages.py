@@ -16,7 +16,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,7 @@ class Done:
     """The request is fulfilled."""
 
     version: int  # of the weights that the engine now has
+    memory: Mapping[str, float] = field(default_factory=dict)  # MiB, as winnow.memory.usage.by_state
 
 
 @dataclass(frozen=True, slots=True)

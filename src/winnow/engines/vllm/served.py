@@ -93,6 +93,12 @@ class FromPolicy:
         self._server.load(changed, version)
         self.version = version
 
+    @property
+    def memory_mib(self) -> Mapping[str, float]:
+        """MiB that the server last reported, by state and name; empty where it reports none."""
+        reported: Mapping[str, float] = getattr(self._server, "memory_mib", {})
+        return reported
+
     def close(self) -> None:
         """See `Engine`."""
         self._server.close()

@@ -25,6 +25,7 @@ from winnow.engines.vllm.settings import VllmSettings
 from winnow.engines.vllm.start import ranks_kept, start
 from winnow.engines.weight_versions import check_newer
 from winnow.errors import EngineError, WinnowError
+from winnow.memory.usage import by_state
 from winnow.records import FloatArray, Group, IntArray, Prompt, Sampling
 from winnow.seeds import SeedName
 
@@ -45,6 +46,7 @@ class VllmEngine:
         self.logprob_tolerance = TOLERANCES[getattr(torch, served.dtype)]
         self._served = served
         self._sleep = settings.sleep
+        self.memory_mib: dict[str, float] = {}  # as winnow.memory.usage.by_state
         self._rule = stop_rules(served.tokenizer, served.stop_tokens, served.vocabulary)
         with engine_errors("start"):
             self._llm = start(served, settings)
@@ -66,9 +68,11 @@ class VllmEngine:
             self._wake()
             self._check_fresh()
             self._sample(request, rule, sampling, seed)
+        self._read_memory("sampled")
         if self._sleep:
             with engine_errors("sleep"):
                 self._llm.sleep(level=1)
+            self._read_memory("asleep")
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -93,6 +97,7 @@ class VllmEngine:
         if not emptied:
             raise EngineError("vLLM kept prefixes read by older weights; rollouts must not be in flight during a load")
         self.version = version
+        self._read_memory("loaded")
 
     def close(self) -> None:
         """See `Engine`; ends vLLM's workers."""
@@ -155,6 +160,13 @@ class VllmEngine:
         if self._sleep:
             with engine_errors("wake up"):
                 self._llm.wake_up(list(tags) or None)
+
+    def _read_memory(self, state: str) -> None:
+        """Of the devices as the workers see them, which may be processes of their own."""
+        with engine_errors("report its memory"):
+            of_workers = self._llm.collective_rpc("used_on_devices")
+        devices = {name: max(worker.get(name, 0.0) for worker in of_workers) for name in set().union(*of_workers)}
+        self.memory_mib |= by_state(state, devices)
 
     def _check_fresh(self) -> None:
         """With an adapter the base stays what it was at first, and the adapter is what must be new."""

@@ -26,6 +26,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from winnow.engines.process.weight_group import SentWeights
 from winnow.engines.vllm.start import TRANSFER_BACKEND
+from winnow.memory.usage import used_on_devices
 
 
 @dataclass
@@ -97,6 +98,10 @@ class WorkerExtension:
         """Of the weights this worker has."""
         version: int | None = self.weight_transfer_engine.version  # type: ignore[attr-defined]
         return version
+
+    def used_on_devices(self) -> dict[str, float]:
+        """MiB of each CUDA device that this worker has touched."""
+        return used_on_devices()
 
     def write_adapter(self, weights: Mapping[str, Tensor], names: Sequence[str], path: str) -> None:
         """Read an adapter's weights, and have the first worker of this engine write them down."""

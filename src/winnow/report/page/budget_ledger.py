@@ -17,8 +17,12 @@ LINES = (
     ("cut", "budget/tokens_cut", "budget/rollouts_cut", "of the wasted: behind update.max_trained_tokens"),
     ("valued", "budget/tokens_valued", None, "distinct tokens that a value model read"),
     ("probe", "budget/probe_tokens", "budget/probe_rollouts", "sampled to plan, on top of what was generated"),
+    ("evaluation", "budget/evaluation_tokens", None, "sampled and greedy, on top of what was generated"),
+    ("prompts", "budget/prompt_tokens", None, "read before sampling, each prompt once per group"),
+    ("probe prompts", "budget/probe_prompt_tokens", None, "the same of the probe"),
+    ("evaluation prompts", "budget/evaluation_prompt_tokens", None, "the same of evaluations"),
 )
-MAY_LACK = ("cut", "valued", "probe")  # which are left out where there were none
+ALWAYS = ("verified", "kept", "trained", "wasted")  # others are left out where there were none
 
 
 def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -31,7 +35,7 @@ def ledger(rows: Sequence[Row]) -> list[dict[str, Any]]:
     lines = [_line("generated", generated, sampled, generated, "without probes")]
     for label, tokens, rollouts, note in LINES:
         spent = total(rows, tokens) if tokens else None
-        if spent or label not in MAY_LACK:
+        if spent or label in ALWAYS:
             of = total(rows, rollouts) if rollouts else counted.get(label)
             lines.append(_line(label, spent, of, generated, note))
         if label == "valued" and (values := taught_values_alone(rows)):
