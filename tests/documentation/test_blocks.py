@@ -92,7 +92,8 @@ def test_a_command_exists_and_takes_the_options_it_is_shown_with(page, command):
         assert extra in PROJECT["optional-dependencies"]
     elif first.startswith("scripts/"):
         assert (REPOSITORY / first).exists()
-        source = (REPOSITORY / first).read_text(encoding="utf-8") + (REPOSITORY / "benchmarks" / "gpu.py").read_text()
+        behind = (REPOSITORY / "benchmarks" / name for name in ("gpu.py", "frame.py"))
+        source = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / first, *behind))
         assert all(word in source for word in rest if word.startswith("--"))
     else:
         assert first in OTHER_PROGRAMS
