@@ -27,7 +27,8 @@ class Critic(Trained[ValueModel]):
 
     def values(self, sequences: Sequence[TrainingSequence]) -> Found:
         """[L] of each sequence by its key, as the value model is now."""
-        return per_token(self.model, sequences, self.model.forward, what="values")
+        (found,) = per_token(self.model, [sequences], self.model.forward, what="values")
+        return found
 
     def forward(self, mb: MicroBatch) -> Tensor:
         """Values [T] before each completion token is sampled."""

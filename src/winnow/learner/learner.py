@@ -58,13 +58,15 @@ class Learner(Trained[Policy]):
 
     def values(self, sequences: Sequence[TrainingSequence]) -> Found:
         """[L] of each sequence by its key, from the value head on the policy's backbone, as it is now."""
-        return per_token(self.model, sequences, self.model.values, what="values")
+        (found,) = per_token(self.model, [sequences], self.model.values, what="values")
+        return found
 
     def reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> Found:
         """[L] of each sequence by its key, under the reference."""
         assert self._reference is not None, "the configuration asks for a reference"
         with self._reference.active() as module:
-            return logprobs(self.model, sequences, module)
+            (found,) = logprobs(self.model, [sequences], module)
+        return found
 
     def forward(self, mb: MicroBatch, needs: Collection[str] = ()) -> PolicyOutput:
         """Log-probs [T] of the completion tokens; entropy [T] and values [T] if in `needs`."""

@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
+from winnow.algos.loss import clip, gspo
 from winnow.errors import ConfigError
 from winnow.learner.micro_batches import micro_batches
 from winnow.learner.model_input import hidden_states, shares, tokens_shared, tokens_side_by_side
@@ -286,7 +287,8 @@ def test_a_prompt_without_tokens_is_refused() -> None:
         policy(tiny()).forward(micro([row([], [4])]))
 
 
-def test_old_logprobs_are_computed_once_under_the_starting_weights() -> None:
+def test_old_logprobs_are_computed_once_per_batch_under_the_starting_weights() -> None:
+    """Epochs that are cut into the same batches share a pass."""
     model = tiny()
     p = policy(model, tokens_per_micro_batch=30)
     rows = rows_of_many_lengths()
@@ -294,15 +296,37 @@ def test_old_logprobs_are_computed_once_under_the_starting_weights() -> None:
     model.get_decoder().register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    batches = compute_logprobs(p, [batch(rows), batch(rows[::-1], epoch=1)], {"old_logprobs", "entropy"})
-    assert sum(fed) == len(rows)
+    given = [batch(rows), batch(rows, epoch=1), batch(rows[:3], epoch=2), batch(rows[3:][::-1], epoch=2)]
+    batches = compute_logprobs(p, given, {"old_logprobs", "entropy"})
+    assert sum(fed) == 2 * len(rows)
     expected = {r.key: plain_logprobs(model, r).detach().numpy() for r in rows}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 1.0
-    assert [r.key for r in batches[1].sequences] == [r.key for r in rows[::-1]]
-    for r in (*batches[0].sequences, *batches[1].sequences):
-        np.testing.assert_allclose(r.old_logprobs, expected[r.key], atol=1e-12)
+    for before, after in zip(given, batches, strict=True):
+        assert [r.key for r in after.sequences] == [r.key for r in before.sequences]
+        for r in after.sequences:
+            np.testing.assert_allclose(r.old_logprobs, expected[r.key], atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [clip, gspo])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_checkpointing": "full"}, {"gradient_checkpointing": "selective"}, {"packed": True}],
+    ids=["shared", "padded", "padded, selective", "packed"],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_ratio_of_every_update_starts_at_exactly_1(dtype: torch.dtype, options: dict[str, object], loss) -> None:
+    """In 16 bits the log-probs of a token depend on the sequences beside it, by more than the bounds of GSPO."""
+    model = tiny(dtype=dtype, hidden_size=64, intermediate_size=160)
+    p = policy(model, tokens_per_micro_batch=60, **options)
+    rows = [row([2, 3, 4 + i % 5], range(2, 5 + (7 * i) % 11), group=i // 4, index=i % 4) for i in range(16)]
+    updates = [batch(rows[:8]), batch(rows[8:]), batch(rows[4:12], epoch=1), batch(rows[12:] + rows[:4], epoch=1)]
+    for filled in compute_logprobs(p, updates, {"old_logprobs"}):
+        for mb in p.micro_batches(filled.sequences):
+            _, seen = loss(p.forward(mb), mb)
+            assert (seen["ratio"] == 1).all()
+            assert not seen["clip_fraction"].any()
 
 
 def test_old_logprobs_reach_the_micro_batch_in_token_order() -> None:
