@@ -90,6 +90,30 @@ def test_dynamic_sampling_draws_further_prompts_and_always_returns(smallest, tmp
     assert row["budget/tokens_generated"] == sum(g.lengths.sum() for g in groups)
 
 
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        ({"advantage": {"chunk": 4}, "select": "all"}, False),
+        ({"select": {"use": "max_reward", "keep_per_prompt": 4}}, False),
+        ({"select": "all"}, True),
+    ],
+    ids=["chunks", "selection", "neither"],
+)
+def test_dynamic_sampling_counts_groups_whose_kept_rollouts_have_credit(smallest, tmp_path, keys, kept):
+    """Of eight rollouts the first four are right: in chunks of four, or with the best four kept, none has credit."""
+    (tmp_path / "first.py").write_text("def first(prompt, rollout):\n    return float(rollout.index < 4)\n")
+    config = smallest(
+        steps=1,
+        reward={"use": f"{tmp_path}/first.py:first"},
+        rollout={"dynamic_sampling_rounds": 1, "rollouts_per_prompt": 8},
+        **keys,
+    )
+    result = run(config)
+    (row, _) = read_metrics(result.folder)
+    assert row.get("dynamic_sampling/groups", 0) == (0 if kept else 4)
+    assert {bool(entry.group.keep.any()) for entry in read_rollouts(result.folder)} == {kept}
+
+
 def test_dynamic_sampling_ends_with_the_task(smallest, tmp_path):
     (tmp_path / "never.py").write_text("def never(prompt, rollout):\n    return 0.0\n")
     config = smallest(

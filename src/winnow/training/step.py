@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from winnow.algos.advantage import Credit, check_credits, flat
-from winnow.families import Baseline
+from winnow.algos.advantage import Credit, check_credits
+from winnow.families import AdvantageTraits
 from winnow.learner.schedule import schedule
+from winnow.options import Bound
 from winnow.records import Group, IntArray, Prompt, StepReport
 from winnow.seeds import Rng
 from winnow.training.build import Run
@@ -116,34 +117,46 @@ def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock)
     planned no rollouts is not asked for.
     """
     rollout, added = run.config.rollout, list[Group]()
-    asked = sum(bool(group.rollouts) for group in groups)
+    asked, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
-        carrying = sum(carries_signal(group, run.members.advantage.traits.baseline) for group in [*groups, *added])
+        with clock("select"):
+            carrying += sum(bool(np.any(fill_keep(run, group, step).keep)) for group in newest)
         prompts = run.prompts.take(step, extra=number)
         if carrying >= asked or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
-        added += sample(run, prompts, counts, step, clock)
+        newest = sample(run, prompts, counts, step, clock)
+        added += newest
     return added
-
-
-def carries_signal(group: Group, baseline: Baseline) -> bool:
-    """Whether its verified rewards can teach: under a baseline of its own, if they differ; under values, which are off
-    by something, always; else, if any is not 0.
-    """
-    rewards = group.rewards[group.valid]
-    if baseline == "group":
-        return not flat(rewards)
-    return bool(len(rewards) if baseline == "values" else np.any(rewards != 0))
 
 
 def fill_keep(run: Run, group: Group, step: int) -> Group:
     """Failed rollouts are hidden from the selector and never kept; nor is a group that dynamic sampling replaces."""
-    keep = np.zeros(len(group.rollouts), dtype=np.bool_)
-    valid, replaced = group.valid, run.config.rollout.dynamic_sampling_rounds > 0
-    if valid.any() and (not replaced or carries_signal(group, run.members.advantage.traits.baseline)):
+    nothing, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
+    keep = nothing.copy()
+    if valid.any():
         keep[valid] = run.members.select(group.take(valid), Rng((run.seed, "select", step)))
-    return group.fill(keep=keep)
+    kept, replaces = group.fill(keep=keep), run.config.rollout.dynamic_sampling_rounds > 0
+    return kept if not replaces or carries_signal(kept, run.members.advantage) else group.fill(keep=nothing)
+
+
+def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
+    """Whether the kept rollouts of a group can teach: some of them have credit.
+
+    The credit is that of the group alone, so it depends on what the selector kept and on chunks. Where the credit
+    depends on more than the group, the kept rollouts decide. Under values or rewards per token, which are filled later,
+    any of them is enough; under a baseline over the batch, any whose reward is not 0.
+    """
+    verified = group.take(group.valid)
+    keep, traits = verified.keep, advantage.traits
+    if keep is None or not keep.any():
+        return False
+    if traits.baseline == "values" or traits.needs:
+        return True
+    if traits.baseline == "batch":
+        return bool(np.any(verified.rewards[keep] != 0))
+    (credit,) = check_credits(advantage([verified]), [verified])
+    return any(np.any(credit[place]) for place in np.flatnonzero(keep))
 
 
 def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:

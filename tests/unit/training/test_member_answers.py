@@ -149,14 +149,43 @@ def test_counts_may_be_a_list_and_less_than_the_budget():
     assert check_counts(np.array([2, 2, 2], dtype=np.int32), 3, 6).dtype == np.int64
 
 
+def carries(rewards, *, keep=None, **advantage):
+    """Whether a group carries a signal, of which all or some rollouts are kept."""
+    group = group_of(rewards)
+    mask = np.ones(len(rewards), dtype=bool) if keep is None else np.array(keep, dtype=bool)
+    critic = {"critic": {}} if advantage["use"] == "gae" else {}
+    members = resolve_members(validate({"advantage": advantage, **critic}), Path.cwd())
+    return carries_signal(group.fill(keep=mask & group.valid), members.advantage)
+
+
 def test_a_signal_depends_on_the_baseline():
-    right, wrong, mixed = group_of([1.0, 1.0]), group_of([0.0, 0.0]), group_of([0.0, 1.0])
-    assert [carries_signal(g, baseline="group") for g in (right, wrong, mixed)] == [False, False, True]
-    assert [carries_signal(g, baseline="none") for g in (right, wrong, mixed)] == [True, False, True]
-    assert [carries_signal(g, baseline="values") for g in (right, wrong, mixed)] == [True, True, True]
-    failed = group_of([1.0, float("nan")])
-    assert not carries_signal(failed, baseline="group")
-    assert carries_signal(failed, baseline="none")
+    right, wrong, mixed, failed = [1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [1.0, float("nan")]
+    expected = {
+        "grpo": [False, False, True, False],
+        "rloo": [False, False, True, False],
+        "raw": [True, False, True, True],
+        "batch": [True, False, True, True],
+        "gae": [True, True, True, True],
+    }
+    for name, found in expected.items():
+        assert [carries(rewards, use=name) for rewards in (right, wrong, mixed, failed)] == found, name
+
+
+def test_a_signal_is_in_the_credit_of_what_is_kept():
+    """Flat chunks give no credit, nor do rewards that are alike after the selection, unless all rewards are compared;
+    and RAFT credits right answers, whatever else is paid for.
+    """
+    halves = [1.0] * 4 + [0.0] * 4
+    assert carries(halves, use="grpo")
+    assert not carries(halves, use="grpo", chunk=4)
+    assert carries([*halves[:7], 1.0], use="grpo", chunk=4)
+    assert not carries(halves, keep=[1] * 4 + [0] * 4, use="grpo")
+    assert carries(halves, keep=[1] * 4 + [0] * 4, use="grpo", statistics="group")
+    assert not carries([0.1, 0.1], use="raft")
+    assert not carries([1.0, 0.1], keep=[False, True], use="raft")
+    assert carries([1.0, 0.1], use="raft")
+    for name in ("gae", "batch", "raw", "grpo"):
+        assert not carries(halves, keep=[0] * 8, use=name), name
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
