@@ -157,6 +157,8 @@ METRICS: dict[str, str] = {
     **{f"eval/{name}": text for name, text in _EVALUATION.items()},
     **{f"eval/{{task}}/{name}": f"of a task of evaluate.tasks: {text}" for name, text in _EVALUATION.items()},
     "eval/training_hours": "time/training_hours before the evaluation",
+    "eval/weight_bits": "bits of a trained weight that the evaluation sampled with: 32 (float32) or 16 (bfloat16, "
+    "float16); only where the rollouts of training are sampled on a copy of the weights in another precision",
 }
 
 VALUE_LOSS, VALUE_CLIP = VALUE_LOSSES = ("value_loss", "value_clip_fraction")  # what a value loss has seen: critic/...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from transformers import AutoModelForCausalLM
 import winnow
 from winnow.config_file import validate
 from winnow.errors import ConfigError, RunFolderError
+from winnow.state.logbook import read_metrics
+from winnow.training.device_plan import plan_devices
 from winnow.training.resolve import resolve_members, with_dtype
 
+ROUNDED = {"dtype": "bfloat16"}
 PURE = {"master_weights": False, "stochastic_rounding": True}
 WAYS = pytest.mark.parametrize("optimizer", [{}, PURE], ids=["masters", "rounded"])
 
@@ -66,6 +70,31 @@ def test_the_precision_that_auto_stands_for_is_written_down(tmp_path):
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["model"]["dtype"] == "float32"
     with pytest.raises(RunFolderError, match=r"model\.dtype"):
         winnow.train(**settings(tmp_path / "run", steps=2), resume=True)
+
+
+def test_an_evaluation_is_of_the_policy_and_not_of_an_engine_s_rounded_copy(tmp_path, monkeypatch):
+    """Before the first update it is that of a run without a copy. Where there is no room, it is of the copy; each row
+    of the log has the bits of what was sampled on.
+    """
+    found = {}
+    for name, options, room in (("own", {}, True), ("exact", ROUNDED, True), ("copy", ROUNDED, False)):
+        monkeypatch.setattr("winnow.training.build.plan_devices", with_room(room=room))
+        keys = settings(tmp_path / name, steps=1) | {"model": {"path": "bundled", "dtype": "float32"}}
+        rollout = {**keys["rollout"], "engine": {"use": "native", **options}}
+        evaluate = {"problems": 16, "rollouts_per_prompt": 4}
+        result = winnow.train(**{**keys, "rollout": rollout, "evaluate": evaluate})
+        found[name] = [row for row in read_metrics(result.folder) if "eval/accuracy_sampled" in row]
+    measured = ("eval/accuracy_sampled", "eval/length_mean", "eval/reward_mean", "eval/accuracy_greedy")
+    first = {name: [rows[0][key] for key in measured] for name, rows in found.items()}
+    assert first["own"] == first["exact"] != first["copy"]
+    assert [[row.get("eval/weight_bits") for row in found[name]] for name in found] == [[None] * 2, [32] * 2, [16] * 2]
+
+
+def with_room(*, room):
+    def planned(*arguments, **options):
+        return dataclasses.replace(plan_devices(*arguments, **options), exact_evaluation=room)
+
+    return planned
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ of which is optional:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +43,7 @@ class EngineContext:
     cache_bytes: int | None = None  # what the memory plan leaves for keys and values; None: there is no plan
     sharded: bool = False  # `model` is whole only until the engine is made: one that samples on it needs a copy of it
     context_tokens: int | None = None  # the most a prompt and its rollout may have together; None: what the model can
+    exact_evaluation: bool = True  # the memory plan has room to evaluate on weights in the policy's own precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,11 @@ class Engine(Protocol):
     token or its text ends in a stop string; a stop string that is a special token is a stop token. Its log-probs are
     those of the distribution sampled from; greedy ones (temperature 0) are reported at temperature 1.
 
-    Random numbers follow (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. Across batch
-    limits a token may differ only where its uniform lies within 1e-5 of a step of the cumulative distribution.
+    Random numbers follow (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. In float32 a
+    token may differ between batch limits only where its uniform lies within 1e-5 of a step of the cumulative
+    distribution. In 16 bits what is sampled side by side moves those steps, by as much as `logprob_tolerance` allows.
+
+    An engine whose weights are a copy in fewer bits than the policy's may also have `evaluating`; see below.
 
     Raises EngineError when the request makes no sense, or when `load` gets weights it cannot use, and ConfigError for
     a stop string that could never be found.
@@ -95,6 +101,18 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End processes and release what garbage collection would not. Idempotent; nothing is sampled afterwards."""
+
+
+def evaluating(engine: Engine) -> AbstractContextManager[int | None]:
+    """A context in which an evaluation samples. It gives the bits of a trained weight that it samples with; None for an
+    engine whose weights are always in the policy's own precision.
+
+    An engine that samples on a rounded copy follows a small update late: such a weight moves only after half a unit in
+    its last place. It may have a method `evaluating` that returns such a context, in which it samples on weights in the
+    precision that the policy is trained in where `EngineContext.exact_evaluation` allows it.
+    """
+    own: Callable[[], AbstractContextManager[int | None]] | None = getattr(engine, "evaluating", None)
+    return contextlib.nullcontext() if own is None else own()
 
 
 def make_engine(function: Callable[[EngineContext], Engine], context: EngineContext, *, name: str) -> Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,12 @@ class Demand:
     value_model: ValueShapes | None = None  # that is trained beside the policy
     ranks: int = 1  # that compute the run together
     ranks_here: int = 1  # of them on this machine
+    exact_evaluation: bool = True  # an engine that rounds the weights may evaluate in the policy's own precision
+
+    @property
+    def evaluations(self) -> tuple[tuple[int, int], ...]:
+        """(prompts, rollouts at once) of those of the requests that an evaluation makes."""
+        return evaluation_requests(self.config, ranks=self.ranks)
 
     @property
     def sharded(self) -> bool:
@@ -41,15 +47,26 @@ def sampling_requests(config: Config, *, probes: bool, ranks: int = 1) -> tuple[
 
     Where an allocator divides the rollouts, those of a step are averages.
     """
-    rollout, evaluate, probe = config.rollout, config.evaluate, config.probe
-    wanted = [
-        (rollout.prompts_per_step, rollout.rollouts_per_prompt),
-        (evaluate.problems, evaluate.rollouts_per_prompt),
-        *([(evaluate.problems, 1)] if evaluate.greedy else []),
-        *([(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)] if probes else []),
-    ]
+    rollout, probe = config.rollout, config.probe
+    window = [(probe.every * rollout.prompts_per_step, probe.rollouts_per_prompt)] if probes else []
+    return (
+        *_dealt(config, [(rollout.prompts_per_step, rollout.rollouts_per_prompt)], ranks),
+        *evaluation_requests(config, ranks=ranks),
+        *_dealt(config, window, ranks),
+    )
+
+
+def evaluation_requests(config: Config, *, ranks: int = 1) -> tuple[tuple[int, int], ...]:
+    """(prompts, rollouts at once) of an evaluation, on the one of so many `ranks` that is dealt most."""
+    evaluate = config.evaluate
+    greedy = [(evaluate.problems, 1)] if evaluate.greedy else []
+    return _dealt(config, [(evaluate.problems, evaluate.rollouts_per_prompt), *greedy], ranks)
+
+
+def _dealt(config: Config, wanted: Sequence[tuple[int, int]], ranks: int) -> tuple[tuple[int, int], ...]:
+    """(prompts, rollouts of each) in all -> (prompts, rollouts at once) on the rank that is dealt most."""
     dealt = [(-(-prompts // ranks), each) for prompts, each in wanted]
-    return tuple((prompts, min(rollout.max_rollouts_at_once, prompts * each)) for prompts, each in dealt)
+    return tuple((prompts, min(config.rollout.max_rollouts_at_once, prompts * each)) for prompts, each in dealt)
 
 
 def step_rollouts(config: Config, ranks: int = 1) -> int:

@@ -64,6 +64,7 @@ class MemoryPlan:
     checkpoint: int = 0  # bytes of one on the disk, its tokenizer left out
     ranks: int = 1  # that compute the run together, all with these parts
     ranks_here: int = 1  # of them on this machine, which share its CPU's memory
+    exact_evaluation: bool = True  # there is room to evaluate in the precision that the policy is trained in
 
     @property
     def adjusted(self) -> int | None:

@@ -8,6 +8,7 @@ ranks are planned alike, each as the one that is dealt most.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -36,7 +37,26 @@ def plan_memory(
 
     `needs` are the extra log-probs that loss and terms read ("old_logprobs", "ref_logprobs") and "entropy". `job` gives
     the sentence about the engine, `engine_parts` what it takes; both are traits of its registration.
+
+    An engine that rounds the weights evaluates in the policy's own precision where its parts hold what they must, and
+    where the run then fills no more than a SHARE of the policy's device, or needs no more than otherwise. What is free
+    at the moment has no say in it.
     """
+    exact = _planned(demand, needs, job, engine_parts)
+    rounded = _planned(replace(demand, exact_evaluation=False), needs, job, engine_parts)
+    total = demand.device_bytes or capacity(torch.device(demand.device))
+    most = math.inf if total is None else max(SHARE * total, rounded.need_here(demand.device))
+    holds = all(part.least is None or part.bytes >= part.least for part in exact.parts)
+    return exact if holds and exact.need_here(demand.device) <= most else rounded
+
+
+def _planned(
+    demand: Demand,
+    needs: frozenset[str],
+    job: Callable[[Demand], str],
+    engine_parts: Callable[[Demand], Iterable[MemoryPart]],
+) -> MemoryPlan:
+    """The plan, with or without exact evaluations, as the demand has it."""
     ours = (*policy_parts(demand, needs), *value_parts(demand), *pass_parts(demand, needs))
     parts = (*ours, *engine_parts(demand))
     workers = demand.config.verify.workers
@@ -48,6 +68,7 @@ def plan_memory(
         checkpoint=_checkpoint_bytes(demand, needs),
         ranks=demand.ranks,
         ranks_here=demand.ranks_here,
+        exact_evaluation=demand.exact_evaluation,
     )
 
 

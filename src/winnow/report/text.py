@@ -88,6 +88,8 @@ def accuracies(metrics: Mapping[str, float]) -> str:
         shown.append(f"sampled {percent(metrics['eval/accuracy_sampled'])}{margin}")
     if "eval/accuracy_greedy" in metrics:
         shown.append(f"greedy {percent(metrics['eval/accuracy_greedy'])}")
+    if shown and "eval/weight_bits" in metrics:
+        shown.append(f"weights of {metrics['eval/weight_bits']:.0f} bits")
     return ", ".join(shown) or "no verdict: every verifier failed"
 
 

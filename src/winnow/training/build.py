@@ -149,7 +149,8 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
         verifiers = Verifiers(members.reward, **verify, base=members.base)
         on_failure.callback(verifiers.close)
-        context = engine_context(config, loaded, plan.adjusted)
+        exact = all(ranks.each(plan.exact_evaluation))  # machines of several sizes agree
+        context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
         own, critic = own_critic(config, learner, loaded, device)
@@ -228,7 +229,9 @@ def load_model(
     return dataclasses.replace(loaded, model=model)
 
 
-def engine_context(config: Config, loaded: Loaded, cache_bytes: int | None = None) -> EngineContext:
+def engine_context(
+    config: Config, loaded: Loaded, cache_bytes: int | None = None, *, exact_evaluation: bool = True
+) -> EngineContext:
     return EngineContext(
         model=loaded.model,
         tokenizer=loaded.tokenizer,
@@ -237,4 +240,5 @@ def engine_context(config: Config, loaded: Loaded, cache_bytes: int | None = Non
         cache_bytes=cache_bytes,
         sharded=config.ranks.learner == "sharded" and ranks.count() > 1,
         context_tokens=config.prompt.max_prompt_tokens + config.rollout.max_new_tokens,
+        exact_evaluation=exact_evaluation,
     )

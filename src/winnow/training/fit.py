@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from winnow import ranks
+from winnow.engines.base import evaluating
 from winnow.errors import ConfigError, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
@@ -259,23 +260,26 @@ def _evaluate(run: Run, step: int, watch: Watch) -> None:
 def _measured(run: Run) -> dict[str, float]:
     """Of every task that the run is evaluated on; eval/seconds and budget/... are those of all."""
     config, metrics, seconds, groups = run.config.evaluate, dict[str, float](), 0.0, list[Group]()
-    for task, held_out in run.held_out:
-        found = evaluate(
-            run.engine,
-            run.verifiers,
-            held_out.prompts,
-            evaluation_sampling(run.config),
-            rollouts_per_prompt=config.rollouts_per_prompt,
-            greedy=config.greedy,
-            seed=(run.seed, "evaluate"),
-            of=task,
-            told=run.phases.told(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
-        )
-        metrics |= found.metrics
-        seconds += found.seconds
-        groups += [*found.sampled, *found.greedy]
+    with evaluating(run.engine) as bits:
+        for task, held_out in run.held_out:
+            found = evaluate(
+                run.engine,
+                run.verifiers,
+                held_out.prompts,
+                evaluation_sampling(run.config),
+                rollouts_per_prompt=config.rollouts_per_prompt,
+                greedy=config.greedy,
+                seed=(run.seed, "evaluate"),
+                of=task,
+                told=run.phases.told(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
+            )
+            metrics |= found.metrics
+            seconds += found.seconds
+            groups += [*found.sampled, *found.greedy]
+    precision = {} if bits is None else {"eval/weight_bits": float(bits)}
     return {
         **metrics,
+        **precision,
         "eval/seconds": seconds,
         "budget/evaluation_tokens": completion_tokens(groups),
         "budget/evaluation_prompt_tokens": prompt_tokens(groups),

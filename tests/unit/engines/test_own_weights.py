@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from winnow.engines.base import Engine, EngineContext
+from winnow.engines.base import Engine, EngineContext, evaluating
 from winnow.engines.hf import hf
 from winnow.engines.native.engine import native
 from winnow.errors import ConfigError, EngineError
@@ -150,3 +150,36 @@ def test_a_copy_in_another_precision_is_stale_until_it_loads() -> None:
     assert np.abs(greedy(engine) - greedy(native(c))).max() < engine.logprob_tolerance.tail
     assert np.abs(greedy(engine) - before).max() > 0.1
     assert c.model.dtype == torch.float32
+
+
+def test_an_evaluation_samples_on_the_policy_s_own_weights_and_the_engine_then_on_its_copy_again() -> None:
+    c = context()
+    engine = native(c, dtype="bfloat16")
+    before = greedy(engine)
+    perturb(c.model)
+    with evaluating(engine) as bits:
+        assert bits == 32
+        np.testing.assert_array_equal(greedy(engine), greedy(native(c)))
+    np.testing.assert_array_equal(greedy(engine), before)
+    with pytest.raises(RuntimeError), evaluating(engine):
+        raise RuntimeError
+    np.testing.assert_array_equal(greedy(engine), before)
+
+
+def test_without_room_or_whole_weights_an_evaluation_samples_on_the_copy() -> None:
+    for changes in ({"exact_evaluation": False}, {"sharded": True}):
+        c = dataclasses.replace(context(), **changes)
+        engine = native(c, dtype="bfloat16")
+        before = greedy(engine)
+        perturb(c.model)
+        with evaluating(engine) as bits:
+            assert bits == 16
+            np.testing.assert_array_equal(greedy(engine), before)
+
+
+def test_an_engine_that_rounds_nothing_has_one_precision() -> None:
+    half = context()
+    half.model.to(torch.bfloat16)
+    for engine in (native(context()), hf(context()), native(half, dtype="bfloat16")):
+        with evaluating(engine) as bits:
+            assert bits is None

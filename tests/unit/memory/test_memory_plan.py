@@ -154,6 +154,40 @@ def test_a_copy_in_less_precision_is_counted_in_that_precision():
     assert "native samples on cpu with a copy of the weights" in plan.jobs
 
 
+ROUNDED = {
+    "rollout": {
+        "engine": {"use": "native", "dtype": "bfloat16"},
+        **{"prompts_per_step": 4, "rollouts_per_prompt": 8, "max_new_tokens": 64},
+    },
+    "evaluate": {"problems": 32, "rollouts_per_prompt": 8},
+}
+
+
+def test_an_evaluation_in_the_policy_s_precision_has_keys_and_values_in_it():
+    """The largest request is the evaluation's, of 256 rollouts at once, in twice the bytes of bfloat16."""
+    exact = planned(longest_prompt=40, **ROUNDED)
+    own = planned(longest_prompt=40, **{**ROUNDED, "rollout": {**ROUNDED["rollout"], "engine": "native"}})
+    assert exact.exact_evaluation
+    assert part(exact, "keys and values").bytes == part(own, "keys and values").bytes
+    small = planned(longest_prompt=40, **{**ROUNDED, "evaluate": {"problems": 1, "rollouts_per_prompt": 1}})
+    token = 3 * 2 * 32 * 2 * 2
+    assert part(small, "keys and values").bytes == token * (4 * 40 + 32 * 64)
+
+
+def test_an_evaluation_is_in_the_policy_s_precision_where_the_run_then_fits():
+    """Or needs no more than otherwise: an update needs more than the rest here."""
+    plan = planned(memory=GIB, **ROUNDED)
+    assert plan.exact_evaluation
+    worst = plan.need("cpu")
+    wide = {**ROUNDED, "rollout": {**ROUNDED["rollout"], "max_new_tokens": 4096}, "update": {"max_trained_tokens": 8}}
+    plans = [planned(memory=memory, **wide) for memory in (64 * GIB, 2**25)]
+    assert [plan.exact_evaluation for plan in plans] == [True, False]
+    assert part(plans[1], "keys and values").least * 2 == part(plans[0], "keys and values").least
+    assert planned(memory=worst, **ROUNDED).exact_evaluation
+    capped = {**wide, "rollout": {**wide["rollout"], "engine": {**wide["rollout"]["engine"], "key_value_mb": 4}}}
+    assert not planned(memory=64 * GIB, **capped).exact_evaluation
+
+
 def test_the_memory_that_native_is_allowed_bounds_its_tables():
     plan = planned(rollout={"engine": {"use": "native", "key_value_mb": 3}})
     assert part(plan, "keys and values").bytes == 3 * 2**20

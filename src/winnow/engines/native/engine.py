@@ -28,8 +28,13 @@ def fits(config: Config) -> None:
 
 
 def job(demand: Demand) -> str:
+    from winnow.engines.native.memory import evaluates_exactly, rounds
+
     own = demand.options["dtype"] == "policy" and not demand.sharded
     weights = "the policy's own weights" if own else "a copy of the weights"
+    if rounds(demand):
+        weights += f" in {demand.options['dtype']}"
+        weights += ", for evaluations with the policy's own" if evaluates_exactly(demand) else ", for evaluations too"
     return f"native samples on {demand.device} with {weights}"
 
 

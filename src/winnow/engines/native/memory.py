@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -19,6 +19,17 @@ BOUND = "set rollout.engine.key_value_mb"
 UNPACKED = ("set rollout.engine.packed = false",)
 
 
+def rounds(demand: Demand) -> bool:
+    """Whether rollouts are sampled on a copy of the weights in another precision than that of the trained ones."""
+    adapted = demand.config.model.lora is not None  # an adapter is in float32
+    return demand.options["dtype"] not in ("policy", "float32" if adapted else demand.config.model.dtype)
+
+
+def evaluates_exactly(demand: Demand) -> bool:
+    """Whether an evaluation then decodes on the policy's own module; see `winnow.engines.base.evaluating`."""
+    return rounds(demand) and demand.exact_evaluation and not demand.sharded
+
+
 def parts(demand: Demand) -> Iterator[MemoryPart]:
     """Its cache holds every prompt once, is kept between requests, and takes what the rest of the run leaves."""
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
@@ -29,9 +40,12 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
         yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
     elif other is not None:
         yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)
-    if options["packed"] and packs(device, dtype):
-        yield MemoryPart("packed weights", packed_bytes(model, dtype), "generate", device, UNPACKED)
-    rows, prompts = max(at_once for _, at_once in demand.requests), _prompts(demand)
+    # By precision: there is a cache, and there are packed copies, of one at a time.
+    decoded = [(dtype, demand.requests), *([(model.dtype, demand.evaluations)] if evaluates_exactly(demand) else [])]
+    packable = [packed_bytes(model, each) for each, _ in decoded if packs(device, each)]
+    if options["packed"] and packable:
+        yield MemoryPart("packed weights", max(packable), "generate", device, UNPACKED)
+    rows, prompts = max(at_once for _, at_once in demand.requests), _prompts(demand, demand.requests)
     fixed = device.startswith("cuda") and options["graphs"]
     if fixed:
         logits = rows * footprint.head(model).shape[0] * dtype.itemsize
@@ -39,12 +53,17 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     longest = demand.config.rollout.max_new_tokens
     prompt = in_blocks(demand.prompt_tokens, block_width(demand.prompt_tokens, fixed=fixed))
     own = in_blocks(longest, block_width(longest, fixed=fixed))
-    per_token, most = KVCacheSpec.of(model, dtype).bytes_per_token, options["key_value_mb"] * 2**20
-    cache, least = (prompts * prompt + rows * own) * per_token, (prompt + own) * per_token
-    if 0 < most < least:
+    per_token = {each: KVCacheSpec.of(model, each).bytes_per_token for each, _ in decoded}
+    cache = max(
+        (_prompts(demand, requests) * prompt + max(at_once for _, at_once in requests) * own) * per_token[each]
+        for each, requests in decoded
+    )
+    most, least = options["key_value_mb"] * 2**20, (prompt + own) * max(per_token.values())
+    if 0 < most < (prompt + own) * per_token[dtype]:
         raise ConfigError(
             f"rollout.engine.key_value_mb = {options['key_value_mb']}: one rollout of rollout.max_new_tokens = "
-            f"{longest} with its prompt takes {-(-least // 2**20)} MB; raise it, or lower rollout.max_new_tokens"
+            f"{longest} with its prompt takes {-(-(prompt + own) * per_token[dtype] // 2**20)} MB; raise it, or lower "
+            f"rollout.max_new_tokens"
         )
     held, remedies = min(cache, most or cache), (*remedy, BOUND)
     wanted = None if held == cache else cache
@@ -52,13 +71,13 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     # A rollout that made room is read again with its prompt, in pieces as a long prompt is.
     text = demand.prompt_tokens + longest if rows > 1 else demand.prompt_tokens
     read = min(PIECE, max(prompts * demand.prompt_tokens, text))
-    prefilled = max(read, text) * per_token  # as the model returns them, before they are copied into the cache
+    prefilled = max(read, text) * max(per_token.values())  # as the model returns them, before they are in the cache
     yield MemoryPart("prompts' keys and values", prefilled, "generate", device, remedy)
     yield from forward_parts(demand, read=read, rows=rows)
 
 
-def _prompts(demand: Demand) -> int:
+def _prompts(demand: Demand, requests: Sequence[tuple[int, int]]) -> int:
     """In use at once; under unequal counts a prompt with more rollouts than others is held several times."""
     most = demand.config.rollout.max_rollouts_at_once
-    prompts = max(min(most, prompts) for prompts, _ in demand.requests)
+    prompts = max(min(most, prompts) for prompts, _ in requests)
     return prompts if demand.config.allocate.label == "uniform" else min(most, 2 * prompts)

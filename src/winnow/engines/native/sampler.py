@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 class Native:
     """See `native`."""
 
+    _model: PreTrainedModel  # that it decodes on
+    _decoder: Decoder | None
+
     def __init__(
         self,
         context: EngineContext,
@@ -48,14 +51,16 @@ class Native:
         in_dtype = None if dtype == "policy" else getattr(torch, dtype)
         own = in_dtype is not None or context.sharded
         self._copy = OwnWeights(context.model, in_dtype) if own else None
-        self._model: PreTrainedModel = context.model if self._copy is None else self._copy.model
+        self._cache_bytes = _bound(context, key_value_mb)
+        self._decode_on(context.model if self._copy is None else self._copy.model)
+        self._trained_in = _trained_in(context.model)
+        self._rounds = in_dtype not in (None, self._trained_in)
+        self._exact = self._rounds and context.exact_evaluation and not context.sharded
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
-        self._decoder: Decoder | None = None
         self._put_back = 0
         self._graphs = graphs and self._model.device.type == "cuda"
         self._weights = packed_weights if packed else contextlib.nullcontext  # what a request decodes on
         self._at_once = context.max_rollouts_at_once
-        self._tokens = _bound(context, key_value_mb) // KVCacheSpec.of(self._model).bytes_per_token
         self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
 
     @property
@@ -110,9 +115,28 @@ class Native:
             self._copy.copy(weights)
         self.version = version
 
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[int | None]:
+        """See `winnow.engines.base.evaluating`. In place of a rounded copy it decodes on the policy's own module, which
+        takes no further copy: keys and values take twice the bytes per token, within the same bound.
+        """
+        if not self._exact or self._copy is None:
+            yield torch.finfo(self._model.dtype).bits if self._rounds else None
+            return
+        try:
+            self._decode_on(self._policy)
+            yield torch.finfo(self._trained_in).bits
+        finally:
+            self._decode_on(self._copy.model)
+
     def close(self) -> None:
         """See `Engine`; releases the key and value cache."""
         self._decoder = None
+
+    def _decode_on(self, model: PreTrainedModel) -> None:
+        """From now on. The cache is of the other model's precision; two would take more memory than is planned."""
+        self._model, self._decoder = model, None
+        self._tokens = self._cache_bytes // KVCacheSpec.of(model).bytes_per_token
 
     def _decoder_of(self, tokens: int, rows: int) -> Decoder:
         """The last request's, if it is large enough: memory is reserved again only for a request that needs more."""
@@ -132,6 +156,12 @@ class Native:
                     f"{name!r} is not a weight of the policy's own module, on which the native engine decodes; "
                     "hand over the module's weights, not copies of them, or use the engine 'hf'"
                 )
+
+
+def _trained_in(policy: PreTrainedModel) -> torch.dtype:
+    """The precision of the policy's trained weights: an adapter is in float32 also on a base of 16 bits."""
+    trained: list[torch.dtype] = [weight.dtype for weight in policy.parameters() if weight.requires_grad]
+    return trained[0] if trained else policy.dtype
 
 
 def _bound(context: EngineContext, key_value_mb: int) -> int:
