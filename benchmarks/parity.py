@@ -4,7 +4,9 @@
 
 Samples the bundled policy on the default task and compares the log-probs of the same tokens under the same weights, as
 every training step does: with an engine that is well, for steps of several sizes, and for the smallest with one that
-samples at temperature 0.9 while the policy is trained at 1. Writes benchmarks/results/<date>_parity.json.
+samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same rollouts under
+two batch limits, and counts those that become others. A checkpoint on the bfloat16 grid, after steps, is in
+engine_precision.py. Writes benchmarks/results/<date>_parity.json.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
 from winnow.learner.old_logprobs import compute_logprobs
 from winnow.learner.policy import Policy
-from winnow.records import Batch, Prompt, Sampling, TrainingSequence
+from winnow.records import Batch, Prompt, Rollout, Sampling, TrainingSequence
 from winnow.training.step_metrics import Metrics, Parity
 
 Precision = Literal["policy", "bfloat16", "float16"]
@@ -43,6 +45,7 @@ def main() -> None:
         found = {
             "well": [compared(context, prompts, n, engine, 1.0) for n in options.rollouts],
             "sampled at temperature 0.9": compared(context, prompts, options.rollouts[0], engine, 0.9),
+            "under limits of 7 and 512": between_limits(policy, engine, options.prompts // 2),
         }
         print(f"policy in {policy}, native with dtype {engine!r}", json.dumps(found, indent=1), flush=True)
         report[f"policy in {policy}, native with dtype {engine!r}"] = found
@@ -66,6 +69,34 @@ def compared(
     for row in batch.sequences:
         parity.add(torch.as_tensor(row.old_logprobs), torch.as_tensor(row.rollout.logprobs))
     return {"tokens": float(sum(len(row.rollout.tokens) for row in rows)), **parity.metrics()}
+
+
+def between_limits(policy: str, dtype: Precision, prompts: int) -> dict[str, float]:
+    """Of ten rollouts of each prompt: how many become others under another batch limit, and how far the log-probs of
+    the tokens before that move.
+    """
+    few, many = (_sampled(policy, dtype, prompts, at_once) for at_once in (7, 512))
+    gaps, others = list[float](), 0
+    for one, other in zip(few, many, strict=True):
+        alike = 0
+        while alike < min(len(one.tokens), len(other.tokens)) and one.tokens[alike] == other.tokens[alike]:
+            alike += 1
+        others += alike < max(len(one.tokens), len(other.tokens))
+        gaps += abs(one.logprobs[:alike] - other.logprobs[:alike]).tolist()
+    return {
+        "rollouts": float(len(many)),
+        "tokens": float(sum(len(rollout.tokens) for rollout in many)),
+        "others": float(others),
+        "gap_mean": sum(gaps) / len(gaps),
+        "gap_max": max(gaps),
+    }
+
+
+def _sampled(policy: str, dtype: Precision, count: int, at_once: int) -> list[Rollout]:
+    context, prompts = bundled(count, at_once=at_once, dtype=policy)
+    sampling = Sampling(max_new_tokens=64, temperature=1.0)
+    groups = native(context, dtype=dtype).generate(prompts, [10] * count, sampling, seed=("limits",))
+    return [rollout for group in groups for rollout in group.rollouts]
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def unbiased(kept: KeptRollouts) -> FloatArray:
     known before anything is sampled: a prompt of which nothing is kept is counted, and one that dynamic sampling adds
     is not, or the weight of a prompt would depend on what becomes of the others. n_i counts verified rollouts; p_i is
     the plan's pass rate, measured before these rollouts and independent of them. Where the plan knows none, or 0, p_i
-    is estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite.
+    is estimated from these rollouts and the weight becomes that of `accepted`: biased, but finite. All of it holds
+    where every correct rollout is kept: a selector that drops some of them shrinks the gradient by their share.
     """
     known = np.nan_to_num(kept.pass_rate) > 0
     accepted_rollouts = np.where(known, kept.valid * kept.pass_rate, np.maximum(kept.accepted, 1))
@@ -62,10 +63,11 @@ def unbiased(kept: KeptRollouts) -> FloatArray:
 
 @register("weighting", total="prompts", share="equal")
 def accepted(kept: KeptRollouts) -> FloatArray:
-    """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one.
+    """1 / (G * correct rollouts of the prompt): every prompt's correct rollouts count as one, where all are kept.
 
     The M-step of GVM's Algorithm 1 (arXiv 2505.02391), over the G prompts of the step's plan instead of their sum, as
-    `unbiased` counts them. No correct rollout: 1 / G.
+    `unbiased` counts them. No correct rollout: 1 / G. The correct rollouts are counted before selection: where a
+    selector drops some of them, the kept ones count as their share of one.
     """
     return _per_prompt(kept, np.maximum(kept.accepted, 1))
 

@@ -48,6 +48,7 @@ def test_an_evaluation_in_a_line():
     assert accuracies(both) == "sampled 44.1% ± 2.0%, greedy 50.0%"
     assert accuracies({"eval/accuracy_sampled": 1.0, "eval/accuracy_sampled_sem": float("nan")}) == "sampled 100.0%"
     assert "no verdict" in accuracies({})
+    assert [f"{bits}" in accuracies({**both, "eval/weight_bits": float(bits)}) for bits in (16, 32)] == [True, True]
 
 
 @pytest.mark.parametrize(
