@@ -26,9 +26,13 @@ SHOULD_BE = {
 }
 
 
-def load(path: Path, sets: Sequence[str] = ()) -> Config:
-    """Read a TOML file, apply `--set a.b=c` overrides, validate. Raises ConfigError."""
+def load(path: Path, sets: Sequence[str] = (), unset: Sequence[str] = ()) -> Config:
+    """Read a TOML file, leave out the keys and tables of `--unset a.b`, apply `--set a.b=c`, validate. Raises
+    ConfigError.
+    """
     data, text = read_toml(path)
+    for key in unset:
+        remove(data, key.strip())
     for assignment in sets:
         override(data, assignment)
     return validate(data, source=str(path), text=text, sets=sets)
@@ -94,6 +98,18 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
         if not isinstance(data, dict):
             raise ConfigError(f"{key}: {_no_table(table, data)}")
     data[last] = placed(value, folder, last)
+
+
+def remove(data: dict[str, Any], key: str) -> None:
+    """Take a dotted key, or a table, out of nested data. Raises ConfigError where there is none of that name."""
+    *above, last = key.split(".")
+    table: Any = data
+    for name in (*above, last):
+        if not isinstance(table, dict) or name not in table:
+            there = did_you_mean(name, table) if isinstance(table, dict) else ""
+            raise ConfigError(f"--unset {key}: the file has no {key!r}, so there is nothing to leave out{there}")
+        table, holder = table[name], table
+    del holder[last]
 
 
 def _no_table(name: str, value: Any) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from winnow.commands.run_settings import toml
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError
+from winnow.training.resolve import resolve_members
 
 
 def write(tmp_path, text):
@@ -206,6 +209,25 @@ def test_an_override_that_cannot_be_used_is_named_with_the_remedy(tmp_path, text
     with pytest.raises(ConfigError) as caught:
         load(path, [assignment])
     assert said in str(caught.value)
+
+
+def test_a_key_or_a_table_of_the_file_can_be_left_out(tmp_path):
+    path = write(tmp_path, '[allocate]\nuse = "gvm"\n[probe]\nevery = 3\ndecay = 0.5\n[loss]\nclip_low = 0.1\n')
+    config = load(path, ["probe.every=5"], unset=["allocate", "probe.decay", "loss"])
+    assert (config.allocate.use, config.probe.every) == ("uniform", 5)
+    assert config.probe.decay == Config().probe.decay
+    assert config.loss == Config().loss
+    for key, named in (("prob", "probe"), ("probe.evry", "every"), ("steps", "steps"), ("probe.every.x", "probe")):
+        with pytest.raises(ConfigError, match=named):
+            load(path, unset=[key])
+
+
+def test_a_probed_allocation_becomes_a_uniform_one_on_the_command_line():
+    """Of every published file that brings a probe: the members and their combination are accepted."""
+    for path in sorted((Path(__file__).parents[2] / "configs").glob("**/gvm_*.toml")):
+        if "every" in tomllib.loads(path.read_text(encoding="utf-8")).get("probe", {}):
+            config = load(path, ["allocate=uniform"], unset=["probe"])
+            assert resolve_members(config, base=path.parent).source == "none"
 
 
 def test_options_alone_are_those_of_the_default_member(tmp_path):

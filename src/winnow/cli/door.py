@@ -18,7 +18,7 @@ from winnow.report.screen import escape_unprintable
 from winnow.report.text import safe
 from winnow.version import __version__
 
-__all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "app", "main", "say"]
+__all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "Unsets", "app", "main", "say"]
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -67,6 +67,10 @@ def door(
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A TOML file.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key; may be repeated.")]
+Unsets = Annotated[
+    list[str] | None,
+    typer.Option("--unset", metavar="A.B", help="Leave out a key or a table of the file; may be repeated."),
+]
 
 
 def main() -> None:

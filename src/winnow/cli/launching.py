@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from winnow.cli.door import ConfigFile, Sets, app
+from winnow.cli.door import ConfigFile, Sets, Unsets, app
 from winnow.report.screen import Progress
 
 
@@ -22,6 +22,7 @@ def _known(how: str) -> str:
 def train(
     config: ConfigFile,
     sets: Sets = None,
+    unset: Unsets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     allow_change: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="A key that a resume changes knowingly; may be repeated.")
@@ -45,7 +46,14 @@ def train(
     from winnow.commands.launch.training import TrainingRequest, train_here
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
-    asked = TrainingRequest(config, (*(sets or ()), *own), resume, tuple(allow_change or ()), cast(Progress, progress))
+    asked = TrainingRequest(
+        config,
+        sets=(*(sets or ()), *own),
+        unset=tuple(unset or ()),
+        resume=resume,
+        allow_change=tuple(allow_change or ()),
+        progress=cast(Progress, progress),
+    )
     if ray is not None and progress == "json":
         raise typer.BadParameter("Ray writes to standard output too: follow metrics.jsonl of the run instead")
     if ray is not None:

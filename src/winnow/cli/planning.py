@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, ConfigFile, Sets, app, say
+from winnow.cli.door import FAILED, ConfigFile, Sets, Unsets, app, say
 
 
 @app.command()
 def check(
     config: ConfigFile,
     sets: Sets = None,
+    unset: Unsets = None,
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Plan for this much memory on the policy's device, such as 80GiB."),
@@ -27,7 +28,7 @@ def check(
     """Validate a configuration and its data, print it resolved, and say what it costs. Reads no weights."""
     from winnow.commands.check import checked
 
-    for line in checked(config, sets or (), memory, ranks):
+    for line in checked(config, sets or (), memory, ranks, unset=unset or ()):
         say(line)
 
 

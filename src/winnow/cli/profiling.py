@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, ConfigFile, Sets, app, say
+from winnow.cli.door import FAILED, ConfigFile, Sets, Unsets, app, say
 
 if TYPE_CHECKING:
     from winnow.commands.profile.profiled import Profile
@@ -20,6 +20,7 @@ ENDS = (".csv", ".json", ".png", ".svg")
 def profile(
     config: ConfigFile,
     sets: Sets = None,
+    unset: Unsets = None,
     rollouts: Annotated[str, typer.Option(metavar="N,N,...", help="Sampled side by side.")] = "8,16,32,64,128,256,512",
     kept: Annotated[str, typer.Option(metavar="N,N,...", help="Given to one update.")] = "4,8,16,32,64",
     memory_limit: Annotated[
@@ -48,7 +49,7 @@ def profile(
         raise typer.BadParameter(f"--output: {output} is a folder; give the files that are written into it a name")
     files = [] if output is None else [output.with_name(output.name + end) for end in ENDS]
     check_new(*files)
-    made = prepared(config, sets or (), asked)
+    made = prepared(config, sets or (), asked, unset=unset or ())
     _measure(made, files)
     if not any(found.ending == "measured" for found in made.found):
         raise typer.Exit(FAILED)

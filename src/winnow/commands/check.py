@@ -18,13 +18,15 @@ from winnow.training.combinations import check_ranks
 from winnow.training.resolve import resolve_members
 
 
-def checked(config: Path, sets: Sequence[str], memory: str | None, ranks: int = 1) -> Iterator[str]:
+def checked(
+    config: Path, sets: Sequence[str], memory: str | None, ranks: int = 1, *, unset: Sequence[str] = ()
+) -> Iterator[str]:
     """Line by line. `memory` ("80GiB") is the size of the policy's device, where it is not the one of this machine;
     `ranks` is how many processes are to compute the run, all on one machine.
 
     Raises WinnowError where a run would, and, after all that can be said, where the run does not fit.
     """
-    members = resolve_members(load(config, sets), base=config.parent)
+    members = resolve_members(load(config, sets, unset), base=config.parent)
     check_ranks(members.config, ranks)
     settings, counts = members.config, budget(members)
     tried = dry_run(members, memory=None if memory is None else in_bytes(memory), ranks=ranks)

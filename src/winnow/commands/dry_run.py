@@ -72,8 +72,8 @@ def _own_folder(path: str) -> Path | None:
     return folder if folder is None or not on_hub(path) or has_tokenizer(folder) else None
 
 
-def _about_data(hub_id: str | None) -> list[str]:
-    return [f"task.path = {hub_id!r} is not on this machine, so no problem was looked at"] if hub_id else []
+def _about_data(on_hub: str | None) -> list[str]:
+    return [f"{on_hub} is not on this machine, so no problem was looked at"] if on_hub else []
 
 
 def _about_model(hub_id: str, folder: Path | None) -> list[str]:
@@ -112,9 +112,14 @@ def _check_problems(members: Members) -> None:
 
 
 def _hub_data(members: Members) -> str | None:
-    """The data set that the task would read from the hub: its option `path`, given or by default."""
-    path = members.task.options.get("path")
-    return path if isinstance(path, str) and not path.endswith(".jsonl") and _on_hub(path) else None
+    """What the task would read from the hub: the first of its paths that is a hub id, given or by default; as TOML."""
+    paths = {name: members.task.options.get(name) for name in ("path", "test_path")}
+    found = (
+        f"task.{name} = {path!r}"
+        for name, path in paths.items()
+        if isinstance(path, str) and not path.endswith(".jsonl") and _on_hub(path)
+    )
+    return next(found, None)
 
 
 def _on_hub(path: str) -> bool:

@@ -13,6 +13,13 @@ from winnow.errors import DataError, did_you_mean
 from winnow.tasks.splits import check_split, train_or_validation
 
 DEEPEST = 100  # lists and tables within each other; JSON readers and writers recurse
+# Data sets of the hub that are published in several subsets, which are one data set here.
+PARTS: Mapping[str, Sequence[str | None]] = {
+    "EleutherAI/hendrycks_math": (
+        *("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory"),
+        *("prealgebra", "precalculus"),
+    )
+}
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -72,21 +79,27 @@ def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Reco
             f"task.path: {hub_id} ({split}) could not be read: {error}; without a network, set it to a local "
             f".jsonl file or folder"
         ) from error
-    return [Record(row, f"{hub_id} {split}:{number}") for number, row in enumerate(rows, start=1)]
+    place = " ".join((hub_id, *([subset] if subset else []), split))
+    return [Record(row, f"{place}:{number}") for number, row in enumerate(rows, start=1)]
 
 
-def read_published(path: str, split: str, *, files: Sequence[str], subset: str | None = None) -> list[Record]:
-    """A published split: `path` is a .jsonl file, a folder that holds one of `files`, or a hub id."""
+def read_published(
+    path: str, split: str, *, files: Sequence[str], subset: str | None = None, key: str = "task.path"
+) -> list[Record]:
+    """A published split: `path` is a .jsonl file, a folder that holds one of `files`, or a hub id, of which `subset` is
+    read or, where it is published in several (`PARTS`), each of them in their order. `key` is what named the path.
+    """
     local = Path(path).expanduser()
     if local.is_file():
-        return read_jsonl(local)
+        return read_jsonl(local, key=key)
     if local.is_dir():
-        return read_jsonl(_first(local, files))
+        return read_jsonl(_first(local, files, key), key=key)
     a_path = path.startswith(".") or path.endswith(".jsonl") or local.parent.is_dir()
     if _HUB_ID.fullmatch(path) and not a_path:
-        return read_hub(path, split, subset=subset)
+        subsets = PARTS.get(path, (subset,))
+        return [record for part in subsets for record in read_hub(path, split, subset=part)]
     raise DataError(
-        f"task.path: there is no file or folder {path}, and it is no hub id (owner/name); winnow fetch brings a "
+        f"{key}: there is no file or folder {path}, and it is no hub id (owner/name); winnow fetch brings a "
         f"published data set into a folder"
     )
 
@@ -137,8 +150,8 @@ def _is_deep(value: Any) -> bool:
     return any(isinstance(one, (dict, list)) for one in level)
 
 
-def _first(folder: Path, names: Sequence[str]) -> Path:
+def _first(folder: Path, names: Sequence[str], key: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"task.path: the folder {folder} holds no {' or '.join(names)}")
+    raise DataError(f"{key}: the folder {folder} holds no {' or '.join(names)}")

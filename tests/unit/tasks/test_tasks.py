@@ -144,7 +144,7 @@ def test_a_hub_id_reads_the_published_split(monkeypatch: pytest.MonkeyPatch) -> 
     rows = 1
     assert questions(gsm8k("test")) == ["openai/gsm8k main test"]
     rows = 2
-    with pytest.raises(DataError, match="openai/gsm8k test:2: "):
+    with pytest.raises(DataError, match="openai/gsm8k main test:2: "):
         gsm8k("test")
 
 
@@ -198,6 +198,33 @@ def test_math_names_the_line_without_a_box(tmp_path: Path) -> None:
 def test_math_takes_the_answer_where_there_is_no_solution(tmp_path: Path) -> None:
     path = write(tmp_path / "test.jsonl", [{"problem": "a", "answer": "x^{2}"}])
     assert [p.answer for p in math("test", path=path)] == ["x^{2}"]
+
+
+def test_math_is_read_by_its_published_halves_and_tested_on_other_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7 subsets, one per subject, are one data set; the test problems come from a folder with MATH-500 in it."""
+    asked = []
+
+    def load_dataset(path: str, name: str | None, *, split: str) -> list[dict[str, str]]:
+        asked.append((path, name, split))
+        return [{"problem": f"{name} {number}", "solution": r"\boxed{1}"} for number in range(10)]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    hub_id = "EleutherAI/hendrycks_math"
+    made = [p for split in ("train", "validation") for p in math(split, path=hub_id)]
+    assert len(ids(made)) == 7 * 10
+    assert {p for p, _, _ in asked} == {hub_id}
+    assert {split for _, _, split in asked} == {"train"}
+    assert len({name for _, name, _ in asked}) == 7
+
+    asked.clear()
+    path = write(tmp_path / "math500.jsonl", [{"problem": "a", "solution": r"\boxed{2}"}])
+    assert [p.answer for p in math("test", path=hub_id, test_path=path)] == ["2"]
+    assert [p.answer for p in math("test", path=hub_id, test_path=str(tmp_path))] == ["2"]
+    assert not asked
+    with pytest.raises(DataError, match=r"task\.test_path"):
+        math("test", path=hub_id, test_path=str(tmp_path / "nowhere.jsonl"))
 
 
 def test_math500_is_for_evaluation(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The published runs: their files against the numbers in docs/published.md, and `check` on folders without weights."""
+"""The published runs: their files against values transcribed from the sources (tests/published), and against the page;
+and `check` on folders without weights.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,13 @@ from winnow.training.resolve import resolve_members
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "configs" / "published"
 CONFIGS = sorted(FOLDER.glob("*.toml"))
-NAMES = {
-    **{f"pods_{letter}": letter for letter in "abcde"},
-    **{f"gvm_{method}_{size}": f"{method}_{size}" for method in ("raft_plus_plus", "grpo") for size in ("1.5b", "7b")},
-    "blog_two_gpus": "blog_two_gpus",
-}
+SOURCES = ROOT / "tests" / "published"
 each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+
+
+def column(name):
+    """What the column of a file is called in docs/published.md."""
+    return name.removeprefix("pods_").removeprefix("gvm_")
 
 
 def tables(page):
@@ -36,16 +39,17 @@ def tables(page):
         head, _, *rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in block.splitlines()]
         for row in rows:
             assert len(row) == len(head), row
-            for column, cell in zip(head[1:-1], row[1:-1], strict=True):
+            for name, cell in zip(head[1:-1], row[1:-1], strict=True):
                 key = row[0].strip("`")
-                assert (column, key) not in seen, f"{key} stands twice"
-                seen.add((column, key))
+                assert (name, key) not in seen, f"{key} stands twice"
+                seen.add((name, key))
                 if cell != "–":
-                    found.setdefault(column, {})[key] = (cell, row[-1])
+                    found.setdefault(name, {})[key] = (cell, row[-1])
     return found
 
 
-PUBLISHED = tables((ROOT / "docs" / "published.md").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
+PUBLISHED = tables(PAGE)
 
 
 def flat(data, prefix=""):
@@ -57,20 +61,67 @@ def flat(data, prefix=""):
     return out
 
 
-def test_every_file_has_a_column_and_every_column_a_file():
-    assert {path.stem for path in CONFIGS} == set(NAMES)
-    assert set(PUBLISHED) == set(NAMES.values())
+def read(path):
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-@each_config
-def test_a_file_says_what_was_published_and_nothing_else(path):
-    written, published = flat(tomllib.loads(path.read_text(encoding="utf-8"))), PUBLISHED[NAMES[path.stem]]
-    assert set(written) == set(published)
-    for key, (cell, source) in published.items():
-        assert source, f"{key} has no source"
+WRITTEN = {path.stem: flat(read(path)) for path in CONFIGS}
+TRANSCRIBED = [
+    (run, value["key"], value["value"], f"{source['tag']}:{value['at']}".replace("second hand:", "second hand: "))
+    for source in map(read, sorted(SOURCES.glob("*.toml")))
+    for value in source.get("values", ())
+    for run in value["runs"].split()
+]
+VARIANTS = {variant["run"]: variant for variant in read(SOURCES / "variants.toml")["variant"]}
+BASES = sorted(set(WRITTEN) - set(VARIANTS))
+
+
+def test_every_file_is_transcribed_or_a_variant_and_every_column_a_file():
+    assert {run for run, *_ in TRANSCRIBED} == set(BASES)
+    assert set(PUBLISHED) == set(map(column, BASES))
+    assert set(VARIANTS) <= set(WRITTEN)
+    assert len(TRANSCRIBED) > 300
+
+
+@pytest.mark.parametrize("run", BASES)
+def test_a_file_has_the_values_that_were_transcribed_from_its_sources(run):
+    """Each key has a value of a source, whose place the page has, or is called ours there; and the other way round."""
+    sources = {}
+    for _, key, value, at in [row for row in TRANSCRIBED if row[0] == run]:
+        assert WRITTEN[run][key] == value, f"{key} is {WRITTEN[run].get(key)!r}; {at} has {value!r}"
+        sources.setdefault(key, []).append(at)
+    shown = PUBLISHED[column(run)]
+    assert set(shown) == set(WRITTEN[run])
+    for key, (cell, source) in shown.items():
+        assert ("ours" in source) if key not in sources else all(at in source for at in sources[key]), (key, source)
         if not cell.startswith("_"):  # in our own words
-            expected = tomllib.loads(f"value = {cell}")["value"]
-            assert written[key] == expected, f"{key} is {written[key]!r}, {source} has {expected!r}"
+            assert tomllib.loads(f"value = {cell}")["value"] == WRITTEN[run][key], key
+
+
+@pytest.mark.parametrize("run", VARIANTS)
+def test_a_variant_differs_in_what_was_transcribed_and_in_nothing_else(run):
+    variant = VARIANTS[run]
+    changes = {value["key"]: value["value"] for value in variant["values"]}
+    kept = {
+        key: value
+        for key, value in WRITTEN[variant["of"]].items()
+        if not any(key == gone or key.startswith(f"{gone}.") for gone in variant["without"])
+    }
+    assert WRITTEN[run] == kept | changes | {"output": f"runs/{run}"}
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{run}` | `{variant['of']}` |")]
+    shown = re.findall("`(.*?)`", row.split("|")[3])
+    assert {entry for entry in shown if " = " in entry} == {f"{k} = {json.dumps(v)}" for k, v in changes.items()}
+    assert [entry for entry in shown if " = " not in entry] == variant["without"]
+    assert all(value["at"] in row for value in variant["values"])
+
+
+def test_the_trl_that_pods_pins_gives_settings_d_and_e_their_temperature_and_their_weights():
+    """Read at 1bca495, trl/trainer/grpo_config.py: line 234 has 0.9, line 245 has 50, line 346 has "bnpo"."""
+    found = {(run, key): at for run, key, _, at in TRANSCRIBED}
+    for run in ("pods_d", "pods_e"):
+        assert WRITTEN[run]["rollout.temperature"] == 0.9
+        assert WRITTEN[run]["weighting.use"] == "prompt"
+        assert [found[run, key].partition(":")[0] for key in ("rollout.temperature", "weighting.use")] == ["TRL", "TRL"]
 
 
 @each_config
@@ -95,7 +146,11 @@ def test_a_file_comes_out_as_it_is_written(path):
         ("pods_e", 8, 4096, 1024, 1),
         ("gvm_raft_plus_plus_7b", 1024, 8192, 8192, 32),
         ("gvm_grpo_1.5b", 1024, 8192, 8192, 32),
-        ("blog_two_gpus", 2, 16, 16, 1),
+        ("gvm_grpo_llama_3b_baseline", 1024, 8192, 8192, 4),
+        ("pods_a_baseline", 1, 16, 16, 1),
+        ("pods_e_baseline", 8, 4096, 4096, 1),
+        ("blog_two_gpus", 16, 128, 128, 1),
+        ("blog_two_gpus_code", 2, 16, 16, 1),
     ],
 )
 def test_a_step_is_as_large_as_published(name, prompts, rollouts, trained, updates):
@@ -114,6 +169,7 @@ SHAPES = {
     "Qwen/Qwen2.5-7B-Instruct": (3584, 28, 28, 4, 18944, 152064, 32768, False),
     "Qwen/Qwen2.5-Math-1.5B": (1536, 28, 12, 2, 8960, 151936, 4096, True),
     "Qwen/Qwen2.5-Math-7B": (3584, 28, 28, 4, 18944, 152064, 4096, False),
+    "meta-llama/Llama-3.2-1B-Instruct": (2048, 16, 32, 8, 8192, 128256, 131072, True),
     "meta-llama/Llama-3.2-3B-Instruct": (3072, 28, 24, 8, 8192, 128256, 131072, True),
 }
 
@@ -144,6 +200,13 @@ def model_folder(name, folder):
     return folder
 
 
+# Of the variants those with a model or a shape of a step that no other file has.
+CHECKED = [
+    *(path for path in CONFIGS if path.stem in BASES),
+    *(FOLDER / f"{name}.toml" for name in ("gvm_grpo_llama_1b", "gvm_raft_plus_plus_llama_3b_baseline")),
+]
+
+
 @pytest.fixture(autouse=True)
 def a_machine_that_does_not_say_what_is_free(monkeypatch):
     """What the machine that runs this test has left is no matter of the configurations."""
@@ -158,7 +221,7 @@ def check(path, folder, *more):
     return result, " ".join(result.output.split())
 
 
-@each_config
+@pytest.mark.parametrize("path", CHECKED, ids=lambda path: path.stem)
 def test_check_passes_from_settings_and_tokenizer_and_prints_the_memory(path, tmp_path):
     result, said = check(path, tmp_path)
     assert result.exit_code == 0, result.output
@@ -167,7 +230,7 @@ def test_check_passes_from_settings_and_tokenizer_and_prints_the_memory(path, tm
     assert re.search(r"at all times [\d.]+ GiB: .*in an update", said), said
 
 
-@each_config
+@pytest.mark.parametrize("path", CHECKED, ids=lambda path: path.stem)
 def test_check_renders_the_prompt_where_problems_are_here(path, tmp_path):
     """As many problems as a step asks for; the held-out tenth comes on top."""
     count = load(path).rollout.prompts_per_step
@@ -175,9 +238,12 @@ def test_check_renders_the_prompt_where_problems_are_here(path, tmp_path):
              for i in range(2 * count + 40)]  # fmt: skip
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text("".join(lines))
-    result, said = check(path, tmp_path, "--set", f"task.path={tmp_path}")
-    assert result.exit_code == 0, result.output
     config = load(path)
+    paths = [
+        f"task.{name}={tmp_path}" for name in ("path", "test_path") if name == "path" or name in config.task.options
+    ]
+    result, said = check(path, tmp_path, *(word for assignment in paths for word in ("--set", assignment)))
+    assert result.exit_code == 0, result.output
     first = config.prompt.system or PLAIN["r1_zero"]
     assert " ".join(first.split()[:8]) in said.replace("| ", "")
 
@@ -192,6 +258,7 @@ def test_check_renders_the_prompt_where_problems_are_here(path, tmp_path):
         ("pods_e", "80GiB", False),  # weights, masters, gradients and moments: 18 bytes for each of 7.6e9 parameters
         ("gvm_raft_plus_plus_1.5b", "80GiB", True),
         ("gvm_grpo_7b", "80GiB", False),
+        ("gvm_raft_plus_plus_llama_3b", "80GiB", True),
         ("blog_two_gpus", "80GiB", True),
     ],
 )

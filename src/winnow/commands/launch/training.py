@@ -33,6 +33,7 @@ class TrainingRequest:
 
     config: Path
     sets: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
     resume: bool = False
     allow_change: tuple[str, ...] = ()
     progress: Progress = "auto"
@@ -40,7 +41,7 @@ class TrainingRequest:
     def members(self) -> Members:
         """What the configuration names. Raises ConfigError."""
         with self.output():  # a user's file may print as it is imported
-            return resolve_members(load(self.config, self.sets), base=self.config.parent)
+            return resolve_members(load(self.config, self.sets, self.unset), base=self.config.parent)
 
     def output(self) -> AbstractContextManager[IO[str]]:
         """Standard output; for this run's events alone where they are JSON."""

@@ -95,9 +95,9 @@ class Profile:
         }
 
 
-def prepared(config: Path, sets: Sequence[str], asked: Asked) -> Profile:
+def prepared(config: Path, sets: Sequence[str], asked: Asked, *, unset: Sequence[str] = ()) -> Profile:
     """All that can be refused before a weight is read. Raises ConfigError or DataError."""
-    members = resolve_members(load(config, sets), base=config.parent)
+    members = resolve_members(load(config, sets, unset), base=config.parent)
     if members.reads_values:
         raise ConfigError(
             "winnow profile measures sampling and the policy's update, and knows no value model's; profile the "
