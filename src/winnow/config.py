@@ -229,7 +229,9 @@ class UpdateSection(Section):
 
 class OptimizerSection(Section):
     learning_rate: float = Field(1e-4, gt=0)
-    """Of AdamW, after the warm-up."""
+    """Of AdamW, after the warm-up. Absent: 1e-4 for the bundled policy; for another model 1e-5 for an adapter, 1e-6 for
+    all weights, and 1e-5 for a value model.
+    """
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(1e-8, gt=0)
@@ -515,10 +517,41 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("select", "track"):
         if key in out:
             out[key] = _members(out[key])
+    _fill_learning_rates(out)
     evaluate = out.get("evaluate")
     if isinstance(evaluate, Mapping) and "tasks" in evaluate:
         out["evaluate"] = {**evaluate, "tasks": _members(evaluate["tasks"])}
     return typing.cast(dict[str, Any], _tuples(out))
+
+
+def _fill_learning_rates(data: dict[str, Any]) -> None:
+    """Give each optimizer without a learning rate the one that suits what it trains.
+
+    1e-4 is what the bundled policy of half a million parameters is trained with in configs/. For all weights of another
+    model 1e-6 is the default of TRL and verl, and what GVM trains with; an adapter takes about ten times as much, and
+    PODS 5e-6. A value model's is the default of verl's critic.
+    """
+    model, critic = _plain_table(data.get("model", {})), data.get("critic")
+    if model is None:
+        return
+    bundled = model.get("path", "bundled") == "bundled"
+    on_policy = 1e-4 if bundled else 1e-6 if model.get("lora") is None else 1e-5
+    data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
+    if isinstance(critic, Mapping):
+        own = critic.get("path") or model.get("path", "bundled")
+        rate = 1e-4 if own == "bundled" else 1e-5
+        data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}
+
+
+def _plain_table(section: Any) -> Mapping[str, Any] | None:
+    """A table, or a section that is validated already, as a table; None for anything else."""
+    if isinstance(section, BaseModel):
+        return section.model_dump()
+    return section if isinstance(section, Mapping) else None
+
+
+def _with_rate(optimizer: Any, rate: float) -> Any:
+    return {"learning_rate": rate, **optimizer} if isinstance(optimizer, Mapping) else optimizer
 
 
 def _members(named: Any) -> tuple[Any, ...]:

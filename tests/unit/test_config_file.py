@@ -109,6 +109,28 @@ def test_a_reward_is_one_function_or_parts():
         validate({"reward": {"use": "boxed", "parts": [{"use": "format"}]}})
 
 
+@pytest.mark.parametrize(
+    ("data", "rate", "critic"),
+    [
+        ({}, 1e-4, None),
+        ({"model": {"lora": {}}, "critic": {}}, 1e-4, 1e-4),
+        ({"model": "some/model"}, 1e-6, None),
+        ({"model": {"path": "some/model", "lora": {"rank": 4}}}, 1e-5, None),
+        ({"model": "some/model", "critic": {"optimizer": {"eps": 1e-3}}}, 1e-6, 1e-5),
+        ({"model": "bundled", "critic": {"path": "some/model"}}, 1e-4, 1e-5),
+        ({"model": "some/model", "optimizer": {"learning_rate": 3e-4}, "critic": {}}, 3e-4, 1e-5),
+        ({"model": "some/model", "critic": {"optimizer": {"learning_rate": 2e-4}}}, 1e-6, 2e-4),
+    ],
+)
+def test_the_learning_rate_follows_from_what_is_trained_unless_it_is_given(data, rate, critic):
+    config = validate(data)
+    assert config.optimizer.learning_rate == rate
+    assert (config.critic and config.critic.optimizer.learning_rate) == critic
+    assert dump(config)["optimizer"]["learning_rate"] == rate, "a manifest holds the number"
+    assert validate(dump(config)) == config
+    assert Config(model=config.model).optimizer == validate({"model": data.get("model", {})}).optimizer
+
+
 def test_dump_is_json_and_says_everything():
     assert set(json.loads(json.dumps(dump(Config())))) == set(Config.model_fields)
 

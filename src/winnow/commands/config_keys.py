@@ -49,7 +49,8 @@ def _keys(section: type[BaseModel], prefix: str, defaults: dict[str, str]) -> It
 def _key(name: str, field: FieldInfo, default: str) -> Key:
     if not field.description:
         raise ValueError(f"{name} has no meaning: write it in winnow/config.py, as a docstring under the field")
-    return Key(name=name, type=_type(field.annotation, field.metadata), default=default, meaning=field.description)
+    meaning = " ".join(field.description.split())  # a row of a table
+    return Key(name=name, type=_type(field.annotation, field.metadata), default=default, meaning=meaning)
 
 
 def _default(field: FieldInfo) -> str:

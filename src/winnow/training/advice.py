@@ -20,6 +20,7 @@ from winnow.training.first_prompt import TAG, FirstPrompt
 from winnow.training.members import Members
 from winnow.training.prompts import HeldOut
 
+HIGHEST_RATE = 2e-5  # of all weights of a model in configs/published
 LARGE = 64 * 2**20  # bytes of a policy's weights, from which on decoding waits for its products
 BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # as /proc/cpuinfo calls the instructions
 
@@ -30,6 +31,7 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
     yield from _about_shares(members)
     yield from _about_updates(members, b)
     yield from _about_sizes(members.config, b)
+    yield from _about_learning_rate(members.config)
     yield from _about_evaluation(members.config, b)
     yield from _about_ranks(members.config, planned_ranks)
 
@@ -39,6 +41,7 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
     does not suit the ranks of this run.
     """
     yield from _about_ranks(config, ranks.count())
+    yield from _about_learning_rate(config)
     yield from _about_dropped(train, "training")
     trained = {prompt.text for prompt in train.prompts}
     for task, prompts in held_out:
@@ -203,6 +206,17 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
     if at_once >= 4 * most:
         yield (
             f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
+        )
+
+
+def _about_learning_rate(config: Config) -> Iterator[str]:
+    """Where all weights of a model that is not the bundled one take larger steps than in any published run here."""
+    rate, model = config.optimizer.learning_rate, config.model
+    if rate > HIGHEST_RATE and model.path != "bundled" and model.lora is None:
+        yield (
+            f"optimizer.learning_rate = {rate:g} trains all weights of {model.path}: published runs of 0.5B to 7B "
+            f"parameters take 1e-6 to {HIGHEST_RATE:g}, and larger steps tend to destroy what a model has learned; "
+            f"leave the key out (1e-6), or train a model.lora, which takes about 1e-5"
         )
 
 

@@ -131,9 +131,9 @@ def _check_probe(members: Members) -> None:
         if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
             raise ConfigError(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
-                f"{config.allocate.label!r}, {_KNOWS[source]}; remove it (on the command line "
-                f"--unset probe.{key}, or --unset probe for the whole table), or choose "
-                f"allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}"
+                f"{config.allocate.label!r}, {_KNOWS[source]}; remove it, or choose "
+                f"allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}; on the command line --unset probe leaves "
+                f"the file's table out"
             )
 
 

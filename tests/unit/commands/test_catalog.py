@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from winnow.commands.catalog import catalog
+from winnow.commands.config_keys import keys
 from winnow.errors import ConfigError
 from winnow.families import FAMILIES
 from winnow.metrics import METRICS
@@ -26,6 +27,10 @@ def test_options_defaults_and_aliases_are_shown():
 def test_metrics_come_with_their_meaning():
     assert len(list(catalog("metrics"))) == len(METRICS)
     assert next(catalog("metric")).startswith("reward/mean\n    mean reward")
+
+
+def test_a_meaning_is_one_line_so_that_a_row_of_the_reference_is_one():
+    assert all("\n" not in key.meaning for key in keys())
 
 
 def test_an_unknown_kind_is_refused_with_a_suggestion():

@@ -7,11 +7,14 @@ import pytest
 from winnow.commands.cost import describe
 from winnow.config_file import validate
 from winnow.memory.plan import MemoryPart, MemoryPlan
-from winnow.training.advice import LARGE, advice, faster_decoding
+from winnow.tasks.templates import Rendered
+from winnow.training.advice import LARGE, advice, before_training, faster_decoding
 from winnow.training.budget import budget
+from winnow.training.prompts import HeldOut
 from winnow.training.resolve import resolve_members
 
 HERE = Path()
+NO_PROMPTS = Rendered(prompts=[], dropped=0)
 
 
 def members(**keys):
@@ -159,6 +162,27 @@ def test_advice_names_the_key_and_the_number_that_fits(keys, sentence):
 )
 def test_what_is_meant_is_not_criticised(keys):
     assert advised(**keys) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        ({"optimizer": {"learning_rate": 1e-4}}, False),  # the bundled policy
+        ({"model": "some/model"}, False),
+        ({"model": "some/model", "optimizer": {"learning_rate": 2e-5}}, False),
+        ({"model": "some/model", "optimizer": {"learning_rate": 2.1e-5}}, True),
+        ({"model": {"path": "some/model", "lora": {}}, "optimizer": {"learning_rate": 1e-4}}, False),
+    ],
+)
+def test_large_steps_of_all_weights_of_a_model_of_one_s_own_are_named(keys, warned):
+    said = [line for line in advised(**keys) if "optimizer.learning_rate" in line]
+    assert len(said) == warned
+    started = [
+        line
+        for line in before_training(members(**keys).config, NO_PROMPTS, [HeldOut(None, NO_PROMPTS)])
+        if "optimizer.learning_rate" in line
+    ]
+    assert started == said
 
 
 def test_an_allocation_that_shifts_the_objective_is_named():
