@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, Sets, app, say
+from winnow.cli.door import BAD_INPUT, FAILED, Sets, app, say
 
 
 @app.command()
@@ -58,4 +58,4 @@ def audit(
     for line in describe(found):
         say(line)
     if not found.clean:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(FAILED if found.faults else BAD_INPUT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,16 +50,24 @@ class Audit:
     problems: Mapping[str, int]  # by split
     absent: Mapping[str, str]  # split -> why it could not be read
     golds: Sequence[Finding]  # that do not verify against themselves
-    paid: Sequence[Finding]  # constant answers paid where they are not the gold
-    best_constant: tuple[str, float]  # and the share of problems that pay it
+    paid: Sequence[Finding]  # constant answers called correct where they are not the gold
+    best_constant: tuple[str, float]  # and the share of problems of which it is the answer
+    gold_reward: float  # mean of the golds that verify; NaN where none does
+    wrong_constant: tuple[str, float]  # the constant answer with the highest reward where it is not called correct
+    untried: str = ""  # why neither golds nor constants were tried; "" where they were
     duplicates: Sequence[tuple[str, ...]]  # ids that ask the same within a split
     overlap: Sequence[tuple[str, str]]  # id in train, id elsewhere
     splits: Mapping[str, Sequence[Problem]] = field(repr=False, default_factory=dict)
 
     @property
     def clean(self) -> bool:
-        """No gold fails, no constant is paid, train and the held-out splits share nothing."""
-        return not (self.golds or self.paid or self.overlap)
+        """All was tried, no gold fails, no constant is paid, train and the held-out splits share nothing."""
+        return not (self.untried or self.faults)
+
+    @property
+    def faults(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.golds or self.paid or self.overlap)
 
 
 def audit_configured(config: Config, base: Path) -> Audit:
@@ -74,20 +83,30 @@ def audit_configured(config: Config, base: Path) -> Audit:
 
 
 def audit(load: Load, entry: Entry[RewardTraits], verifiers: Verifiers, *, splits: Iterable[str] = SPLITS) -> Audit:
-    """Check every split that exists. `entry` is the reward's and says how an answer is phrased (its trait `example`).
+    """Check every split that exists. `entry` is the reward's and has how an answer is phrased (its trait `example`);
+    of one without, no answer is tried, and sizes, repetitions and overlap are all that is found.
 
-    Raises ConfigError for a reward that does not say it, and when no split exists at all.
+    Raises ConfigError when no split exists at all.
     """
-    phrase = phrasing(entry)
     found, absent = _load(load, splits)
     problems = [problem for of_split in found.values() for problem in of_split]
-    paid, best = constants(problems, phrase, verifiers)
+    phrase: Phrase | None = None
+    untried = ""
+    try:
+        phrase = phrasing(entry)
+    except ConfigError as error:
+        untried = str(error)
+    golds, gold_reward = failing_golds(problems, phrase, verifiers) if phrase else ([], math.nan)
+    tried = constants(problems, phrase, verifiers) if phrase else NO_CONSTANTS
     return Audit(
         problems={split: len(of_split) for split, of_split in found.items()},
         absent=absent,
-        golds=failing_golds(problems, phrase, verifiers),
-        paid=paid,
-        best_constant=best,
+        golds=golds,
+        paid=tried.paid,
+        best_constant=tried.best,
+        gold_reward=gold_reward,
+        wrong_constant=tried.wrong,
+        untried=untried,
         duplicates=[ids for of_split in found.values() for ids in duplicates(of_split)],
         overlap=overlap(found),
         splits=found,
@@ -105,36 +124,49 @@ def phrasing(entry: Entry[RewardTraits]) -> Phrase:
     return phrase
 
 
-def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> list[Finding]:
-    """The golds that the reward does not call correct when they are given as the answer."""
+def failing_golds(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> tuple[list[Finding], float]:
+    """The golds that the reward does not call correct when they are given as the answer; and the mean reward of those
+    that it does.
+    """
     tried = [(problem, gold) for problem in problems for gold in golds(problem.answer)]
     outcomes = verifiers.stream(_task(problem, phrase(gold)) for problem, gold in tried)
-    return [
-        Finding(problem=problem.id, gold=gold, reason=_failing(outcome))
-        for (problem, gold), outcome in zip(tried, outcomes, strict=True)
-        if not outcome.correct
-    ]
+    failing, rewards = [], []
+    for (problem, gold), outcome in zip(tried, outcomes, strict=True):
+        if outcome.correct:
+            rewards.append(outcome.reward)
+        else:
+            failing.append(Finding(problem=problem.id, gold=gold, reason=_failing(outcome)))
+    return failing, float(np.mean(rewards)) if rewards else math.nan
 
 
-def constants(
-    problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers
-) -> tuple[list[Finding], tuple[str, float]]:
-    """Constant answers that are paid although they are not the gold; and the best constant with its share.
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What became of answers that are the same for every problem."""
 
-    At most `TRIED` problems, evenly spaced, are asked.
-    """
+    paid: Sequence[Finding]  # called correct although they are not the gold
+    best: tuple[str, float]  # the one most often called correct, and of which share of the problems
+    wrong: tuple[str, float]  # the one with the highest reward where it is not called correct, and that reward
+
+
+NO_CONSTANTS = Constants(paid=(), best=("", 0.0), wrong=("", math.nan))
+
+
+def constants(problems: Sequence[Problem], phrase: Phrase, verifiers: Verifiers) -> Constants:
+    """Try the same answers on every problem; at most on `TRIED` of them, evenly spaced."""
     problems = problems[:: max(1, len(problems) // TRIED)]
     tried = [(problem, constant) for constant in CONSTANTS for problem in problems]
     outcomes = verifiers.stream(_task(problem, phrase(constant)) for problem, constant in tried)
     wins: Counter[str] = Counter()
-    paid = []
+    paid, wrong = [], ("", math.nan)
     for (problem, constant), outcome in zip(tried, outcomes, strict=True):
         wins[constant] += outcome.correct is True
+        if outcome.correct is False and not outcome.reward <= wrong[1]:
+            wrong = (constant, outcome.reward)
         if outcome.correct and not any(_same(constant, gold) for gold in golds(problem.answer)):
             gold = ", ".join(golds(problem.answer))
             paid.append(Finding(problem=problem.id, gold=gold, reason=f"the constant answer {constant!r} is paid"))
     best, count = max(wins.items(), key=lambda item: item[1], default=("", 0))
-    return paid, (best, count / max(1, len(problems)))
+    return Constants(paid=paid, best=(best, count / max(1, len(problems))), wrong=wrong)
 
 
 def duplicates(problems: Sequence[Problem]) -> list[tuple[str, ...]]:
@@ -163,18 +195,33 @@ def describe(found: Audit) -> Iterator[str]:
         yield f"{split:<11}{count:>7,} problems"
     for split, why in found.absent.items():
         yield f"{split:<11}      - {safe(why)}"
-    total = sum(found.problems.values())
-    yield f"golds that do not verify against themselves: {len(found.golds)} ({percent(len(found.golds) / total)})"
-    yield from _spelled_out(found.golds)
-    constant, share = found.best_constant
-    best = f"the best, {constant!r}, earns {percent(share)}"
-    yield f"constant answers paid without being the gold: {len(found.paid)}; {best}"
-    yield from _spelled_out(found.paid)
+    if found.untried:
+        yield f"golds and constant answers were not tried: {safe(found.untried)}"
+    else:
+        yield from _about_answers(found)
     yield f"questions asked more than once within a split: {len(found.duplicates)}"
     yield from (f"  {', '.join(map(safe, ids))}" for ids in found.duplicates[:SHOWN])
     yield f"questions of train that are also held out: {len(found.overlap)}"
     yield from (f"  {safe(a)} = {safe(b)}" for a, b in found.overlap[:SHOWN])
-    yield "clean" if found.clean else "not clean"
+    yield "clean" if found.clean else "not clean" if found.faults else "incomplete"
+
+
+def _about_answers(found: Audit) -> Iterator[str]:
+    total = sum(found.problems.values())
+    yield f"golds that do not verify against themselves: {len(found.golds)} ({percent(len(found.golds) / total)})"
+    yield from _spelled_out(found.golds)
+    constant, share = found.best_constant
+    best = f"the best, {constant!r}, is correct for {percent(share)} of the problems"
+    yield f"constant answers paid without being the gold: {len(found.paid)}; {best}"
+    yield from _spelled_out(found.paid)
+    wrong, reward = found.wrong_constant
+    yield f"reward of a gold: {_reward(found.gold_reward)} (mean); of a wrong constant: {_reward(reward)} at most" + (
+        "" if math.isnan(reward) else f" ({wrong!r})"
+    )
+
+
+def _reward(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.3f}"
 
 
 def _spelled_out(findings: Sequence[Finding]) -> Iterator[str]:

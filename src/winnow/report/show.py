@@ -22,7 +22,8 @@ QUESTION = 400
 TEXT = 600
 CHOSEN_BY = ("step", "prompt_id", "kind", "reward", "reason")
 SHOWN = (
-    *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "advantage",
+    *CHOSEN_BY, "prompt", "answer", "index", "text", "length", "finish", "extracted", "cause", "detail", "parts",
+    "advantage",
     "advantages", "weight", "values",
 )  # fmt: skip
 
@@ -158,4 +159,9 @@ _ENDED = {"stop": "ended", "length": "cut off"}
 
 
 def _verdict(row: Row) -> str:
-    return f"failed ({row['cause']})" if row["kind"] == "failed" else f"{row['kind']}  reward {row['reward']:.3f}"
+    """What the verifier found; of a reward of several parts each part as well, before its weight."""
+    if row["kind"] == "failed":
+        return f"failed ({row['cause']})"
+    parts = [f"{one_line(name)} {math.nan if value is None else value:.3f}" for name, value in row["parts"].items()]
+    of = f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    return f"{row['kind']}  reward {row['reward']:.3f}{of}"

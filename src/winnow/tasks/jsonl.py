@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ConfigError, DataError
+from winnow.errors import ConfigError, DataError, did_you_mean
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.extract import last_boxed
 from winnow.tasks.problems import listed, problem
 from winnow.tasks.source import Record, read_jsonl
 from winnow.tasks.splits import Split, check_split, split_of
+
+# What data sets call the two, the likelier names first.
+USUAL = {
+    "question": ("question", "problem", "prompt", "query", "instruction", "input"),
+    "answer": (
+        *("answer", "gold", "final_answer", "expected_answer", "ground_truth", "gt_answer", "target", "label"),
+        *("solution", "output", "response", "completion"),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +62,13 @@ def jsonl(
     without question or gold, a repeated id, or a question in two splits.
     """
     asked = check_split(split)
+    fields = _Fields(question, answer, id, boxed)
     files = {"train": train, "validation": validation, "test": test}
     own = {name: file for name, file in files.items() if file is not None}
     _check_files(asked, path, own)
-    records = _own_file(own, asked, question) if path is None else _pool(path, asked, question)
+    records = _own_file(own, asked, fields) if path is None else _pool(path, asked, fields)
     if id is not None:
         _check_ids(records, id)
-    fields = _Fields(question, answer, id, boxed)
     return listed((_problem(r, fields) for r in records), split=split, source=path or own[asked])
 
 
@@ -72,19 +81,52 @@ def _check_files(asked: Split, path: str | None, own: Mapping[str, str]) -> None
         raise ConfigError(f"task.{asked} is missing: the {asked} split was asked for and has no file")
 
 
-def _pool(path: str, asked: Split, question: str) -> list[Record]:
-    return [r for r in read_jsonl(Path(path).expanduser()) if split_of(r.text(question)) == asked]
+def _pool(path: str, asked: Split, fields: _Fields) -> list[Record]:
+    return [r for r in _read(path, "task.path", fields) if split_of(r.text(fields.question)) == asked]
 
 
-def _own_file(own: Mapping[str, str], asked: Split, question: str) -> list[Record]:
+def _own_file(own: Mapping[str, str], asked: Split, fields: _Fields) -> list[Record]:
     """The records of the split's file, none of whose questions stands in another split's file."""
-    read = {name: read_jsonl(Path(file).expanduser(), key=f"task.{name}") for name, file in own.items()}
-    places = {r.text(question): r.where for name, records in read.items() if name != asked for r in records}
+    read = {name: _read(file, f"task.{name}", fields) for name, file in own.items()}
+    places = {r.text(fields.question): r.where for name, records in read.items() if name != asked for r in records}
     for record in read[asked]:
-        elsewhere = places.get(record.text(question))
+        elsewhere = places.get(record.text(fields.question))
         if elsewhere is not None:
             raise DataError(f"{record.where}: this question is also at {elsewhere}; remove it from one of the splits")
     return read[asked]
+
+
+def _read(file: str, key: str, fields: _Fields) -> list[Record]:
+    records = read_jsonl(Path(file).expanduser(), key=key)
+    for record in records:
+        _check_fields(record, fields)
+    return records
+
+
+def _check_fields(record: Record, fields: _Fields) -> None:
+    """Raise DataError where question or answer is missing, with the options that name the fields which hold them.
+
+    By the fields' usual names, never by likeness: "solution" is more like "question" than "problem" is.
+    """
+    named = {"question": fields.question, "answer": fields.answer}
+    missing = [role for role, name in named.items() if name not in record.fields]
+    if not missing:
+        return
+    free = [name for name in record.fields if name not in (*named.values(), fields.id)]
+    meant = {role: next((name for name in USUAL[role] if name in free), None) for role in missing}
+    options = [f'task.{role} = "{name}"' for role, name in meant.items() if name is not None]
+    if "answer" in meant and not fields.boxed and "\\boxed" in str(record.fields.get(meant["answer"] or "", "")):
+        options.append("task.boxed = true (the gold is the last box of that text)")
+    first = named[missing[0]]
+    if not options:
+        near = did_you_mean(first, record.fields)
+        raise DataError(
+            f"{record.where}: the field {first!r} is missing{near} (task.{missing[0]} names the field that holds it)"
+        )
+    raise DataError(
+        f"{record.where}: the field {first!r} is missing; there are {', '.join(map(repr, record.fields))}: set "
+        f"{' and '.join(options)}"
+    )
 
 
 def _check_ids(records: list[Record], field: str) -> None:

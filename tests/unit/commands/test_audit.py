@@ -29,7 +29,8 @@ def generous(prompt, rollout):
 
 def test_a_gold_that_its_reward_cannot_read_is_found() -> None:
     problems = [problem("a", "?", "42"), problem("b", "?", "forty-two"), problem("c", "?", ["1", "x"])]
-    found = failing_golds(problems, phrasing(GSM8K), inline())
+    found, reward = failing_golds(problems, phrasing(GSM8K), inline())
+    assert reward == 1.0
     assert [(f.problem, f.gold, f.reason) for f in found] == [
         ("b", "forty-two", "no answer could be read"),
         ("c", "x", "no answer could be read"),
@@ -38,17 +39,50 @@ def test_a_gold_that_its_reward_cannot_read_is_found() -> None:
 
 def test_constants_that_are_the_gold_are_no_finding() -> None:
     problems = [problem("a", "?", "0"), problem("b", "?", "1.0"), problem("c", "?", "7"), problem("d", "?", "7")]
-    paid, best = constants(problems, phrasing(GSM8K), inline())
-    assert paid == []
-    assert best == ("0", 0.25)
+    found = constants(problems, phrasing(GSM8K), inline())
+    assert found.paid == []
+    assert found.best == ("0", 0.25)
+    assert found.wrong[1] == 0.0
 
 
 def test_constants_that_are_paid_for_nothing_are_found() -> None:
-    paid, (best, share) = constants([problem("a", "?", "1234")], str, inline(generous))
-    assert {f.reason for f in paid} == {
+    found = constants([problem("a", "?", "1234")], str, inline(generous))
+    assert {f.reason for f in found.paid} == {
         f"the constant answer {constant!r} is paid" for constant in ("0", "1", "-1", "2", "10")
     }
-    assert (best, share) == ("0", 1.0)
+    assert found.best == ("0", 1.0)
+
+
+def shaped(prompt, rollout):
+    """A right answer earns 1, and any answer of one letter 0.3 for its brevity."""
+    right = rollout.text == prompt.answer
+    return {"right": float(right), "brief": 0.3 * (len(rollout.text) == 1)}
+
+
+def test_what_a_wrong_constant_earns_is_beside_what_a_gold_earns() -> None:
+    entry = Entry(REWARD, "shaped", shaped, RewardTraits(example=str))
+    found = audit(
+        lambda split: [problem("a", "?", "7"), problem("b", "!", "1234")], entry, inline(shaped), splits=["train"]
+    )
+    assert found.gold_reward == pytest.approx((1.3 + 1.0) / 2)
+    assert found.wrong_constant[1] == pytest.approx(0.3)
+    assert found.clean
+    report = "\n".join(describe(found))
+    assert "1.150" in report
+    assert "0.300" in report
+
+
+def test_sizes_and_overlap_are_found_of_a_reward_without_an_example() -> None:
+    found = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous))
+    assert found.problems == {"train": 3, "test": 3}
+    assert found.overlap == [("train0", "test0")]
+    assert not found.clean
+    assert found.faults
+    assert "example=" in found.untried
+    disjoint = audit(load, Entry(REWARD, "generous", generous, RewardTraits()), inline(generous), splits=["train"])
+    assert not disjoint.clean
+    assert not disjoint.faults
+    assert list(describe(disjoint))[-1] == "incomplete"
 
 
 def test_questions_are_compared_without_case_layout_and_punctuation() -> None:

@@ -10,6 +10,7 @@ import pytest
 from synthetic_run import FAILED, RIGHT, WRONG, group, write_run
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED
+from winnow.records import Outcome
 from winnow.report.show import Choice, show
 from winnow.state.logbook import Logbook
 
@@ -102,6 +103,16 @@ def test_of_texts_that_were_not_logged_the_numbers_are_shown(tmp_path):
         "#1 wrong  reward 0.000  advantage +0.000  3 tokens, cut off  not selected\n    its text was not logged"
         in block
     )
+
+
+def test_the_parts_of_a_reward_are_shown_beside_it(tmp_path):
+    short = Outcome(reward=1.4, correct=False, kind="wrong", parts={"right": 0.0, "short\x1b[2J": 1.4})
+    whole = Outcome(reward=1.0, correct=True, kind="correct", parts={"right": 1.0})
+    Logbook(tmp_path, seed=0).write(0, {}, [group("toy", (short, whole))], [])
+    (block,) = show(tmp_path, Choice())
+    assert "reward 1.400 (right 0.000, short" in block
+    assert "\x1b" not in block
+    assert "reward 1.000 (" not in block, "of one part the reward is all there is to say"
 
 
 def test_a_group_without_a_verdict_is_neither_best_nor_worst(tmp_path):

@@ -255,6 +255,30 @@ def test_jsonl_maps_fields_and_keeps_the_rest(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "given", "named", "not_named"),
+    [
+        (
+            {"problem": "1 + 1?", "solution": "2"},
+            {},
+            ['task.question = "problem"', 'task.answer = "solution"'],
+            ["boxed"],
+        ),
+        ({"problem": "1 + 1?", "solution": r"so \boxed{2}", "answer": "2"}, {}, ['"problem"'], ['"solution"', "boxed"]),
+        ({"problem": "1 + 1?", "solution": r"so \boxed{2}"}, {}, ['"problem"', '"solution"', "task.boxed"], []),
+        ({"problem": "1?", "solution": "1"}, {"question": "problem"}, ['task.answer = "solution"'], ["task.question"]),
+        ({"frage": "1?", "antwort": "1"}, {}, ["frage", "antwort", "task.question"], []),
+        ({}, {}, ["task.question"], []),
+    ],
+)
+def test_jsonl_names_the_fields_that_hold_question_and_answer(tmp_path, row, given, named, not_named) -> None:
+    path = write(tmp_path / "mine.jsonl", [row])
+    with pytest.raises(DataError, match=r"mine\.jsonl:1") as error:
+        jsonl("train", path=path, **given)
+    assert all(name in str(error.value) for name in named)
+    assert not any(name in str(error.value) for name in not_named)
+
+
 def test_jsonl_deals_one_file_by_the_question(tmp_path: Path) -> None:
     path = write(tmp_path / "all.jsonl", [{"question": str(i), "answer": "a"} for i in range(300)])
     made = {split: questions(jsonl(split, path=path)) for split in SPLITS}
