@@ -1,19 +1,25 @@
 r"""The exact rules of the `math` grader, which decide most pairs of answer and gold without computer algebra.
 
-Every rule returns True (equal), False (different) or None (undecided); `compare` applies them in order.
+Every rule returns True (equal), False (different) or None (undecided); `compare` applies them in order. A comparison of
+lists compares many elements, so all of its comparisons are counted; beyond the bounds the answer is different.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 from winnow.rewards.math_equivalence import expression
-from winnow.rewards.math_equivalence.latex import brackets, split_top
-from winnow.rewards.math_equivalence.units import units_of, without_units
+from winnow.rewards.math_equivalence.latex import apart, brackets, spelling, split_top
+from winnow.rewards.math_equivalence.units import compound, units_of, without_units
 
 Verdict = bool | None
 Decide = Callable[[str, str], Verdict]
+
+MAX_COMPARISONS = 10_000
+MAX_UNDECIDED = 4_000  # characters given to the function that decides what no rule here does
 
 _BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
@@ -21,34 +27,66 @@ _IMAGINARY = re.compile(r"(?<=\d)\s*I(?![a-zA-Z_({])")
 _NAME = re.compile(r"\\?[a-zA-Z]+(?:_\w)?(?:\([a-z](?:,[a-z])*\))?'?")
 _RELATION = re.compile(r"\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])|[<>|]|\\mid(?![a-zA-Z])")
 _WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
-_MATRIX = re.compile(r"\\begin\{[pbvB]?matrix\}(.*)\\end\{[pbvB]?matrix\}", re.DOTALL)
+_MATRIX = re.compile(r"\\begin\{(?P<kind>[pvV]matrix)\}(?P<rows>.*)\\end\{(?P=kind)\}", re.DOTALL)
+_PHRASE = re.compile(r"[a-zA-Z]{3,}(?: [a-zA-Z]{3,})*")
+_CONNECTIVE = re.compile(r"\s(or|and)\s")
+_SEPARATOR = re.compile(r"\s*,?\s(?:or|and)\s|\\cup(?![a-zA-Z])")
 _FUNCTIONS = frozenset({"sqrt", "sin", "cos", "tan", "log", "exp", "inf", "mod", "begin", "end", "pmatrix", "array"})
+_NO_WORDS = _FUNCTIONS | {"and"}
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+class _TooMuch(Exception):
+    """A bound on the comparisons is reached."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What one comparison has done so far, its elements included."""
+
+    decide: Decide
+    comparisons: int = 0
+    undecided: int = 0
+
+    def count(self) -> None:
+        self.comparisons += 1
+        if self.comparisons > MAX_COMPARISONS:
+            raise _TooMuch
+
+    def single(self, answer: str, gold: str) -> Verdict:
+        self.undecided += len(answer) + len(gold)
+        if self.undecided > MAX_UNDECIDED:
+            raise _TooMuch
+        return self.decide(answer, gold)
 
 
 def compare(answer: str, gold: str, single: Decide) -> Verdict:
     """Compare two tidy texts. `single` compares one element without brackets or commas that no rule here decides."""
+    try:
+        return _compare(answer, gold, _Work(single))
+    except _TooMuch:
+        return False
+
+
+def _compare(answer: str, gold: str, work: _Work) -> Verdict:
+    work.count()
     if spelling(answer) == spelling(gold):
         return bool(spelling(gold))
-    for rule in (units, words, bases):
-        if rule(answer, gold) is False:
-            return False
-    verdict = _equations(without_units(answer), without_units(gold), single)
+    for rule in (_compounds, units, words, bases):
+        verdict = rule(answer, gold)
+        if verdict is not None:
+            return verdict
+    verdict = _equations(without_units(answer), without_units(gold), work)
     if verdict is not None:
         return verdict
     mine, theirs = value(answer), value(gold)
     if spelling(mine) == spelling(theirs):
         return bool(spelling(theirs))
-    for structural in (_matrices, _elements, _not_values, _relations, _identity):
-        verdict = structural(mine, theirs, single)
+    for structural in (_matrices, _elements, _apart, _ratios, _not_values, _relations, _identity):
+        verdict = structural(mine, theirs, work)
         if verdict is not None:
             return verdict
-    return single(mine, theirs)
-
-
-def spelling(text: str) -> str:
-    """A text without its spaces."""
-    return "".join(text.split())
+    return work.single(mine, theirs)
 
 
 def units(answer: str, gold: str) -> Verdict:
@@ -59,8 +97,14 @@ def units(answer: str, gold: str) -> Verdict:
 
 
 def words(answer: str, gold: str) -> Verdict:
-    """Words belong to an answer: `42 apples` is not 42, `north` is not `south`."""
-    return None if _words(answer) == _words(gold) else False
+    """Words belong to an answer: `42 apples` is not 42, `north` is not `south`, `A or B` is not `A and B` in words."""
+    mine, theirs = _words(answer), _words(gold)
+    if mine != theirs:
+        return False
+    if _PHRASE.fullmatch(answer) and answer[:1].lower() + answer[1:] == gold[:1].lower() + gold[1:]:
+        return True  # East
+    joined = [set(_CONNECTIVE.findall(text)) for text in (answer, gold)]
+    return False if mine and all(joined) and joined[0] != joined[1] else None
 
 
 def bases(answer: str, gold: str) -> Verdict:
@@ -79,7 +123,30 @@ def value(text: str) -> str:
     return right.strip() if named else text
 
 
-def _equations(answer: str, gold: str, single: Decide) -> Verdict:
+def _compounds(answer: str, gold: str) -> Verdict:
+    """`5 hours 30 minutes`: the same numbers of the same units, in order. Units are not converted."""
+    mine, theirs = compound(answer), compound(gold)
+    if mine is None and theirs is None:
+        return None
+    return _numbers_of(mine) == _numbers_of(theirs)
+
+
+def _numbers_of(parts: Sequence[tuple[str, str]] | None) -> list[tuple[Fraction, str]] | None:
+    return None if parts is None else [(Fraction(number), unit) for number, unit in parts]
+
+
+def _apart(answer: str, gold: str, work: _Work) -> Verdict:
+    """Numbers side by side are no value, so they are equal to nothing but themselves: `7 8` is neither 78 nor 56."""
+    return False if apart(answer) or apart(gold) else None
+
+
+def _ratios(answer: str, gold: str, work: _Work) -> Verdict:
+    """Ratios and times part by part: `1:2` is not 1/2, for odds of 1:2 are 1/3; `2:30` is not `1:15`, a time."""
+    mine, theirs = split_top(answer, ":"), split_top(gold, ":")
+    return None if len(mine) == len(theirs) == 1 else _matched(mine, theirs, True, work)
+
+
+def _equations(answer: str, gold: str, work: _Work) -> Verdict:
     """The same equation up to a constant factor, or side by side; `y = 2x` and `f(x) = 2x` by their right sides."""
     mine, theirs = split_top(answer, "="), split_top(gold, "=")
     if not (len(mine) == len(theirs) == 2) or "," in mine[0] + theirs[0] or len(split_top(answer)) > 1:
@@ -90,17 +157,17 @@ def _equations(answer: str, gold: str, single: Decide) -> Verdict:
     if factor is not None:
         return factor
     return any(
-        compare(mine[0], left, single) is True and compare(mine[1], right, single) is True
+        _compare(mine[0], left, work) is True and _compare(mine[1], right, work) is True
         for left, right in (theirs, theirs[::-1])
     )
 
 
-def _not_values(answer: str, gold: str, single: Decide) -> Verdict:
+def _not_values(answer: str, gold: str, work: _Work) -> Verdict:
     """An equation is never equal to a value: `43 = 42` is not 42."""
     return False if "=" in answer or "=" in gold else None
 
 
-def _relations(answer: str, gold: str, single: Decide) -> Verdict:
+def _relations(answer: str, gold: str, work: _Work) -> Verdict:
     r"""Inequalities and set-builders differ when their numbers do: `-2 \le x` and `-20 \le x`."""
     mine, theirs = _RELATION.findall(answer), _RELATION.findall(gold)
     if not (mine and theirs):
@@ -108,7 +175,7 @@ def _relations(answer: str, gold: str, single: Decide) -> Verdict:
     return None if sorted(_NUMBERS.findall(answer)) == sorted(_NUMBERS.findall(gold)) else False
 
 
-def _identity(answer: str, gold: str, single: Decide) -> Verdict:
+def _identity(answer: str, gold: str, work: _Work) -> Verdict:
     """Numbers and expressions by exact evaluation; None where a text is outside the language of `expression.py`."""
     try:
         a, g = expression.read(answer), expression.read(gold)
@@ -119,16 +186,20 @@ def _identity(answer: str, gold: str, single: Decide) -> Verdict:
     return None if verdict is False and constants else verdict
 
 
-def _matrices(answer: str, gold: str, single: Decide) -> Verdict:
+def _matrices(answer: str, gold: str, work: _Work) -> Verdict:
     """Entry by entry, rows and columns in place."""
     mine, theirs = _MATRIX.fullmatch(answer), _MATRIX.fullmatch(gold)
-    if not (mine and theirs):
+    if not (mine and theirs) or mine["kind"] != theirs["kind"]:
         return None
-    a, g = ([row.split("&") for row in match[1].strip().removesuffix(r"\\").split(r"\\")] for match in (mine, theirs))
+    a, g = _rows(mine["rows"]), _rows(theirs["rows"])
     if [len(row) for row in a] != [len(row) for row in g]:
         return False
     pairs = [pair for rows in zip(a, g, strict=True) for pair in zip(*rows, strict=True)]
-    return all(compare(x.strip(), y.strip(), single) is True for x, y in pairs)
+    return all(_compare(x.strip(), y.strip(), work) is True for x, y in pairs)
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [row.split("&") for row in text.strip().removesuffix(r"\\").split(r"\\")]
 
 
 def _one_equation(mine: Sequence[str], theirs: Sequence[str]) -> Verdict:
@@ -141,17 +212,17 @@ def _one_equation(mine: Sequence[str], theirs: Sequence[str]) -> Verdict:
         return None
 
 
-def _elements(answer: str, gold: str, single: Decide) -> Verdict:
+def _elements(answer: str, gold: str, work: _Work) -> Verdict:
     """Tuples and intervals in order and with their brackets; sets, bare lists and unions in any order."""
-    mine, theirs = _listed(answer), _listed(gold)
+    mine, theirs = _listed(_without_braces(answer, gold)), _listed(_without_braces(gold, answer))
     a_open, a_inside, a_close = brackets(answer)
     g_open, g_inside, g_close = brackets(gold)
     if len(mine) == len(theirs) == 1 and (a_open or g_open):
         mine, theirs = _listed(a_inside), _listed(g_inside)
         if len(mine) == len(theirs) == 1 and "\\{" not in (a_open, g_open):
-            return None if (a_inside, g_inside) == (answer, gold) else compare(a_inside, g_inside, single)
+            return None if (a_inside, g_inside) == (answer, gold) else _compare(a_inside, g_inside, work)
         if _is_builder(a_inside) or _is_builder(g_inside):
-            return _relations(answer, gold, single)
+            return _relations(answer, gold, work)
         if (a_open, a_close) != (g_open, g_close):
             return False
         ordered = a_open != "\\{"
@@ -159,17 +230,26 @@ def _elements(answer: str, gold: str, single: Decide) -> Verdict:
         return None
     else:
         ordered = False
-    return _matched(mine, theirs, ordered, single)
+    return _matched(mine, theirs, ordered, work)
 
 
-def _matched(mine: list[str], theirs: list[str], ordered: bool, single: Decide) -> bool:
+def _without_braces(text: str, other: str) -> str:
+    r"""The elements of a set, where the other text is a list without brackets: `\{1,2\}` for `1,2`."""
+    opening, inside, _ = brackets(text)
+    return inside if opening == "\\{" and "\\cup" not in other and len(_listed(other)) > 1 else text
+
+
+def _matched(mine: list[str], theirs: list[str], ordered: bool, work: _Work) -> bool:
     if len(mine) != len(theirs) or len(theirs) > 50:
         return False
     if ordered:
-        return all(compare(a, g, single) is True for a, g in zip(mine, theirs, strict=True))
+        return all(_compare(a, g, work) is True for a, g in zip(mine, theirs, strict=True))
     left = list(theirs)
+    several_names = len({_function(g) for g in theirs}) > 1
     for a in mine:
-        found = next((g for g in left if compare(a, g, single) is True), None)
+        alike = [g for g in left if not several_names or _function(a) in ("", _function(g))]
+        alike.sort(key=lambda g: spelling(g) != spelling(a))  # stable: the likely ones first
+        found = next((g for g in alike if _compare(a, g, work) is True), None)
         if found is None:
             return False
         left.remove(found)
@@ -178,14 +258,20 @@ def _matched(mine: list[str], theirs: list[str], ordered: bool, single: Decide) 
 
 def _listed(text: str) -> list[str]:
     r"""The elements of a list: commas, `1 or 2`, unions, and both signs of `1 \pm 2`."""
-    parts = split_top(re.sub(r"\s(?:or|and)\s|\\cup(?![a-zA-Z])", ",", text))
+    parts = split_top(_SEPARATOR.sub(",", text))
     return [signed for part in parts for signed in _both_signs(part)]
 
 
 def _both_signs(text: str) -> list[str]:
-    if r"\pm" not in text:
+    if not (r"\pm" in text or r"\mp" in text) or brackets(text)[0] == "\\{":
         return [text]
     return [text.replace(r"\pm", a).replace(r"\mp", b) for a, b in (("+", "-"), ("-", "+"))]
+
+
+def _function(text: str) -> str:
+    """The name of the function that a text defines, as `f` in `f(x) = 2x`; empty without one."""
+    left, equals, _ = text.partition("=")
+    return left.partition("(")[0].strip() if equals and _NAME.fullmatch(left.strip()) and "(" in left else ""
 
 
 def _is_builder(inside: str) -> bool:
@@ -193,7 +279,7 @@ def _is_builder(inside: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return sorted(word.lower() for word in _WORDS.findall(without_units(text)) if word.lower() not in _FUNCTIONS)
+    return sorted(word.lower() for word in _WORDS.findall(without_units(text)) if word.lower() not in _NO_WORDS)
 
 
 def _based(text: str) -> list[tuple[str, str]]:

@@ -4,8 +4,8 @@ r"""A small language of exact expressions: read without executing anything, comp
     product  := signed (("*" | "/" | \cdot | \times | \div | nothing) signed)*      nothing: not before a number
     signed   := ("+" | "-")* power
     power    := atom ("^" (digits | letter | "{" sum "}" | "(" sum ")"))?            no towers
-    atom     := number | number \frac{digits}{digits} | letter | \pi | \frac{sum}{sum} | \sqrt[sum]{sum}
-              | "(" sum ")" | "{" sum "}"
+    atom     := number | number \overline{digits} | number \frac{digits}{digits} | letter | \pi | \frac{sum}{sum}
+              | \sqrt[sum]{sum} | "(" sum ")" | "{" sum "}"
 
 Two expressions are the same when they agree at three points: exactly while everything is rational, to 950 of 1,000
 digits, relative, where a root or pi comes in. A difference that is not identically zero vanishes at pseudo-random
@@ -23,12 +23,14 @@ from decimal import Decimal
 from fractions import Fraction
 
 from winnow import seeds
+from winnow.rewards.math_equivalence.latex import apart
 
 Value = Fraction | Decimal
 
 MAX_TOKENS = 250  # bounds the recursion of an evaluation
 MAX_BITS = 3_000  # 903 digits, so that two roots which differ in the last of them still differ below
 MAX_DEPTH = 40
+MAX_POWERS = 12  # that are irrational, for each takes about 20 ms
 _CONTEXT = decimal.Context(prec=1_000, Emax=10**6, Emin=-(10**6))
 _TOLERANCE = Decimal("1e-950")
 # To 85 digits. Both sides are evaluated with the same number, so it acts like a letter with this value.
@@ -68,10 +70,14 @@ def read(text: str) -> Node:
     """The expression a text spells. Raises Unreadable."""
     if _APPLIED.search(text):
         raise Unreadable("a function of a number, or a product with it")
+    if apart(text):
+        raise Unreadable("numbers side by side")
     reader = _Reader(list(_tokens(text)))
     node = reader.sum(0)
     if reader.here:
         raise Unreadable(f"{reader.here!r} is left over")
+    if _irrational_powers(node) > MAX_POWERS:
+        raise Unreadable("more irrational powers than are quick to evaluate")
     return node
 
 
@@ -224,12 +230,26 @@ class _Reader:
         return Node("root", (self.atom(depth), degree))
 
     def _number(self, token: str) -> Node:
+        if self.here == r"\overline":
+            return self._repeating(token)
         number = Node(Fraction(token.rstrip(".")))
         fraction = self.tokens[self.position : self.position + 7]
         mixed = len(fraction) == 7 and fraction[::3] == [r"\frac", "}", "}"] and fraction[1::3] == ["{", "{"]
         if token.isdigit() and mixed and _is_proper(fraction[2], fraction[5]):
             return Node("+", (number, self.atom(0)))  # 1\frac{2}{3} is 1 + 2/3
         return number
+
+    def _repeating(self, token: str) -> Node:
+        """`0.1\\overline{6}` is 0.1 + 6/90."""
+        _, point, decimals = token.partition(".")
+        self.take()
+        self.expect("{")
+        digits = self.take()
+        self.expect("}")
+        if not point or not digits.isdigit():
+            raise Unreadable("a bar over what does not repeat")
+        repeating = Fraction(int(digits), (10 ** len(digits) - 1) * 10 ** len(decimals))
+        return Node(Fraction(token.rstrip(".")) + repeating)
 
 
 def _single(token: str) -> Node:
@@ -248,6 +268,17 @@ def _is_proper(top: str, bottom: str) -> bool:
 
 def _has_power(node: Node) -> bool:
     return node.operation == "^" or any(_has_power(operand) for operand in node.operands)
+
+
+def _irrational_powers(node: Node) -> int:
+    """Powers and roots that may need a logarithm; a square root does not."""
+    if not node.operands:
+        return 0
+    exponent = node.operands[1]
+    rational = Fraction(2) if node.operation == "root" else Fraction(1)
+    plain = isinstance(exponent.operation, Fraction) and (exponent.operation / rational).denominator == 1
+    slow = node.operation in ("^", "root") and not plain
+    return slow + sum(_irrational_powers(operand) for operand in node.operands)
 
 
 def _at(node: Node, point: int) -> Value | None:

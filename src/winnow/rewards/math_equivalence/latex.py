@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 
 MAX_CHARACTERS = 4096
 MAX_DIGITS = 400
@@ -12,15 +13,28 @@ MAX_DEPTH = 40
 _UNICODE = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "÷": r"\div ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt "}
     | {"°": r"^\circ ", "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"}
+    | {"\0": " ", "\1": " ", "∅": r"\emptyset "}
     | {"≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "±": r"\pm ", "′": "'", "∈": r"\in ", "⁄": "/"}
 )
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|exp|ln|log"
 _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
 
-_REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+# Two commas that are typeset inside a number, until it is known whether it has thousands.
+_NARROW, _BRACED = "\0", "\1"
+
+
+def _mixed_number(match: re.Match[str]) -> str:
+    r"""`1 2/3` as `1\frac{2}{3}`; `20 000/3` is left alone, for its second part is no numerator."""
+    whole, top, bottom = match.groups()
+    is_proper = not top.startswith("0") and int(top) < int(bottom)
+    return rf"{whole}\frac{{{top}}}{{{bottom}}}" if is_proper else match[0]
+
+
+_REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r",\s*\\!\s*|\{,\}", "\0"),  # a thousands comma, as typeset
+        (r",\s*\\!\s*", _NARROW),
+        (r"\{,\}", _BRACED),
         (r"(?<!\\)\\[,;:!\s]|\\q?quad(?![a-zA-Z])|~|&nbsp;", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])\s*\.?", ""),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
@@ -33,21 +47,49 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?<=\d)\s*[xX*]\s*(?=10\s*\^)", r"\\times "),
         (r"\\lbrace(?![a-zA-Z])", r"\\{"),
         (r"\\rbrace(?![a-zA-Z])", r"\\}"),
-        (r"\\[()\[\]]|(?<!\\)\$", ""),  # math delimiters
+        (r"\\(?:varnothing|empty|emptyset)(?![a-zA-Z])|\\\{\s*\\\}", r"\\emptyset "),
+        (r"\\(begin|end)\s*\{(?:[pbB]|small)?matrix\}", r"\\\1{pmatrix}"),  # vmatrix is a determinant
+        (
+            r"[(\[]\s*\\begin\s*\{array\}\s*(?:\{[clr|\s]*\})?((?:(?!\\begin|\\end)[\s\S])*)\\end\s*\{array\}\s*[)\]]",
+            r"\\begin{pmatrix}\1\\end{pmatrix}",
+        ),
+        (r"\^\s*\{?\s*\\prime(?![a-zA-Z])\s*\}?", "'"),
+        (r"\\[()\[\]]|(?<!\\)\$", " "),  # math delimiters
         (rf"\\frac{_ONE}{_ONE}", r"\\frac{\1}{\2}"),
         (rf"\\frac{_ONE}\s*\{{", r"\\frac{\1}{"),
         (rf"(\\frac\s*\{{[^{{}}]*\}}){_ONE}", r"\1{\2}"),
         (r"\\sqrt\s*(\\[a-zA-Z]+|[0-9a-zA-Z])", r"\\sqrt{\1}"),
         (r"\\(frac|sqrt)\s+(?=[{\[])", r"\\\1"),
+        (r"(\.\d*)\s*\\(?:overline|bar)\s*(?:\{\s*(\d+)\s*\}|(\d))", r"\1\\overline{\2\3}"),  # a repeating decimal
+        (r"_\s*\{\s*base\s*(\d+)\s*\}", r"_{\1}"),
+        (r"\(\s*([0-9A-F]+)\s*\)\s*_(?=\s*\{?\s*\d)", r"\1_"),
         (r"\}\s+\{", "}{"),
+        (r"\^\s*\{\s*(\w)\s*\}(?=\w)", r"^\1 "),  # x^{2}3 is not x^{23}
         (r"\^\s*\{\s*(\w)\s*\}", r"^\1"),
+        (r"_\s*\{\s*(\w+)\s*\}(?=\w)", r"_\1 "),
         (r"_\s*\{\s*(\w+)\s*\}", r"_\1"),
-        (r"(?<![\d/.)}])(\d+) +(\d+)/(\d+)(?![\d/.])", r"\1\\frac{\2}{\3}"),  # the mixed number 1 2/3
         (r"\s+", " "),
+        (r"(?<![\d/.)}])(\d+) (\d+)/(\d+)(?![\d/.])", _mixed_number),
+        (r"(?<![\w.,^])(?<!\d )[1-9]\d{0,2}(?: \d{3})+(?! ?\d)", lambda number: number[0].replace(" ", "")),
     )
 )
 _TEXT = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
-_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:[,\0]\d{3})+(?![\d,])")
+_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:[,\0\1]\d{3})+(?!\d|,\d)")
+_TYPESET_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:[\0\1]\d{3})+(?!\d)")
+_BRACKET = re.compile(r"(?P<open>[(\[]|\\\{)|(?P<close>[)\]]|\\\})")
+_PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?"
+_KEPT_BLANK = (
+    r"\\[a-zA-Z]+ (?=[a-zA-Z])"  # it ends the name of a macro
+    r"|(?<=[\d.]) (?=\.?\d)|(?<=['\"]) (?=\d)"  # 7 8
+    r"|(?<=\d) (?=[eE] ?[-+]? ?\d)|(?<=\d[eE]) (?=[-+]? ?\d)|(?<=\d[eE][-+]) (?=\d)"  # 1e - 5 is not 1e-5
+)
+_BLANK = re.compile(rf"({_KEPT_BLANK})| ")
+_APART = re.compile(
+    r"(?<![\d._])[\d.]*\d\.? (?=\.?\d)"  # 7 8, but not \log_2 8
+    r"|\d\.?['\"]+ ?(?=\.?\d)"  # 5'3
+    rf"|(?:^|[(\[{{,=&]) ?[-+]?{_PLAIN}(?: [-+]{_PLAIN})+ ?(?:$|[)\]}},=&\\])"  # -5 -3, but not 6 -5i
+    r"|^(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?P<between>[-/])\d{1,2}(?P=between)\d{4})$"  # 2020-05-12
+)
 
 
 def readable(text: str) -> bool:
@@ -59,7 +101,7 @@ def readable(text: str) -> bool:
 
 def tidied(answer: str, gold: str) -> tuple[str, str] | None:
     r"""Both tidy; None unless both are readable before and after, for `\lbrace` or a wide bracket counts only then."""
-    if not (readable(answer) and readable(gold)):
+    if not all(readable(_in_ascii(text)) for text in (answer, gold)):
         return None
     texts = tidy(answer), tidy(gold)
     return texts if all(map(readable, texts)) else None
@@ -67,15 +109,52 @@ def tidied(answer: str, gold: str) -> tuple[str, str] | None:
 
 def tidy(text: str) -> str:
     r"""One spelling per meaning: NFKC, `\dfrac12` -> `\frac{1}{2}`, `\text{ cm}` -> ` cm`, `1,000` -> `1000`."""
-    text = unicodedata.normalize("NFKC", text.translate(_UNICODE))
+    text = _in_ascii(text)
     for _ in range(3):  # \text{\textbf{(C)}}
         text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    text = text.strip().removesuffix(".").rstrip("\\ ")
-    if "\0" in text or not text.startswith(("(", "[", "\\{")):  # (1,234) may be a pair
-        text = _THOUSANDS.sub(lambda number: re.sub(r"[,\0]", "", number[0]), text)
-    return text.replace("\0", ",")
+    text = _with_plain_commas(text.strip().removesuffix(".").rstrip("\\ "))
+    return text if "," in text else text.replace(";", ",")  # a list of those who write a decimal comma
+
+
+def spelling(text: str) -> str:
+    r"""A tidy text without its blanks, except those between two numbers, and those that end the name of a macro."""
+    return _BLANK.sub(lambda blank: blank[1] or "", " ".join(text.split()))
+
+
+def apart(text: str) -> bool:
+    """Whether numbers are side by side without an operator (`7 8`, `-5 -3`, `5'3`), or the text is a date.
+
+    Such a text has no value. It is equal to nothing but itself.
+    """
+    return _APART.search(" ".join(text.split())) is not None
+
+
+def _in_ascii(text: str) -> str:
+    return unicodedata.normalize("NFKC", text.translate(_UNICODE))
+
+
+def _with_plain_commas(text: str) -> str:
+    """Without the commas of thousands; inside brackets only typeset ones are thousands, for (1,234) may be a pair.
+
+    A typeset comma that separates no thousands is a decimal comma.
+    """
+    edges = [(match.start(), 1 if match["open"] else -1) for match in _BRACKET.finditer(text)]
+
+    def joined(number: re.Match[str]) -> str:
+        depth = sum(step for place, step in edges if place < number.start())
+        if depth > 0:
+            return number[0]
+        return _without_commas(number)
+
+    text = _TYPESET_THOUSANDS.sub(_without_commas, _THOUSANDS.sub(joined, text))
+    text = re.sub(rf"(?<=\d){_BRACED}(?=\d)", ".", text)
+    return text.replace(_NARROW, ",").replace(_BRACED, ",")
+
+
+def _without_commas(number: re.Match[str]) -> str:
+    return re.sub(f"[,{_NARROW}{_BRACED}]", "", number[0])
 
 
 def split_top(text: str, separator: str = ",") -> list[str]:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import re
 
 from winnow.rewards.math_equivalence import expression
-from winnow.rewards.math_equivalence.latex import brackets, split_top, tidied, tidy
+from winnow.rewards.math_equivalence.latex import brackets, spelling, split_top, tidied, tidy
 from winnow.rewards.math_equivalence.units import without_units
 
 MAX_LETTERS = 2
 _LEFT_SIDE = re.compile(r"^(?:[a-zA-Z]{1,2}|\\[a-zA-Z]+)(?:\([a-z]\))?\s*(?:=|\\in(?![a-zA-Z]))(?!.*=)")
-_SPACE = re.compile(r"(\\[a-zA-Z]+ )(?=[a-zA-Z])| ")  # the one after \times in `\times x` ends its name
 _SLASH = re.compile(r"(?<![\w.)}/^])(-?\d+)/(\d+)(?![\w.({/])")
 _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?)(\d+)\}\{(\d+)\})")
 _INTEGER = re.compile(r"[-+]?\d+(?:\.0*)?", re.ASCII)
@@ -45,10 +44,10 @@ def _canonical(text: str) -> str:
     """Of a tidy text."""
     text = without_units(text)
     text = _LEFT_SIDE.sub("", text).strip()
-    text = re.sub(r"\s(?:or|and)\s", ",", text)
+    text = re.sub(r"\s*,?\s(?:or|and)\s", ",", text)
     text = _SLASH.sub(_as_fraction, text)
     text = re.sub(r"(?<![\d.])\.(?=\d)", "0.", text)
-    return _SPACE.sub(r"\1", text)
+    return spelling(text)
 
 
 def _as_fraction(match: re.Match[str]) -> str:

@@ -27,10 +27,11 @@ def close(answer: str, gold: str, error: Fraction) -> bool:
     texts = tidied(answer, gold)
     if texts is None or exact.units(*texts) is False:
         return False
-    (opening, mine, closing), (left, theirs, right) = _numbers(answer), _numbers(gold)
+    (opening, mine, closing), (left, theirs, right) = _parts(answer), _parts(gold)
     if len(mine) != len(theirs) or (opening, closing) != (left, right):
-        return False
-    return all(a is not None and g is not None and abs(a - g) <= error for a, g in zip(mine, theirs, strict=True))
+        return False  # before anything is evaluated
+    pairs = ((expression.number(a), expression.number(g)) for a, g in zip(mine, theirs, strict=True))
+    return all(a is not None and g is not None and abs(a - g) <= error for a, g in pairs)
 
 
 def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
@@ -60,6 +61,6 @@ def _bare(gold: str) -> str:
     return gold.strip().removeprefix("$").removesuffix("$")
 
 
-def _numbers(text: str) -> tuple[str, list[Fraction | None], str]:
+def _parts(text: str) -> tuple[str, list[str], str]:
     opening, inside, closing = brackets(exact.value(tidy(text)))
-    return opening, [expression.number(part) for part in split_top(inside)], closing
+    return opening, split_top(inside), closing

@@ -1,33 +1,42 @@
-"""The unit at the end of an answer: `5.4 cents`, `90^\\circ`, `15 cm^2`, `10\\%`, `\\$36`."""
+"""The unit at the end of an answer: `5.4 cents`, `90^\\circ`, `15 cm^2`, `10\\%`, `\\$36`; none before a number."""
 
 from __future__ import annotations
 
 import re
 
-_LENGTH = "millimeter centimeter meter kilometer mile inch inche foot feet yard mm cm km ft yd"
+_LENGTH = "millimeter centimeter meter kilometer mile inch inche in foot feet yard mm cm km ft yd"
 _TIME = "second minute hour day week month year sec min hr"
 _MONEY = "cent dollar usd euro rupee"
 _OTHER = "degree radian gram kilogram kg mg pound lb ounce oz liter litre ml mph kph percent unit point people way"
 _WORDS = "|".join(sorted({*_LENGTH.split(), *_TIME.split(), *_MONEY.split(), *_OTHER.split()}, key=len, reverse=True))
-_CANONICAL = {"inche": "inch", "feet": "foot", "ft": "foot", "yd": "yard", "mm": "millimeter"} | {
+_CANONICAL = {"inche": "inch", "in": "inch", "feet": "foot", "ft": "foot", "yd": "yard", "mm": "millimeter"} | {
     **{"cm": "centimeter", "km": "kilometer", "sec": "second", "min": "minute", "hr": "hour"},
     **{"kg": "kilogram", "lb": "pound", "oz": "ounce", "litre": "liter"},
     "usd": "dollar",
 }
 _POWER = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
 _WORD_UNIT = re.compile(
-    rf"(?<=[\d}})\s.])\s*(?P<square>square |cubic |sq\.? )?(?<![a-zA-Z\\])(?P<word>{_WORDS})s?(?![a-zA-Z{{(=]){_POWER}",
+    rf"(?<=[\d}})\s.])\s*(?P<square>square |cubic |sq\.? )?(?<![a-zA-Z\\])(?P<word>{_WORDS})s?(?![a-zA-Z{{(=])"
+    rf"{_POWER}(?!\s*\.?\d)",
     re.IGNORECASE,
 )
 _SIGN_UNIT = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?P<celsius>[CF](?![a-zA-Z]))?|\\degrees?(?![a-zA-Z])|\\?%|\\\$")
+_QUANTITY = re.compile(
+    rf"(\d+(?:\.\d+)?) ?(?:({_WORDS})s?(?![a-zA-Z])|(\^\s*\{{?\s*\\circ\s*\}}?|'{{1,2}}|\"|[hmsgl](?![a-zA-Z])))",
+    re.IGNORECASE,
+)
+_BETWEEN = re.compile(r"\s*,?\s*(?:and\s+)?")
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALED = re.compile(rf"(\d+)(?:\.(\d+))?\s*({'|'.join(_SCALES)})(?![a-zA-Z])", re.IGNORECASE)
 
 
 def without_units(text: str) -> str:
-    """Tidy text with units, percent, currency and degree signs left out and `5 million` written in digits."""
+    """Tidy text with units, percent, currency and degree signs left out and `5 million` written in digits.
+
+    `5 hours 30 minutes` keeps its units: without them it is two numbers.
+    """
     text = _SCALED.sub(_in_digits, text)
-    if _is_only_a_unit(text):
+    if _is_only_a_unit(text) or compound(text):
         return text
     return " ".join(_SIGN_UNIT.sub(" ", _WORD_UNIT.sub(" ", text)).split())
 
@@ -38,6 +47,20 @@ def units_of(text: str) -> frozenset[str]:
         return frozenset()
     found = {_name(match) for match in _WORD_UNIT.finditer(text)}
     return frozenset(found | {_sign(match) for match in _SIGN_UNIT.finditer(text)})
+
+
+def compound(text: str) -> list[tuple[str, str]] | None:
+    """(number, unit) of each part of `5 hours 30 minutes`; None unless the whole text is parts of different units."""
+    parts: list[tuple[str, str]] = []
+    place, text = 0, text.strip()
+    while place < len(text):
+        match = _QUANTITY.match(text, _BETWEEN.match(text, place).end() if parts else 0)  # type: ignore[union-attr]
+        if match is None:
+            return None
+        word = (match[2] or "".join(match[3].split())).lower()
+        parts.append((match[1], _CANONICAL.get(word, word)))
+        place = match.end()
+    return parts if len({unit for _, unit in parts}) > 1 else None
 
 
 def _name(match: re.Match[str]) -> str:

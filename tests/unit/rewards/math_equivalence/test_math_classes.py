@@ -39,6 +39,9 @@ REFUSED = {
     (r"10\%", "10"): "a percent sign changes the value",
     ("north-east", "northeast"): "words are compared as they are spelled",
     ("2:30", "150"): "times and ratios are not converted",
+    ("1:2", r"\frac{1}{2}"): "a ratio is not a fraction: odds of 1:2 are 1/3",
+    ("2:4", "1:2"): "ratios are compared part by part, for 2:30 and 1:15 are different times",
+    ("5.5 hours", r"5 \text{ hours } 30 \text{ minutes}"): "units are not converted",
     ("1 m", "100 cm"): "units are not converted",
 }
 
