@@ -20,6 +20,7 @@ from typing import Any
 from winnow.rewards.extract import hashes, last_boxed
 from winnow.rewards.math_equivalence.latex import brackets, split_top
 
+LABELS = Path(__file__).parents[1] / "tests" / "fixtures" / "math_labels.tsv"
 DATA = Path(os.environ.get("WINNOW_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
@@ -64,6 +65,12 @@ def read_golds(folder: Path = DATA) -> dict[str, str]:
                 found.setdefault(re.sub(r"(?<!\\)\$", "", gold).strip(), name)
     found.pop("", None)
     return found
+
+
+def read_labels(path: Path = LABELS) -> list[Pair]:
+    """The pairs that a person labelled before any grader saw them: label, kind, gold, answer in each line."""
+    lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    return [Pair(kind, label == "equal", answer, gold, "labelled by hand") for label, kind, gold, answer in lines]
 
 
 def make_pairs(folder: Path = DATA) -> list[Pair]:

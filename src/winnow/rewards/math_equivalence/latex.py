@@ -41,6 +41,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
         (r"\\(?:leq|leqslant|le)(?![a-zA-Z])", r"\\le "),
         (r"\\(?:geq|geqslant|ge)(?![a-zA-Z])", r"\\ge "),
         (r"\\neq(?![a-zA-Z])", r"\\ne "),
+        (r"\\in(?![a-zA-Z])", r"\\in "),
         (r"<=", r"\\le "),
         (r">=", r"\\ge "),
         (rf"(?<![\\a-zA-Z])(?:np\.|math\.)?({_FUNCTIONS})(?=\s*[({{])", r"\\\1"),  # exp(x), as programs spell it
@@ -87,7 +88,7 @@ _BLANK = re.compile(rf"({_KEPT_BLANK})| ")
 _APART = re.compile(
     r"(?<![\d._])[\d.]*\d\.? (?=\.?\d)"  # 7 8, but not \log_2 8
     r"|\d\.?['\"]+ ?(?=\.?\d)"  # 5'3
-    rf"|(?:^|[(\[{{,=&]) ?[-+]?{_PLAIN}(?: [-+]{_PLAIN})+ ?(?:$|[)\]}},=&\\])"  # -5 -3, but not 6 -5i
+    rf"|(?:^|[(\[,=&]|\\\{{|\\\\) ?[-+]?{_PLAIN}(?: [-+]{_PLAIN})+ ?(?:$|[)\],=&]|\\\}}|\\\\)"  # -5 -3, not 6 -5i
     r"|^(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}(?P<between>[-/])\d{1,2}(?P=between)\d{4})$"  # 2020-05-12
 )
 

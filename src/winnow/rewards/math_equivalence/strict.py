@@ -61,8 +61,8 @@ def _same_elements(answer: str, gold: str) -> bool:
     mine, theirs = split_top(a_inside), split_top(g_inside)
     if len(mine) != len(theirs):
         return False
-    if len(theirs) > 1 and (a_open, a_close) != (g_open, g_close):
-        return False
+    if (len(theirs) > 1 or "\\{" in (a_open, g_open)) and (a_open, a_close) != (g_open, g_close):
+        return False  # (5) is 5, but a set of one element is not its element
     return all(_same_value(x, y) for x, y in zip(mine, theirs, strict=True))
 
 

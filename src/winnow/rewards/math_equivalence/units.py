@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LENGTH = "millimeter centimeter meter kilometer mile inch inche in foot feet yard mm cm km ft yd"
+_LENGTH = "millimeter centimeter meter kilometer mile inch inche foot feet yard mm cm km ft yd"
 _TIME = "second minute hour day week month year sec min hr"
 _MONEY = "cent dollar usd euro rupee"
 _OTHER = "degree radian gram kilogram kg mg pound lb ounce oz liter litre ml mph kph percent unit point people way"
@@ -14,15 +14,17 @@ _CANONICAL = {"inche": "inch", "in": "inch", "feet": "foot", "ft": "foot", "yd":
     **{"kg": "kilogram", "lb": "pound", "oz": "ounce", "litre": "liter"},
     "usd": "dollar",
 }
+_IN = r"(?:(?<=[\d})] )|(?<=[\d})]))in"  # a word elsewhere
 _POWER = r"(?:\s*\^\s*\{?\s*[23]\s*\}?)?"
 _WORD_UNIT = re.compile(
-    rf"(?<=[\d}})\s.])\s*(?P<square>square |cubic |sq\.? )?(?<![a-zA-Z\\])(?P<word>{_WORDS})s?(?![a-zA-Z{{(=])"
+    rf"(?<=[\d}})\s.])\s*(?P<square>square |cubic |sq\.? )?(?<![a-zA-Z\\])(?P<word>{_WORDS}|{_IN})s?(?![a-zA-Z{{(=])"
     rf"{_POWER}(?!\s*\.?\d)",
     re.IGNORECASE,
 )
 _SIGN_UNIT = re.compile(r"\^\s*\{?\s*\\circ\s*\}?\s*(?P<celsius>[CF](?![a-zA-Z]))?|\\degrees?(?![a-zA-Z])|\\?%|\\\$")
 _QUANTITY = re.compile(
-    rf"(\d+(?:\.\d+)?) ?(?:({_WORDS})s?(?![a-zA-Z])|(\^\s*\{{?\s*\\circ\s*\}}?|'{{1,2}}|\"|[hmsgl](?![a-zA-Z])))",
+    rf"(\d+(?:\.\d+)?) ?(?:({_WORDS})s?(?![a-zA-Z])|"
+    r"(\^\s*\{?\s*\\circ\s*\}?|'{1,2}|\"|(?:in|[hmsgl])(?![a-zA-Z])))",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(r"\s*,?\s*(?:and\s+)?")
