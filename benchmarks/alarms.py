@@ -1,11 +1,13 @@
 #!/usr/bin/env python
 """Which alarms are raised: on every documented configuration as it stands, none; on runs built to go wrong, their own.
 
-Each healthy configuration is run at its full length. What the rules read of its metrics is kept as a fixture, rounded
-to six digits, so that a test can ask for silence without running it. A run that is there already is read, not repeated.
+Each healthy configuration is run at its full length, and configs/arithmetic.toml with one mistake at a time. What the
+rules read of their metrics is kept as a fixture, rounded to six digits, so that a test can judge the runs without
+running them. A run that is there already is read, not repeated.
 
     python benchmarks/alarms.py FOLDER                      # about an hour on two cores
     python benchmarks/alarms.py FOLDER --fixture tests/fixtures/healthy_runs.json.gz
+    python benchmarks/alarms.py FOLDER --only --ill-fixture tests/fixtures/ill_runs.json.gz    # about 4 minutes
     python benchmarks/alarms.py FOLDER --only gvm_grpo gvm_pods --fixture ...   # others stay in the fixture as they are
 """
 
@@ -53,32 +55,48 @@ BUILT: dict[str, dict[str, Any]] = {  # those that take more steps than a test h
     },
     "no_learning": {"steps": 110, "optimizer": {"learning_rate": 1e-9}},
 }
+MISTAKES: dict[str, dict[str, Any]] = {  # changes to configs/arithmetic.toml
+    "diverged": {"steps": 40, "optimizer.learning_rate": 0.05},
+    "gamed": {  # an early end pays more than a right answer
+        "steps": 80,
+        "reward": '{parts = [{use = "r1_zero"}, {use = "length", weight = 5.0, limit_tokens = 40, slope_tokens = 40}]}',
+    },
+    "shuffled": {"advantage": f"'{CONFIGS.parent / 'examples' / 'shuffled_rewards.py'}:shuffled'"},
+}
 
 
 def main() -> None:
     parser = frame.parser(__doc__, threads=1, seeds=2)
     parser.add_argument("folder")
     parser.add_argument("--fixture", help="write what the rules read of the healthy runs")
-    parser.add_argument("--only", nargs="+", choices=HEALTHY, default=HEALTHY, help="of the healthy configurations")
+    parser.add_argument("--ill-fixture", help="write what the rules read of the runs with a mistake")
+    parser.add_argument("--only", nargs="*", choices=HEALTHY, default=HEALTHY, help="of the healthy configurations")
     options = frame.parse(parser)
     folder = Path(options.folder)
     healthy, rows_of = dict[str, Any](), dict[str, list[dict[str, float]]]()
     for seed in range(options.seeds):
         for name in options.only:
             key = f"{name}-s{seed}"
-            rows_of[key], config = _healthy(folder / key, name, seed, options.threads)
+            rows_of[key], config = _run(folder / key, name, {"seed": seed, "threads": options.threads})
             healthy[key] = _judged(rows_of[key], config)
             print(key, json.dumps(healthy[key]), flush=True)
     built = {name: _built(folder / f"built-{name}", changes) for name, changes in BUILT.items()}
     print(json.dumps(built), flush=True)
+    ill, ill_rows = dict[str, Any](), dict[str, list[dict[str, float]]]()
+    for name, mistake in MISTAKES.items():
+        ill_rows[name], config = _run(folder / f"ill-{name}", "arithmetic", {"threads": options.threads, **mistake})
+        ill[name] = _judged(ill_rows[name], config)
+        print(name, json.dumps(ill[name]), flush=True)
     if options.fixture:
         write_fixture(Path(options.fixture), rows_of)
-    frame.finish("alarms", {"healthy": healthy, "built": built}, options)
+    if options.ill_fixture:
+        write_fixture(Path(options.ill_fixture), ill_rows)
+    frame.finish("alarms", {"healthy": healthy, "built": built, "ill": ill}, options)
 
 
-def _healthy(folder: Path, name: str, seed: int, threads: int) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """The rows of a configuration's run as it stands, and the configuration."""
-    changes = {"seed": seed, "threads": threads, "verify.workers": 1, "log.rollouts": '"none"', "output": f'"{folder}"'}
+def _run(folder: Path, name: str, own: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, Any]]:
+    """The rows of the run of a configuration with changes, and the configuration."""
+    changes = {"verify.workers": 1, "log.rollouts": '"none"', "output": f'"{folder}"', **own}
     config = load(CONFIGS / f"{name}.toml", [f"{key}={value}" for key, value in changes.items()])
     if not _is_whole(folder, config.steps):
         fit(resolve_members(config, base=CONFIGS))

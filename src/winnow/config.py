@@ -382,7 +382,8 @@ class AlarmsSection(Section):
     gradient_factor: float = Field(10.0, gt=1)
     """gradient_spike: times the median norm of the last 20 steps."""
     no_learning_steps: Annotated[int, Field(ge=6)] = 100
-    """no_learning: steps after which a gain is looked for, the last third against the first."""
+    """no_learning: steps after which a gain is looked for, the last third against the first; a smaller one from half of
+    them on."""
     no_learning_gain: float = Field(0.1, ge=0)
     """no_learning: the gain that has to be excluded, in standard deviations of the rewards."""
     drop: float = Field(0.25, gt=0)

@@ -34,6 +34,7 @@ class Kind:
     limits: tuple[str, ...]  # the keys of [alarms] that its rule reads
     reads: tuple[str, ...]  # the metrics that its rule reads
     rule: Rule
+    explains: tuple[str, ...] = ()  # alarms that are its consequences: none of them begins while it holds
 
 
 @dataclass(frozen=True, slots=True)

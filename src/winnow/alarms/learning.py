@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from winnow.alarms.alarm import Evidence
+from winnow.alarms.lost import collapse
 from winnow.alarms.past import (
     ACCURACY,
     MEASURED,
@@ -32,41 +33,54 @@ RECENT, BEFORE = 3, 20  # steps on both sides of a drop
 SAWING, WIDTHS = 40, (1, 5)  # steps in which swings are looked for; steps that are averaged for it
 LEARNED = 0.9  # accuracy from which on no gain is asked for
 CONFIDENT = 2.0  # standard errors: of what can be excluded, and of what is a gain
+EARLIEST = 0.5  # of no_learning_steps: from here on it is judged, at first more strictly
+ALIKE = 1e-9  # of the spread of the rewards: means that differ by less are rounded differently
+FEWEST = 6  # steps, of which the first third and the last third have a variance
 
 
 def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """After k steps a gain worth the name can be excluded: in training, and on held-out problems where it is measured.
+    """A gain worth the name can be excluded: in training, and on held-out problems where it is measured.
 
-    The last third of k steps is compared with the first third; a run whose noise could hide a gain is not judged, nor
-    is one that gains little and surely, as on a task that is rarely solved.
+    The last third of the steps, at most of k, is compared with the first third. After k steps two standard errors
+    exclude a gain, and two show one. From k / 2 steps on, the gain to be excluded is (steps / k)^2 of that, and so many
+    fewer standard errors show one: a policy that learns slowly has gained little so far, and what is judged often is
+    wrong more often. A run whose noise could hide a gain is not judged, nor is one that gains little and surely, as on
+    a task that is rarely solved.
     """
-    third = max(2, limits.no_learning_steps // 3)
+    steps = past.rows[-1]["step"] - past.first[0]["step"] + 1 if past.rows and past.first else 0
+    third = max(2, int(min(steps, limits.no_learning_steps)) // 3)
     first, now = past.first[:third], past.last(third)
-    if len(first) < third or not now or now[-1]["step"] - first[0]["step"] + 1 < limits.no_learning_steps:
+    if len(first) < third or not now or steps < max(FEWEST, EARLIEST * limits.no_learning_steps):
         return None
     if any(is_held(row) for row in now) or accuracy(now) >= LEARNED:
         return None
     gain, noise = _gained(first, now)
     at_once, its_noise = _gained(first[: max(2, third // 3)], now)  # what was learned within the first third
     spread = max(rewards(first).std, rewards(now).std)
-    if gain > CONFIDENT * noise or not gain + CONFIDENT * noise <= limits.no_learning_gain * spread:
+    part = min(1.0, steps / limits.no_learning_steps) ** 2
+    if part < 1 and not noise > ALIKE * spread:  # a mean that never changes: `constant_reward` is sooner
+        return None
+    excluded = gain + CONFIDENT * noise <= part * limits.no_learning_gain * spread
+    if gain > part * CONFIDENT * noise or not excluded:
         return None
     if at_once > max(CONFIDENT * its_noise, limits.no_learning_gain * spread) or _held_out_gained(past):
         return None
     reached = mean(now, REWARD)
     return Evidence(
-        f"the mean reward is {reached:.3g} after {now[-1]['step'] + 1:.0f} steps, {gain:+.2g} ± {noise:.1g} "
+        f"the mean reward is {reached:.3g} after {steps:.0f} steps, {gain:+.2g} ± {noise:.1g} "
         f"against the first {third} steps",
         {REWARD: reached, "gain": gain, "standard_error": noise},
     )
 
 
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Reward falls within few steps, or held-out accuracy below its best, by far more than noise."""
+    """Reward falls within few steps, or held-out accuracy below its best, by far more than noise; or nothing is left of
+    what the policy could do.
+    """
     rows = past.last(RECENT + BEFORE)
     comparable = rows and are_comparable(rows)
     found = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if comparable else None
-    return found or _held_out_dropped(past, limits)
+    return collapse(past, limits) or found or _held_out_dropped(past, limits)
 
 
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:

@@ -18,6 +18,7 @@ MEASURED = "eval/accuracy_sampled"
 REWARD, ACCURACY = "reward/mean_of_prompts", "reward/accuracy_of_prompts"  # which no allocation moves
 EVEN = 0.95  # of a step's prompts: fewer count where some have more rollouts than others
 EVALUATIONS = 12  # of which alarms know, beside the first
+SURELY = 2.0  # standard errors that are taken from an accuracy to find the best block
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Past:
     evaluated_since: int = 0  # earlier evaluations were of other problems, and count for nothing
     rows: list[Row] = field(default_factory=list)
     first: list[Row] = field(default_factory=list)  # the first steps in which the policy learned
+    best: Sequence[Row] = ()  # the block of at most BLOCK successive steps that was most surely right
     evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first, and the newest
     compared: list[Compared] = field(default_factory=list)  # the first, and the newest
 
@@ -63,11 +65,21 @@ class Past:
             self.rows = [*self.rows[-self.reach + 1 :], row]
             if len(self.first) < self.reach and not is_held(row):
                 self.first.append(row)
+            self._keep_best()
             self._compare(int(row["step"]))
 
     def last(self, count: int) -> Sequence[Row]:
         """The newest rows; none while there are fewer."""
         return self.rows[-count:] if 0 < count <= len(self.rows) else ()
+
+    def _keep_best(self) -> None:
+        """The newest block, or all steps while they are fewer, where it is more surely right than all before; the first
+        step where no answer was ever right.
+        """
+        block = [row for row in self.rows[-BLOCK:] if row["step"] >= self.evaluated_since]
+        right = accuracy(block) > 0 and _surely(block) > (_surely(self.best) if self.best else -math.inf)
+        if block and are_comparable(block) and (right or not self.best):
+            self.best = block
 
     def _compare(self, step: int) -> None:
         """The evaluation that has now as many steps behind it as before it."""
@@ -75,7 +87,7 @@ class Past:
         around = [row for row in self.rows[-BLOCK:] if row["step"] > step - BLOCK and not is_held(row)]
         for held_out in self.evaluations[-BLOCK:]:
             if held_out.step + behind - 1 == step and (train := accuracy(around)) <= 1:
-                self.compared = _ends([*self.compared, Compared(held_out, train, sum(map(prompts, around)))])
+                self.compared = _ends([*self.compared, Compared(held_out, train, prompts_of(around))])
 
 
 def _by_prompt(row: dict[str, float]) -> dict[str, float]:
@@ -125,6 +137,21 @@ def accuracy(rows: Sequence[Row]) -> float:
     """Of some steps, each counting as much as it has prompts."""
     measured = [row for row in rows if ACCURACY in row]
     return mean_of(values(measured, ACCURACY), [prompts(row) for row in measured])
+
+
+def _surely(rows: Sequence[Row]) -> float:
+    """The accuracy that steps have at least (Agresti and Coull 1998); NaN where it was not measured.
+
+    Of few prompts a high accuracy may be luck: two right and two wrong ones are added.
+    """
+    count = prompts_of(rows) + 2 * SURELY
+    share = (accuracy(rows) * prompts_of(rows) + SURELY) / count
+    return share - SURELY * spread_of(share) / math.sqrt(count)
+
+
+def prompts_of(rows: Iterable[Row]) -> float:
+    """Of some steps, as many as `prompts` of each."""
+    return sum(map(prompts, rows))
 
 
 def prompts(row: Row) -> float:

@@ -16,15 +16,13 @@ def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
     """Nearly all groups are flat, and nothing else than differences within a group teaches.
 
     Values and baselines over a batch teach from flat groups too: their advantages are not small. Groups of one are flat
-    whatever teaches. Where every rollout earns the same, `constant_reward` says more.
+    whatever teaches.
     """
     rows = past.last(limits.steps)
     if total(rows, "budget/rollouts") < 2 * total(rows, "group/count"):
         return None
     flat = share(rows, "group/flat", "group/count")
     if not flat >= limits.flat_share or any("critic/explained_variance" in row for row in rows):
-        return None
-    if "constant_reward" not in limits.off and constant_reward(past, limits) is not None:
         return None
     span = max(1.0, *(row.get("reward/max", 0.0) - row.get("reward/min", 0.0) for row in rows))
     credit = math.sqrt(

@@ -8,7 +8,7 @@ ratios and their clip (Schulman et al. 2017, arXiv 1707.06347), an engine that i
 
 from __future__ import annotations
 
-from winnow.alarms import learning, rollouts, signal, stability, values
+from winnow.alarms import learning, lost, rollouts, signal, stability, values
 from winnow.alarms.alarm import Kind
 from winnow.alarms.past import ACCURACY, REWARD
 
@@ -16,6 +16,14 @@ _PROMPTS = ("group/count", "group/effective", "budget/prompts_skipped")
 _REWARD = (REWARD, "reward/mean", "reward/std", *_PROMPTS)
 _ACCURACY = (ACCURACY, "reward/accuracy")
 _HELD_OUT = ("eval/accuracy_sampled", "eval/accuracy_sampled_sem")
+_READABLE = ("outcome/unparsable", "budget/rollouts")
+
+# What a policy does that has lost what it could, whatever the reason: its prompt, golds and limits are not to blame.
+_OF_A_LOST_POLICY = (
+    "all_flat", "nothing_trained", "constant_reward", "unparsable", "all_truncated", "length_explosion",
+    "length_collapse", "entropy_collapse", "entropy_explosion", "kl_drift", "ratio_drift", "clip_fraction",
+    "gradient_spike", "no_learning",
+)  # fmt: skip
 
 ALARMS: tuple[Kind, ...] = (
     Kind(
@@ -50,8 +58,9 @@ ALARMS: tuple[Kind, ...] = (
         "the reward ignores the answer",
         keys=("reward", "prompt.template", "rollout.stop", "rollout.max_new_tokens", "task"),
         limits=("steps",),
-        reads=("reward/min", "reward/max", "reward/accuracy", "outcome/unparsable", "budget/rollouts"),
+        reads=("reward/min", "reward/max", "reward/accuracy", *_READABLE),
         rule=signal.constant_reward,
+        explains=("all_flat",),
     ),
     Kind(
         name="unparsable",
@@ -59,7 +68,7 @@ ALARMS: tuple[Kind, ...] = (
         cause="the prompt does not ask for the format that the reward reads, or answers are cut off before their end",
         keys=("prompt.template", "reward", "rollout.stop", "rollout.max_new_tokens"),
         limits=("steps", "unparsable_share"),
-        reads=("outcome/unparsable", "budget/rollouts"),
+        reads=_READABLE,
         rule=signal.unparsable,
     ),
     Kind(
@@ -191,13 +200,26 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="sudden_drop",
-        meaning="the reward falls within a few steps, or held-out accuracy below its best",
+        meaning="the reward falls within a few steps, or held-out accuracy below its best, or hardly an answer is "
+        "right or readable any more",
         cause="an update was too large, or the policy has found text that the verifier misreads; go on from an earlier "
         "checkpoint",
         keys=("optimizer.learning_rate", "optimizer.max_grad_norm", "update.epochs", "terms"),
         limits=("drop", "standard_errors"),
-        reads=(*_REWARD, *_HELD_OUT),
+        reads=(*_REWARD, *_ACCURACY, *_READABLE, *_HELD_OUT),
         rule=learning.sudden_drop,
+        explains=_OF_A_LOST_POLICY,
+    ),
+    Kind(
+        name="reward_without_accuracy",
+        meaning="the reward rises while fewer answers are right: what pays is not what is wanted",
+        cause="a part of the reward is easier to earn than a right answer, its weight is too large, or the verifier "
+        "pays for text that is no answer; read the rollouts that earn most",
+        keys=("reward", "terms"),
+        limits=("steps", "untrained_steps", "drop", "standard_errors"),
+        reads=(*_REWARD, *_ACCURACY, "reward/part/{part}"),
+        rule=lost.reward_without_accuracy,
+        explains=(*_OF_A_LOST_POLICY, "sudden_drop"),
     ),
     Kind(
         name="oscillation",

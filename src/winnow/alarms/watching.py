@@ -65,15 +65,20 @@ class Alarms:
         return {f"{PREFIX}{kind.name}": 1.0 for kind, _ in self.judge({**metrics, "step": step})}
 
     def judge(self, row: Row) -> list[tuple[Kind, Evidence]]:
-        """What holds at a row. One that holds an evaluation alone says nothing of what no evaluation measures."""
+        """What holds at a row. A row of an evaluation alone raises nothing that no evaluation measures, and what
+        another alarm explains does not begin while that one holds.
+        """
         self._add(row)
-        step, found = int(row["step"]), list[tuple[Kind, Evidence]]()
-        for kind in self._kinds:
-            if not is_step(row) and MEASURED not in kind.reads:
-                continue
-            if (evidence := kind.rule(self._past, self._limits)) is not None:
-                found.append((kind, evidence))
+        step = int(row["step"])
         clear = step - self._limits.clear_steps
+        judged = [(kind, kind.rule(self._past, self._limits)) for kind in self._kinds]
+        holds = [(kind, evidence) for kind, evidence in judged if evidence is not None]
+        explained = {name for kind, _ in holds for name in kind.explains if self._held.get(name, clear - 1) < clear}
+        found = [
+            (kind, evidence)
+            for kind, evidence in holds
+            if kind.name not in explained and (is_step(row) or MEASURED in kind.reads)
+        ]
         begun = [pair for pair in found if self._held.get(pair[0].name, clear - 1) < clear]
         self.begun = tuple(_alarm(step, kind, evidence, self._settings) for kind, evidence in begun)
         self._held |= {kind.name: step for kind, _ in found}

@@ -1,4 +1,7 @@
-"""No alarm on any documented configuration at its full length: benchmarks/alarms.py runs them, and keeps the rows."""
+"""Real runs: no alarm on any documented configuration at its full length, and one on each run with one mistake.
+
+benchmarks/alarms.py runs them, and keeps the rows.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ from winnow.config import dump
 from winnow.config_file import load
 
 REPOSITORY = Path(__file__).parents[3]
-RUNS = json.loads(gzip.decompress((REPOSITORY / "tests" / "fixtures" / "healthy_runs.json.gz").read_bytes()))
+FIXTURES = REPOSITORY / "tests" / "fixtures"
+RUNS = json.loads(gzip.decompress((FIXTURES / "healthy_runs.json.gz").read_bytes()))
+ILL = json.loads(gzip.decompress((FIXTURES / "ill_runs.json.gz").read_bytes()))
 CONFIGS = {path.stem: path for path in (REPOSITORY / "configs").glob("*.toml") if path.stem != "gsm8k"}
 
 
 def rows_of(name):
-    columns = RUNS[name]
+    columns = {**RUNS, **ILL}[name]
     return [
         {key: column[place] for key, column in columns.items() if column[place] is not None}
         for place in range(len(columns["step"]))
@@ -31,6 +36,23 @@ def test_a_healthy_run_raises_no_alarm(name):
     rows = rows_of(name)
     assert sum("budget/rollouts" in row for row in rows) == config["steps"]
     assert of_run(rows, config) == []
+
+
+# The alarm of each mistake, the step at which it is raised, and the last step of the run; with what it names.
+MISTAKES = {
+    "diverged": [("sudden_drop", 3, 40)],  # a learning rate of 0.05: 36% at step 0, then nothing
+    "gamed": [("reward_without_accuracy", 13, 79)],  # a short text pays more than a right answer
+    "shuffled": [("no_learning", 73, 82), ("no_learning", 119, 120)],  # after 74 steps; before, after 120
+}
+NAMED = {"diverged": "optimizer.learning_rate", "gamed": "reward", "shuffled": "reward"}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_run_with_one_mistake_raises_one_alarm_that_names_it(name):
+    alarms = of_run(rows_of(name))
+    assert [(alarm.name, alarm.step, alarm.last) for alarm in alarms] == MISTAKES[name]
+    assert all(NAMED[name] in alarm.keys for alarm in alarms)
+    assert not {"prompt.template", "task"} & set(alarms[0].keys) or name == "shuffled"
 
 
 def test_there_is_a_run_of_every_configuration_that_needs_nothing_else():

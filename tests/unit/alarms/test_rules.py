@@ -25,6 +25,13 @@ def one_step(at, ill, well):
 ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
 SWINGS = {"reward__mean_of_prompts": lambda s: 0.1 if s // 5 % 2 else 0.9}
 
+# The policy is right in 40% of the answers at step 0, and writes nothing that can be read from step 1 on.
+NOTHING = {"reward__mean": 0.0, "reward__std": 0.0, "reward__max": 0.0, "reward__accuracy": 0.0}
+NOTHING |= {"outcome__unparsable": 512, "rollout__truncated": 0.9, **FLAT, "group__all_wrong": 32, **IDLE}
+DIVERGED = [*run(1), *run(60, **NOTHING)[1:]]
+# Each step the reward is 0.02 higher, and 1 answer of a hundred fewer is right.
+GAMED = {"reward__mean": lambda s: 0.4 + 0.02 * s, "reward__accuracy": lambda s: max(0.0, 0.4 - 0.01 * s)}
+
 # name, what is ill, the steps at which it is raised
 ILL = [
     ("all_flat", run(4) + [{**one, "step": one["step"] + 4} for one in run(8, **FLAT)], [8]),
@@ -44,8 +51,12 @@ ILL = [
     ("not_finite", run(10, policy__not_finite_updates=one_step(7, 2, 0)), [7]),
     ("parity", run(10, policy__parity_alarm=one_step(7, 1, 0), policy__logprob_gap_mean=0.2), [7]),
     ("no_learning", run(150), [99]),
+    ("no_learning", run(150, reward__mean=lambda s: 0.4 + 0.005 * (s % 2)), [49]),
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6)), [31]),
     ("sudden_drop", run(40, reward__mean_of_prompts=from_step(30, 0.05, 0.6), **ALLOTTED), [31]),
+    ("sudden_drop", DIVERGED, [3]),  # 0 of 96 prompts after 40% of 32: 6.5 standard errors of 0.061
+    ("sudden_drop", [*run(1, reward__accuracy=0.0), *DIVERGED[1:]], [3]),  # never right, and readable only at first
+    ("reward_without_accuracy", run(60, **GAMED), [24]),
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9), [39]),
     ("oscillation", run(60, **SWINGS, **ALLOTTED), [39]),
     ("values_explain_nothing", run(30, **CRITIC), [19]),
@@ -102,6 +113,7 @@ WELL = [
     ("gradient_spike", run(40, **KL_ALONE, policy__grad_norm=lambda s: 0.3 if s % 10 == 9 else 0.003)),
     ("parity", run(10, policy__logprob_gap_max=9.0)),
     ("no_learning", run(99)),
+    ("no_learning", run(49, reward__mean=lambda s: 0.4 + 0.005 * (s % 2))),
     ("no_learning", run(150, reward__accuracy=0.97)),
     ("no_learning", run(300, reward__mean=lambda s: 0.4 + 0.001 * s)),
     ("no_learning", run(150, reward__mean=lambda s: 0.02 + 1e-4 * s, reward__std=0.15)),  # rarely solved
@@ -111,6 +123,13 @@ WELL = [
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6), **ALLOTTED)),  # a log without means of prompts
     ("sudden_drop", run(40, reward__mean=from_step(30, 0.05, 0.6), reward__mean_of_prompts=0.6, **ALLOTTED)),
     ("sudden_drop", run(40, reward__mean_of_prompts=from_step(30, 0.05, 0.6), budget__prompts_skipped=1)),
+    ("sudden_drop", [*run(1, group__count=2), *run(8, **{**NOTHING, "group__count": 2})[1:]]),  # few prompts: noise
+    ("sudden_drop", run(60, **GAMED)),
+    ("reward_without_accuracy", run(60, **GAMED, group__count=2)),
+    ("reward_without_accuracy", run(60, **{**GAMED, "reward__mean": 0.4})),  # the reward does not rise
+    ("reward_without_accuracy", run(60, **{**GAMED, "reward__mean": lambda s: 0.4 - 0.01 * s})),
+    ("reward_without_accuracy", run(60, reward__mean=lambda s: 0.4 + 0.02 * s)),  # as many answers are right
+    ("reward_without_accuracy", run(60, **GAMED, budget__prompts_skipped=1)),  # other prompts in each step
     ("oscillation", run(60, **SWINGS, budget__prompts_skipped=1)),  # other prompts in each step, as the plan has it
     ("oscillation", run(60, reward__mean=lambda s: 0.1 if s // 5 % 2 else 0.9, **ALLOTTED)),
     ("entropy_collapse", run(40, policy__entropy=0.01, reward__accuracy=lambda s: 0.9 - 0.8 * (s == 30), **ONE_PROMPT)),
@@ -123,6 +142,47 @@ WELL = [
 @pytest.mark.parametrize(("name", "rows"), WELL)
 def test_an_alarm_is_silent_short_of_that(name, rows):
     assert name not in raised(rows)
+
+
+def test_one_cause_is_one_alarm():
+    """All else that a policy does which has lost what it could is a consequence; so is a policy that games its reward
+    and in the end writes nothing that can be read.
+    """
+    assert raised(held_out(DIVERGED, lambda s: 0.4 if s == 0 else 0.0)) == {"sudden_drop": [3]}
+    never = raised([{**one, "step": one["step"] - 1} for one in DIVERGED[1:]])
+    assert never.keys() >= {"nothing_trained", "constant_reward", "unparsable", "all_truncated"}  # it never worked
+    assert raised(DIVERGED, off=("sudden_drop",)).keys() >= {"nothing_trained", "constant_reward", "unparsable"}
+    gamed = run(
+        60, **GAMED, outcome__unparsable=lambda s: 10 if s < 45 else 512, rollout__truncated=from_step(45, 0.9, 0.1)
+    )
+    assert raised(held_out(gamed, lambda s: 0.4 if s < 40 else 0.0)) == {"reward_without_accuracy": [24]}
+
+
+def test_what_was_raised_before_its_explanation_goes_on():
+    """Cut off from the start, and lost at step 40: the first is no consequence of the second."""
+    cut = {"rollout__truncated": 0.9}
+    rows = [*run(40, **cut), *run(80, **NOTHING)[40:]]
+    found = {alarm.name: (alarm.step, alarm.last) for alarm in of_run(rows)}
+    assert found == {"all_truncated": (4, 79), "sudden_drop": (41, 79)}
+
+
+def test_an_alarm_of_a_gamed_reward_names_the_part_that_pays_and_the_reward():
+    parts = {"reward/part/right": lambda s: 0.4 - 0.01 * s, "reward/part/short": lambda s: 0.2 + 0.03 * s}
+    rows = [one | {name: part(one["step"]) for name, part in parts.items()} for one in run(40, **GAMED)]
+    (alarm,) = of_run(rows)
+    assert (alarm.name, alarm.step) == ("reward_without_accuracy", 24)
+    assert "reward" in alarm.keys
+    assert "short from" in alarm.text
+    assert "right from" not in alarm.text
+    assert alarm.evidence["reward/accuracy_of_prompts"] < alarm.evidence["accuracy_before"]
+
+
+def test_what_worked_on_other_problems_is_not_compared():
+    """A resume at step 20 with a task that the policy cannot solve: nothing there has ever worked."""
+    rows = [*run(20), *run(40, **NOTHING)[20:]]
+    assert "sudden_drop" in raised(rows)
+    after = [alarm.name for alarm in of_run(rows, evaluated_since=20)]
+    assert "unparsable" in after
 
 
 def test_a_step_that_says_nothing_of_the_values_is_passed_over():
@@ -195,6 +255,29 @@ def test_evaluations_of_a_few_problems_that_come_out_alike_prove_nothing():
 def test_what_was_learned_at_once_is_no_lack_of_learning():
     plateau = run(150, reward__mean=lambda s: min(0.7, 0.3 + 0.1 * s), reward__accuracy=0.7)
     assert raised(plateau) == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reward_at_random_is_noticed_before_a_hundred_steps_and_a_slow_gain_is_not_taken_for_one(seed):
+    """128 prompts a step: no gain, and one of 10 points in 100 steps."""
+    (at,) = raised(learning(100, start=0.4, end=0.4, seed=seed, prompts=128))["no_learning"]
+    assert 49 <= at < 98
+    assert "no_learning" not in raised(learning(200, start=0.3, end=0.5, seed=seed, prompts=128))
+
+
+def test_after_fewer_steps_a_smaller_gain_has_to_be_excluded():
+    """Means of 0.4 + d and 0.4 - d in turns, of which d is the deviation: two standard errors of two thirds of n steps
+    are about 2 d sqrt(6 / n). After 50 steps they exclude a quarter of 0.049 up to d = 0.018; after 71 steps half of it
+    up to d = 0.042; after 100 steps all of it up to d = 0.1.
+    """
+
+    def sawing(d):
+        return raised(run(130, reward__mean=lambda s: 0.4 + (d if s % 2 else -d)), off=("oscillation",))
+
+    assert sawing(0.01)["no_learning"] == [49]
+    (at,) = sawing(0.04)["no_learning"]
+    assert 60 < at < 80
+    assert "no_learning" not in sawing(0.2)
 
 
 def test_no_learning_in_training_is_learning_where_held_out_problems_gain():

@@ -1,0 +1,115 @@
+"""What the policy once did and no longer does: answers are no longer right, or can no longer be read.
+
+The newest steps are compared with the block of steps that was most surely right (`Past.best`). What worked at first is
+not a fault of the prompt, the golds or the format. The reward decides which cause is likely: where it fell as well, an
+update was too large; where it rose, it pays for something else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from winnow.alarms.alarm import Evidence
+from winnow.alarms.past import (
+    ACCURACY,
+    BLOCK,
+    REWARD,
+    Past,
+    Row,
+    accuracy,
+    are_comparable,
+    mean,
+    prompts_of,
+    rewards,
+    share,
+    spread_of,
+)
+from winnow.config import AlarmsSection
+
+RECENT = 3  # steps that are compared, at least
+LOST = 0.1  # of what it was: the share of right or of readable answers at which nothing is left
+RISEN = 2.0  # standard errors by which a reward has risen
+PART = "reward/part/"
+
+
+def collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """Hardly an answer is right, or hardly one can be read, where many were, and the reward has not risen."""
+    for now in _newest(past, limits):
+        if _reward_rise(past.best, now) > RISEN:
+            continue
+        for what, of in (("right", accuracy), ("readable", _readable)):
+            was, is_now = of(past.best), of(now)
+            if is_now <= LOST * was and _fall(past.best, now, of) > limits.standard_errors:
+                return Evidence(
+                    f"{is_now:.1%} of the answers of the last {len(now)} steps are {what}; {_when(past.best)} it was "
+                    f"{was:.1%}",
+                    {ACCURACY: accuracy(now), "before": accuracy(past.best), "readable": _readable(now)},
+                    cause="an update was too large and the policy was lost; prompt, format and golds are not to blame, "
+                    "as they worked before; go on from an earlier checkpoint with a lower learning rate",
+                )
+    return None
+
+
+def reward_without_accuracy(past: Past, limits: AlarmsSection) -> Evidence | None:
+    """The mean reward is above that of the block that was most surely right, and fewer answers are right, both beyond
+    noise.
+    """
+    for now in _newest(past, limits):
+        was, is_now = accuracy(past.best), accuracy(now)
+        least = limits.drop * spread_of(was)
+        if not (was - is_now > least and _fall(past.best, now, accuracy) > limits.standard_errors):
+            continue
+        if _reward_rise(past.best, now) > RISEN:
+            before, reward = mean(past.best, REWARD), mean(now, REWARD)
+            return Evidence(
+                f"the mean reward rose from {before:.3g} to {reward:.3g} while the share of right answers fell from "
+                f"{was:.1%} ({_when(past.best)}) to {is_now:.1%}{_parts(past.best, now)}",
+                {REWARD: reward, "reward_before": before, ACCURACY: is_now, "accuracy_before": was},
+            )
+    return None
+
+
+def _newest(past: Past, limits: AlarmsSection) -> Iterator[Sequence[Row]]:
+    """The newest steps, few and more of them, as far as they are comparable and come after the best block."""
+    for count in sorted({RECENT, limits.untrained_steps, limits.steps, BLOCK}):
+        rows = past.last(count)
+        if rows and past.best and rows[0]["step"] > past.best[-1]["step"] and are_comparable(rows):
+            yield rows
+
+
+def _fall(before: Sequence[Row], now: Sequence[Row], of: Callable[[Sequence[Row]], float]) -> float:
+    """By how many standard errors a share fell, if it is the same in truth; NaN where that is not known.
+
+    Its noise is taken as large as it can be: as if all rollouts of a prompt were alike.
+    """
+    counts = prompts_of(before), prompts_of(now)
+    shares = of(before), of(now)
+    pooled = sum(count * one for count, one in zip(counts, shares, strict=True)) / sum(counts)
+    noise = spread_of(pooled) * math.sqrt(1 / counts[0] + 1 / counts[1])
+    return (shares[0] - shares[1]) / noise if noise > 0 else math.nan
+
+
+def _reward_rise(before: Sequence[Row], now: Sequence[Row]) -> float:
+    """By how many standard errors the mean reward rose; NaN where that is not known."""
+    was, is_now = rewards(before), rewards(now)
+    noise = math.sqrt(was.variance + is_now.variance)
+    return (is_now.mean - was.mean) / noise if noise > 0 else math.nan
+
+
+def _readable(rows: Sequence[Row]) -> float:
+    return 1.0 - share(rows, "outcome/unparsable", "budget/rollouts")
+
+
+def _parts(before: Sequence[Row], now: Sequence[Row]) -> str:
+    """The parts of the reward that rose, in numbers, those that rose most first."""
+    names = sorted({name for row in now for name in row if name.startswith(PART)})
+    ends = [(name.removeprefix(PART), mean(before, name), mean(now, name)) for name in names]
+    risen = sorted((end for end in ends if end[2] > end[1]), key=lambda end: end[1] - end[2])
+    said = [f"{name} from {was:.3g} to {is_now:.3g}" for name, was, is_now in risen]
+    return f"; these parts of the reward rose: {', '.join(said)}" if said else ""
+
+
+def _when(rows: Sequence[Row]) -> str:
+    first, last = rows[0]["step"], rows[-1]["step"]
+    return f"at step {first:.0f}" if first == last else f"in the steps {first:.0f} to {last:.0f}"
