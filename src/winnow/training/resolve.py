@@ -44,6 +44,7 @@ from winnow.registry import resolve, resolve_at
 from winnow.rewards.compose import make_reward
 from winnow.training.combinations import check_combinations
 from winnow.training.members import Critic, Members
+from winnow.training.undeclared import check_needs
 from winnow.user_code import said_by_name
 
 T = TypeVar("T", bound=Traits)
@@ -85,6 +86,7 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
         needs=_needs(config, loss, terms),
     )
     check_combinations(members)
+    check_needs(members)
     return members
 
 
