@@ -42,6 +42,8 @@ class RewardTraits(Traits):
 
     example: Callable[[Any], str] | None = None  # gold -> a completion that is right
     example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, where golds stand there
+    example_options: Mapping[str, Any] = field(default_factory=dict)  # with which the example is right
+    best: float = 1.0  # what the example earns, and no text more
     asks: Sequence[Sequence[str]] = ()  # alternatives, each with the marks without which no answer is read
     check: Callable[[Mapping[str, Any]], None] | None = None  # of its options; raises ConfigError
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked

@@ -68,7 +68,7 @@ def test_what_the_contracts_read_is_declared_by_every_member():
     assert {entry.traits.baseline for entry in own("advantage").values()} == {"group", "batch", "values", "none"}
     assert all(entry.traits.total for entry in own("weighting").values())
     sizes = {name: entry.traits.size for name, entry in own("selector").items()}
-    assert sizes == dict.fromkeys(sizes, "exact") | {"all": "all", "threshold": "varies"}
+    assert sizes == dict.fromkeys(sizes, "exact") | {"all": "all", "finished": "varies", "threshold": "varies"}
 
 
 def test_a_task_and_an_engine_keep_theirs():

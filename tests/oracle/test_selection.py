@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
+from winnow.algos.advantage import dr_grpo
 from winnow.algos.selection import (
     chain,
+    finished,
     keep_all,
     kept_size,
     max_reward,
@@ -47,6 +51,32 @@ GOLDEN = [
 def test_max_variance_golden_vectors(rewards, m, kept):
     mask = max_variance(group_of(rewards), RNG, keep_per_prompt=m)
     assert sorted(np.array(rewards)[mask]) == kept
+
+
+def cut(group: Group, places: list[int]) -> Group:
+    """The group whose rollouts at these places were cut off."""
+    finish = {True: "length", False: "stop"}
+    rollouts = [dataclasses.replace(one, finish=finish[i in places]) for i, one in enumerate(group.rollouts)]
+    return dataclasses.replace(group, rollouts=tuple(rollouts))
+
+
+def test_finished_leaves_out_what_was_cut_off_whatever_it_earned():
+    group = cut(group_of([1, 0, 1, 0]), [0, 3])
+    assert finished(group, RNG).tolist() == [False, True, True, False]
+    assert finished(cut(group, [0, 1, 2, 3]), RNG).tolist() == [False] * 4
+    assert finished(group_of([]), RNG).tolist() == []
+
+
+def test_finished_before_another_selector_and_in_the_baseline_or_not():
+    """Of rewards 0, 0, 1, 1, 1 the first and the last were cut off. Max-variance keeps the 0 and a 1 of the others."""
+    group = cut(group_of([0, 0, 1, 1, 1]), [0, 4])
+    keep = chain([finished, functools.partial(max_variance, keep_per_prompt=2)])(group, RNG)
+    assert sorted(group.rewards[keep]) == [0, 1]
+    assert not keep[[0, 4]].any()
+    kept = group.fill(keep=finished(group, RNG))
+    (over_kept,), (over_all,) = dr_grpo([kept]), dr_grpo([kept], statistics="group")
+    assert over_kept == pytest.approx([0, -2 / 3, 1 / 3, 1 / 3, 0])
+    assert over_all == pytest.approx([0, -0.6, 0.4, 0.4, 0])  # the mean of all five is 0.6
 
 
 def test_max_variance_equals_brute_force():

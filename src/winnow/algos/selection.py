@@ -85,6 +85,21 @@ def threshold(group: Group, rng: Rng, *, low: float = -math.inf, high: float = m
     return (rewards >= low) & (rewards <= high)
 
 
+@register(
+    "selector",
+    size="varies",
+    instead_of={"mask_truncated_completions": "TRL's option of this name; advantage.statistics = 'group' goes with it"},
+)
+def finished(group: Group, rng: Rng) -> BoolArray:
+    """Rollouts that ended by themselves: one that was cut off at max_new_tokens is not trained on; maybe none is kept.
+
+    Overlong filtering (DAPO: Yu et al. 2025, arXiv 2503.14476, section 3.4): what a cut rollout would have answered is
+    not known, so its reward is noise. By default it is not in the baseline either, which is over kept rollouts;
+    advantage.statistics = "group" has it there.
+    """
+    return np.array([rollout.finish == "stop" for rollout in group.rollouts], dtype=np.bool_)
+
+
 def chain(selectors: Sequence[Selector]) -> Selector:
     """One selector from several: each sees only what its predecessor kept, while anything is left.
 

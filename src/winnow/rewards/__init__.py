@@ -1,5 +1,5 @@
 """Rewards: pure functions (prompt, rollout) -> outcome. Importing this package registers winnow's rewards."""
 
-from winnow.rewards import answers, gym, length, tags
+from winnow.rewards import answers, gym, length, pattern, tags
 
-__all__ = ["answers", "gym", "length", "tags"]
+__all__ = ["answers", "gym", "length", "pattern", "tags"]

@@ -92,7 +92,10 @@ def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, 
         raise ConfigError(f"{key}.use is missing: it names the reward")
     bound = bind(resolve_at(key, REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
     if bound.traits.check is not None:
-        bound.traits.check(bound.options)
+        try:
+            bound.traits.check(bound.options)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
     return bound.name, _total(bound)
 
 

@@ -46,15 +46,18 @@ def check_reward(
     *,
     gold: Any = "42",
     phrase: Any = None,
-    best: float = 1.0,
+    best: float | None = None,
 ) -> None:
     """Raise AssertionError unless the reward gives `best` for its own example, never more for junk, and is repeatable.
 
-    The example is phrased for `phrase`, by default the gold itself (a list of golds accepts any one of them).
+    The example is phrased for `phrase`, by default the gold itself (a list of golds accepts any one of them). `options`
+    and `best` are by default those that the reward declares.
     """
     example, meta = entry.traits.example, entry.traits.example_meta
+    best = entry.traits.best if best is None else best
+    options = entry.traits.example_options if options is None else options
     assert example is not None, f"the reward {entry.name!r} must declare example=lambda gold: <a right completion>"
-    score = make_reward({"use": entry.function, "options": dict(options or {})})
+    score = make_reward({"use": entry.function, "options": dict(options)})
     phrase = gold if phrase is None else phrase
     prompt = _prompt(gold, {} if meta is None else meta(phrase))
     right = example(phrase)

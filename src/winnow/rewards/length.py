@@ -1,4 +1,4 @@
-"""A reward for stopping in time. It does not read the answer: use it as a part beside a reward that does."""
+"""Rewards for stopping in time. They do not read the answer: use one as a part beside a reward that does."""
 
 from __future__ import annotations
 
@@ -20,10 +20,34 @@ def _check(options: Mapping[str, Any]) -> None:
 def length(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_tokens: int = 256) -> Outcome:
     """1 up to limit - slope tokens, falling in a straight line to 0 at the limit, and 0 beyond.
 
-    The soft overlong punishment of DAPO (Yu et al., 2025, arXiv 2503.14476, eq. 13) plus 1, so that rewards stay
-    non-negative: with weight w and a constant -w elsewhere it is theirs. Without a slope: 1 within the limit.
-    Tokens are counted as sampled, the stop token included.
+    `overlong` plus 1, so that rewards stay non-negative. Without a slope: 1 within the limit. Tokens are counted as
+    sampled, the stop token included.
     """
+    return _scored(1.0, _punishment(rollout, limit_tokens, slope_tokens))
+
+
+@register(
+    "reward",
+    example=lambda gold: str(gold),
+    best=0.0,
+    check=_check,
+    instead_of={"soft_overlong_punishment": "DAPO's soft overlong punishment, with slope_tokens for its cache"},
+)
+def overlong(prompt: Prompt, rollout: Rollout, *, limit_tokens: int = 1024, slope_tokens: int = 256) -> Outcome:
+    """0 up to limit - slope tokens, falling in a straight line to -1 at the limit, and -1 beyond.
+
+    The soft overlong punishment of DAPO (Yu et al., 2025, arXiv 2503.14476, eq. 13): the limit is its L_max, the slope
+    its L_cache (20480 and 4096 there). A limit above rollout.max_new_tokens never punishes in full. Tokens are counted
+    as sampled, the stop token included.
+    """
+    return _scored(0.0, _punishment(rollout, limit_tokens, slope_tokens))
+
+
+def _punishment(rollout: Rollout, limit_tokens: int, slope_tokens: int) -> float:
     over = len(rollout.tokens) - (limit_tokens - slope_tokens)
-    score = 1.0 if over <= 0 else max(0.0, 1.0 - over / slope_tokens) if slope_tokens else 0.0
-    return Outcome(reward=score, correct=score == 1.0, kind="correct" if score == 1.0 else "wrong")
+    return 0.0 if over <= 0 else max(-1.0, -over / slope_tokens) if slope_tokens else -1.0
+
+
+def _scored(best: float, punishment: float) -> Outcome:
+    correct = punishment == 0.0
+    return Outcome(reward=best + punishment, correct=correct, kind="correct" if correct else "wrong")

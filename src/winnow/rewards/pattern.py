@@ -1,0 +1,41 @@
+"""A reward for text of a certain form. It does not compare the answer: use it as a part beside a reward that does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from winnow.errors import ConfigError
+from winnow.records import Outcome, Prompt, Rollout
+from winnow.registry import register
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    pattern = options["pattern"]
+    if not pattern:
+        raise ConfigError("pattern is empty: it would be found in every text")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"pattern is {pattern!r}, which is no regular expression: {error}") from error
+
+
+@register(
+    "reward",
+    "pattern",
+    example=lambda gold: f"Answer: {gold}.",
+    example_options={"pattern": r"Answer: .+\."},
+    check=_check,
+    instead_of={"regex": "1 where a regular expression matches", "regexp": "1 where a regular expression matches"},
+)
+def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = False) -> Outcome:
+    r"""1 where the regular expression `pattern` (Python's `re`) is found anywhere in the completion, else 0.
+
+    `whole`: the completion has to match from its first character to its last. Upper and lower case differ and `.` is
+    no line break, unless the pattern begins with `(?i)` or `(?s)`. The text is the completion alone, as it was written.
+    A pattern such as `(a+)+b` can take exponential time on some texts: the verdict then fails after
+    verify.timeout_seconds, where a worker judges it (verify.workers is not 0).
+    """
+    found = (re.fullmatch if whole else re.search)(pattern, rollout.text) is not None
+    return Outcome(reward=float(found), correct=found, kind="correct" if found else "wrong")
