@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,17 @@ def test_the_page_is_what_the_code_says(tmp_path):
     assert done.returncode == 0, done.stderr
     same = made.read_text(encoding="utf-8") == committed.read_text(encoding="utf-8")
     assert same, "docs/reference.md is not what the code says: run `python scripts/reference.py`, and commit the page"
+
+
+def test_every_row_of_a_table_is_one_line():
+    """Of a row of two lines a reader of Markdown makes two rows, the second without a key."""
+    assert {
+        len(text.splitlines()) for key in keys() for text in (key.name, key.type, key.default or " ", key.meaning)
+    } == {1}
+    page = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
+    tables = [block for block in re.split(r"\n\s*\n", page) if block.startswith("| ")]
+    assert len(tables) == 2
+    assert [line for table in tables for line in table.splitlines() if not re.fullmatch(r"\|.*\|", line)] == []
 
 
 def test_every_key_that_a_configuration_prints_is_there():
