@@ -10,14 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.evaluation.against import Comparison, compared, read_evaluation
-from winnow.commands.evaluation.evaluation_folder import (
-    AGAINST,
-    EvaluationFolder,
-    check_free,
-    check_resumable,
-    is_evaluation,
-)
+from winnow.commands.evaluation.against import compared, read_evaluation
+from winnow.commands.evaluation.evaluation_folder import EvaluationFolder, check_free, check_resumable
 from winnow.commands.evaluation.evaluation_report import report
 from winnow.commands.evaluation.measured import Measured
 from winnow.commands.evaluation.questions import Question, questions
@@ -27,6 +21,8 @@ from winnow.config import dump
 from winnow.config_file import merge
 from winnow.errors import WinnowError
 from winnow.report.evaluation_progress import EvaluationProgress, silent
+from winnow.report.evaluations.comparison import Comparison
+from winnow.report.evaluations.saved_evaluation import AGAINST, is_evaluation
 from winnow.state.saved_runs import check_is_model
 from winnow.version import __version__
 
@@ -47,7 +43,7 @@ class EvaluatedTasks:
             "winnow": __version__,
             "tasks": {one.name: _as_json(one) for one in self.tasks},
             "averages": _plain(averages(self.tasks)),
-            "comparisons": [_plain(dataclasses.asdict(one)) for one in self.comparisons],
+            "comparisons": [_plain(one.numbers()) for one in self.comparisons],
             "notes": self.notes,
         }
 

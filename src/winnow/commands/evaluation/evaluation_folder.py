@@ -13,22 +13,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from winnow.commands.evaluation.rollout_lines import parsed_row
-from winnow.config import leaves
 from winnow.errors import DataError
+from winnow.report.evaluations.rollout_lines import parsed_row
+from winnow.report.evaluations.saved_evaluation import (
+    FORMAT,
+    METRICS,
+    REPORT,
+    SETTINGS,
+    differing,
+    is_evaluation,
+    read_settings,
+)
 from winnow.state.disk import check_kind, opened, replace_file, write_all, write_json
 from winnow.state.log_rows import encode
 from winnow.state.run_folder import LOCK, Lock, LockedFolder
-
-SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -114,41 +118,6 @@ def check_free(path: Path, *, resume: bool) -> bool:
     return not there
 
 
-def is_evaluation(path: Path) -> bool:
-    """Whether a folder holds an evaluation."""
-    return (path / SETTINGS).is_file()
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """What an evaluation asked. Raises DataError for what is no folder of one."""
-    file = path / SETTINGS
-    try:
-        check_kind(file, "a file")
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"cannot read {file}: {error}; name the folder of an evaluation") from error
-    if not isinstance(found, dict) or found.get("winnow_evaluation") != FORMAT:
-        raise DataError(f"{file} is not of an evaluation that this winnow can read")
-    return found
-
-
-def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
-    """All `count` rows of a task of an evaluation that is finished. Raises DataError for one that is not, or is
-    damaged.
-    """
-    file = path / f"{task}.jsonl"
-    try:
-        check_kind(file, "a file")
-        lines = file.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror or error}") from error
-    if len(lines) != count or not (path / METRICS).is_file():
-        raise DataError(
-            f"the evaluation in {path} is not finished: {task} has {len(lines):,} rollouts of {count:,}; resume it"
-        )
-    return [parsed_row(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
-
-
 @contextlib.contextmanager
 def _refusals(path: Path) -> Iterator[None]:
     """What the disk refuses, as a DataError."""
@@ -160,12 +129,6 @@ def _refusals(path: Path) -> Iterator[None]:
 
 def _unusable(path: Path, error: OSError) -> DataError:
     return DataError(f"cannot use the folder {path} for an evaluation: {error.strerror or error}; choose another")
-
-
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The dotted keys in which two settings differ, as they are in JSON."""
-    was, is_now = ({k: v for k, v in leaves(json.loads(json.dumps(each)))} for each in (before, now))
-    return [".".join(map(str, key)) for key in {**was, **is_now} if was.get(key) != is_now.get(key)]
 
 
 def _compared(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:

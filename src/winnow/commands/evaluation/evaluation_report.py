@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from winnow.algos.intervals import Interval
-from winnow.commands.evaluation.against import ChangedProblem, Comparison
 from winnow.commands.evaluation.measured import SAMPLING, Measured
 from winnow.commands.evaluation.questions import declared_reward, reward_label
-from winnow.commands.evaluation.rollout_lines import Row
 from winnow.commands.evaluation.several_tasks import Average, averages
 from winnow.config import EvaluateSection
+from winnow.report.evaluations.comparison import CATEGORIES, ChangedProblem, Comparison
+from winnow.report.evaluations.rollout_lines import Row
 from winnow.report.text import percent, quoted, safe, shorten
-from winnow.training.judged import Category, judged_row
+from winnow.training.judged import judged_row
 
 EXAMPLES = 5
-CHANGES = 10  # problems won and lost that a report lists
+FEW, CHANGES = 3, 10  # problems won, and as many lost, that a screen and a report show in full
 LONGEST, ANSWER = 100, 1_000  # characters of a system message, and of an answer
-CATEGORIES: dict[Category, str] = {
-    "correct": "correct",
-    "wrong answer": "right format, wrong answer",
-    "wrong format": "wrong format",
-    "failed": "verifier failed",
-}
 
 
 def headline(measured: Measured) -> str:
@@ -44,40 +38,66 @@ def table(found: Sequence[Measured]) -> str:
         rows.append((one.name, f"{len(one.sampled):,}", *cells))
     for name, of_metric in averages(found).items():
         rows.append((name, "", *(_average(of_metric.get(metric)) for metric in columns.values())))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(_in_columns(rows))
 
 
 def report(found: Sequence[Measured], comparisons: Sequence[Comparison] = ()) -> str:
     """Headlines, table and comparison, then up to five rollouts of each category and task."""
     blocks = [headline(one) for one in found]
     blocks += [table(found)] if len(found) > 1 else []
-    blocks += [against(one, list_changes=True) for one in comparisons]
+    blocks += [against(one, most=CHANGES) for one in comparisons]
     blocks += ["\n".join([f"== {one.name} ==", *_examples(one.rows)]) for one in found]
     return "\n\n".join(blocks)
 
 
-def against(one: Comparison, *, list_changes: bool = False) -> str:
-    """Two models on one task, in a few lines."""
+def against(one: Comparison, *, most: int = FEW) -> str:
+    """Two models on one task: the difference, a table of the categories, and in full at most so many of the problems
+    on which the model is better, and of those on which it is worse.
+    """
     low, high = one.interval
     alike = one.problems - len(one.won) - len(one.lost)
     lines = [
-        f"{one.task}, {one.metric.removeprefix('accuracy_')}: {percent(one.other)} -> {percent(one.model)}, "
-        f"{100 * (one.model - one.other):+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}), "
+        f"{one.task}, {one.mode}: {percent(one.other)} -> {percent(one.model)}, "
+        f"{_points(one.model - one.other)} points ({_points(low)} to {_points(high)}), "
         f"p = {one.test.p_value:.2g} (paired test over {one.problems:,} problems)",
         f"  better on {len(one.won):,} problems, worse on {len(one.lost):,}, alike on {alike:,}",
+        f"  base     {one.models.other}",
+        f"  trained  {one.models.model}",
+        *(f"  {line}" for line in _in_columns(_categories(one))),
     ]
-    if list_changes:
-        lines += [*_changes("better", one.won), *_changes("worse", one.lost)]
-    return safe("\n".join(lines))
+    return "\n".join([safe("\n".join(lines)), *_changes("better", one.won, most), *_changes("worse", one.lost, most)])
 
 
-def _changes(word: str, changes: Sequence[ChangedProblem]) -> Iterator[str]:
-    for change in changes[:CHANGES]:
-        yield f"    {word}  {change.id}  {percent(change.other)} -> {percent(change.model)}"
-    if len(changes) > CHANGES:
-        yield f"    and {len(changes) - CHANGES:,} more, which metrics.json lists"
+def _categories(one: Comparison) -> Iterator[tuple[str, ...]]:
+    yield "", "base", "trained", "change"
+    for of in one.categories:
+        shares = ((of.other, of.other_share), (of.model, of.model_share))
+        cells = (f"{count:,} ({percent(share)})" for count, share in shares)
+        yield CATEGORIES[of.category], *cells, f"{_points(of.change)} points"
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f}"
+
+
+def _changes(word: str, changes: Sequence[ChangedProblem], most: int) -> Iterator[str]:
+    """Texts of a model stand behind a bar, so that none of their lines can pass for one of ours."""
+    for change in changes[:most]:
+        yield safe(f"\n  {word}: {change.id}, base {percent(change.other)}, trained {percent(change.model)}")
+        texts = {"question": change.question, "gold": change.gold}
+        texts |= {"base": change.other_answer, "trained": change.model_answer}
+        for name, text in texts.items():
+            yield f"    {name}"
+            yield quoted(text, limit=None, indent="    ")
+    if len(changes) > most:
+        yield f"\n  {word}: {len(changes) - most:,} more, which metrics.json lists (--output)"
+
+
+def _in_columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    found = list(rows)
+    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
+    for row in found:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _asked(measured: Measured) -> Iterator[str]:

@@ -14,9 +14,9 @@ import numpy as np
 from winnow.algos.estimators import tied
 from winnow.algos.intervals import Interval, over_problems
 from winnow.commands.evaluation.questions import asks_as_declared, reward_label
-from winnow.commands.evaluation.rollout_lines import Row, by_problem
 from winnow.config import Config
 from winnow.records import FloatArray
+from winnow.report.evaluations.rollout_lines import Row, by_problem
 from winnow.training.evaluation import named
 from winnow.training.evaluation_metrics import (
     Votes,

@@ -18,7 +18,6 @@ import torch
 from winnow.commands.evaluation.evaluation_folder import EvaluationFolder
 from winnow.commands.evaluation.measured import Measured
 from winnow.commands.evaluation.questions import Question
-from winnow.commands.evaluation.rollout_lines import rows_of
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, make_engine
 from winnow.errors import DataError
@@ -26,6 +25,7 @@ from winnow.models.device import resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import Prompt, Rollout
 from winnow.report.evaluation_progress import EvaluationProgress
+from winnow.report.evaluations.rollout_lines import rows_of
 from winnow.state.input_digests import digests
 from winnow.state.log_rows import encode
 from winnow.training.advice import unasked

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from winnow.commands.evaluation.evaluation_folder import EvaluationFolder, is_evaluation, read_rows, read_settings
+from winnow.commands.evaluation.evaluation_folder import EvaluationFolder
 from winnow.errors import DataError, RunFolderError
+from winnow.report.evaluations.saved_evaluation import is_evaluation, read_rows, read_settings
 
 SETTINGS = {"tasks": {"t": {"config": {"seed": 1}, "prompts": "x"}}, "machine": {"torch": "2.13"}}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,9 @@ from winnow.commands.evaluation.against import compared
 from winnow.commands.evaluation.evaluated import EvaluatedTasks
 from winnow.commands.evaluation.evaluation_report import against, headline, report, table
 from winnow.commands.evaluation.measured import Measured
-from winnow.commands.evaluation.rollout_lines import rows_of
 from winnow.commands.evaluation.several_tasks import averages
 from winnow.config_file import validate
+from winnow.report.evaluations.rollout_lines import rows_of
 
 SAMPLED = (group("a", (RIGHT, WRONG, WRONG, UNREAD)), group("b", (RIGHT, RIGHT, FAILED, WRONG), texts=[NASTY] * 4))
 SETTINGS = {
@@ -113,11 +114,65 @@ def test_two_models_are_compared_on_the_problems_that_both_have():
     assert (found.problems, found.model, found.other) == (3, 0.5, 0.5)
     assert ([(c.id, c.other, c.model) for c in found.won], [c.id for c in found.lost]) == ([("b", 0.0, 0.5)], ["c"])
     assert found.test.p_value == 1.0
-    assert against(found, list_changes=True).splitlines()[1:] == [
-        "  better on 1 problems, worse on 1, alike on 1",
-        "    better  b  0.0% -> 50.0%",
-        "    worse  c  50.0% -> 0.0%",
+
+
+def test_a_comparison_has_the_categories_of_both_and_the_changed_problems_in_full():
+    """Base: a right, b unread, c and d wrong. Trained: a and b right, c unread, d right."""
+    texts = {name: [f"{name} is seventeen,\nor not"] for name in "abcd"}
+    base = [group(name, (one,), texts=["base " + texts[name][0]], question=f"Frame\nWhat is {name}?\nEnd")
+            for name, one in zip("abcd", (RIGHT, UNREAD, WRONG, WRONG), strict=True)]  # fmt: skip
+    trained = [group(name, (one,), texts=["own " + texts[name][0]], question=f"Frame\nWhat is {name}?\nEnd")
+               for name, one in zip("abcd", (RIGHT, RIGHT, UNREAD, RIGHT), strict=True)]  # fmt: skip
+    (found,), _ = compared([measured(trained)], [measured(base, model="the/base")])
+    assert [(c.category, c.other, c.model, c.change) for c in found.categories] == [
+        ("correct", 1, 3, 0.5),
+        ("wrong answer", 2, 0, -0.5),
+        ("wrong format", 1, 1, 0.0),
     ]
+    assert found.models == ("the/base", "some/model")
+    first = found.won[0]
+    assert (first.id, first.question, first.gold) == ("b", "What is b?", "132")
+    assert (first.other_answer, first.model_answer) == ("base b is seventeen,\nor not", "own b is seventeen,\nor not")
+    text = against(found)
+    cells = {tuple(re.split(r"\s{2,}", line.strip())) for line in text.splitlines()}
+    assert {("base", "trained", "change"), ("correct", "1 (25.0%)", "3 (75.0%)", "+50.0 points")} <= cells
+    assert [line for line in text.splitlines() if line.strip().startswith("| ")] == [
+        f"    | {line}"
+        for name in "bd"
+        for line in (
+            f"What is {name}?",
+            "132",
+            f"base {name} is seventeen,",
+            "or not",
+            f"own {name} is seventeen,",
+            "or not",
+        )
+    ]
+    numbers = EvaluatedTasks([measured(trained)], [found], []).metrics()["comparisons"][0]
+    assert numbers["won"] == [{"id": name, "other": 0.0, "model": 1.0} for name in "bd"]
+    assert numbers["categories"][0] == {
+        "category": "correct", "other": 1, "model": 3, "other_share": 0.25, "model_share": 0.75
+    }  # fmt: skip
+
+
+def test_of_sampled_answers_those_that_show_the_change_are_shown():
+    texts = ["one", "two", "three"]
+    one = measured([group("a", (WRONG, RIGHT, RIGHT), texts=[f"own {text}" for text in texts])])
+    other = measured([group("a", (RIGHT, WRONG, FAILED), texts=[f"base {text}" for text in texts])])
+    (found,), _ = compared([one], [other])
+    assert [(c.other_answer, c.model_answer) for c in found.won] == [("base two", "own two")]
+    (back,), _ = compared([other], [one])
+    assert [(c.other_answer, c.model_answer) for c in back.lost] == [("own two", "base two")]
+    assert [(c.category, c.other, c.model) for c in back.categories][-1] == ("failed", 0, 1)
+
+
+def test_no_more_changes_are_shown_than_asked_for_and_none_acts_on_a_terminal():
+    ids = [f"p{i}" for i in range(5)]
+    base = measured([group(id, (WRONG,), texts=[NASTY]) for id in ids])
+    (found,), _ = compared([measured([group(id, (RIGHT,), texts=[NASTY]) for id in ids])], [base])
+    shown = [against(found, most=most) for most in (2, 5)]
+    assert [text.count("132") for text in shown] == [2, 5]
+    assert not re.search(r"[\x1b\u202e\ud800]", "".join(shown))
 
 
 def test_the_numbers_are_json_with_what_they_are_of():

@@ -1,0 +1,86 @@
+"""Two evaluations that are on the disk beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.errors import DataError
+from winnow.report.evaluations.comparison import Comparison, Models, compared
+from winnow.report.evaluations.saved_evaluation import (
+    AGAINST,
+    METRICS,
+    SETTINGS,
+    differing,
+    is_evaluation,
+    read_settings,
+    read_tasks,
+)
+
+LISTED = 5  # keys that a note names
+
+
+@dataclass(frozen=True)
+class ComparedFolders:
+    """What came of it."""
+
+    models: Models
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+
+def compared_folders(model: Path, other: Path) -> ComparedFolders:
+    """Every task that both evaluations have. Raises DataError for one that is not finished or damaged, and where they
+    have no task in common.
+    """
+    mine, theirs = read_settings(model), read_settings(other)
+    try:
+        names = [name for name in mine["tasks"] if name in theirs["tasks"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{SETTINGS} of {model} or {other} is damaged ({type(error).__name__}: {error})") from error
+    if not names:
+        raise DataError(f"the evaluations {model} and {other} have no task in common: there is nothing to compare")
+    models = Models(other=_model_of(theirs), model=_model_of(mine))
+    comparisons, notes = list[Comparison](), list[str]()
+    tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
+    for one, against in tasks:
+        found, apart = compared(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
+        comparisons += found
+        notes += [*asked_otherwise(one.name, theirs, mine, other), *apart]
+    return ComparedFolders(models, tuple(comparisons), tuple(notes))
+
+
+def asked_otherwise(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
+    """A note where the evaluation in `folder` was asked a task in another way, with some of the keys."""
+    keys = differing(there["tasks"][task], here["tasks"][task])
+    if keys:
+        more = " ..." if len(keys) > LISTED else ""
+        yield f"{task}: it was asked otherwise in {folder}: {', '.join(keys[:LISTED])}{more} differ"
+
+
+def with_another_below(folder: Path) -> list[Path]:
+    """The finished evaluations at most two folders below this one that have another model's beside them (`winnow eval
+    --compare MODEL --output FOLDER`), in order of their names. Links are not followed.
+    """
+    found = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
+    return [path for path in found if _has_another(path) and not _through_a_link(path, folder)]
+
+
+def _has_another(path: Path) -> bool:
+    return all(is_evaluation(one) and (one / METRICS).is_file() for one in (path, path / AGAINST))
+
+
+def _through_a_link(path: Path, above: Path) -> bool:
+    return any(one.is_symlink() for one in (path, *path.parents) if above in one.parents)
+
+
+def _seed(config: Any) -> int:
+    seed = config.get("seed", 0)
+    return seed if isinstance(seed, int) else 0
+
+
+def _model_of(settings: dict[str, Any]) -> str:
+    machine = settings.get("machine")
+    return str(machine.get("model", "?")) if isinstance(machine, dict) else "?"

@@ -1,0 +1,199 @@
+"""Two models on the same problems: how far they differ, whether that is more than chance, and on which problems.
+
+All of it is computed from the rows of two evaluations (rollout_lines.py). "other" is the model that is compared with,
+such as the one that training began with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from winnow.algos.intervals import Interval, of_difference
+from winnow.algos.paired_test import PairedTest, paired_test
+from winnow.report.evaluations.rollout_lines import Row
+from winnow.report.evaluations.shared_frame import Frame
+from winnow.training.judged import Category, judged_row
+
+MODES = ("sampled", "greedy")
+CATEGORIES: dict[Category, str] = {
+    "correct": "correct",
+    "wrong answer": "right format, wrong answer",
+    "wrong format": "wrong format",
+    "failed": "verifier failed",
+}
+
+OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its id
+
+
+class Models(NamedTuple):
+    """What the two models are called."""
+
+    other: str
+    model: str
+
+
+class CategoryChange(NamedTuple):
+    """How many rollouts of either model are of a category, and which share of its rollouts that is."""
+
+    category: Category
+    other: int
+    model: int
+    other_share: float
+    model_share: float
+
+    @property
+    def change(self) -> float:
+        """By which the share has changed."""
+        return self.model_share - self.other_share
+
+
+class ChangedProblem(NamedTuple):
+    """A problem on which the two differ: the score of each, and an answer of each that shows the difference.
+
+    Where the model is better, these are the other's first wrong answer and the model's first right one; where it is
+    worse, the other way round.
+    """
+
+    id: str
+    other: float
+    model: float
+    question: str  # the prompt without the template that all prompts share
+    gold: str
+    other_answer: str
+    model_answer: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric of a model against another's, on the problems for which both have it."""
+
+    task: str
+    models: Models
+    metric: str
+    model: float  # its mean over those problems
+    other: float
+    interval: Interval  # of the mean of model - other
+    test: PairedTest
+    categories: tuple[CategoryChange, ...]  # of the rollouts of those problems; failed ones only where there are some
+    won: tuple[ChangedProblem, ...]  # by the model, those with the largest gain first
+    lost: tuple[ChangedProblem, ...]
+    problems: int
+
+    @property
+    def mode(self) -> str:
+        """ "sampled" or "greedy"."""
+        return self.metric.removeprefix("accuracy_")
+
+    def numbers(self) -> dict[str, Any]:
+        """All but the texts, which the files of rollouts have."""
+        texts = ("question", "gold", "other_answer", "model_answer")
+        found = asdict(self)
+        for side in ("won", "lost"):
+            changes = [change._asdict() for change in getattr(self, side)]
+            found[side] = [{name: value for name, value in one.items() if name not in texts} for one in changes]
+        return found
+
+
+def compared(
+    task: str, model: Sequence[Row], other: Sequence[Row], *, models: Models, seed: int
+) -> tuple[list[Comparison], list[str]]:
+    """A comparison of the sampled answers and one of the greedy ones, where both models have them; and what cannot be
+    compared, in words. `seed` is of the test's permutations.
+    """
+    comparisons, notes = list[Comparison](), list[str]()
+    frame = Frame.of([row["prompt"] for row in model])
+    for mode in MODES:
+        mine, theirs = _of_mode(model, mode), _of_mode(other, mode)
+        if not mine or not theirs:
+            continue
+        scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
+        both = {id: pair for id, pair in scores.items() if pair is not None}
+        if both:
+            comparisons.append(_compared(_Asked(task, models, mode, mine, theirs, frame, both), seed))
+        else:
+            notes.append(f"{task}: of accuracy_{mode} the two models have no problem with a verdict in common")
+    alone = _of_mode(model, MODES[0]).keys() ^ _of_mode(other, MODES[0]).keys()
+    if alone:
+        notes.append(f"{task}: {len(alone):,} problems were asked of one model alone, and are left out")
+    return comparisons, notes
+
+
+def _of_mode(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["mode"] == mode:
+            found.setdefault(row["prompt_id"], []).append(row)
+    return found
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A task in one mode: what either model answered, and its scores on the problems for which both have a verdict."""
+
+    task: str
+    models: Models
+    mode: str
+    mine: OfProblem
+    theirs: OfProblem
+    frame: Frame
+    scores: Mapping[str, tuple[float, float]]  # of the model, and of the other
+
+    def changed(self, ids: Sequence[str], *, better: bool) -> tuple[ChangedProblem, ...]:
+        return tuple(self._changed(id, better=better) for id in ids)
+
+    def _changed(self, id: str, *, better: bool) -> ChangedProblem:
+        first, (model, other) = self.mine[id][0], self.scores[id]
+        gold = first["answer"] if isinstance(first["answer"], str) else json.dumps(first["answer"], ensure_ascii=False)
+        texts = _first(self.theirs[id], correct=not better), _first(self.mine[id], correct=better)
+        return ChangedProblem(id, other, model, self.frame.question(first["prompt"]), gold, *texts)
+
+
+def _compared(asked: _Asked, seed: int) -> Comparison:
+    ordered = sorted(asked.scores.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
+    model, other = np.array(list(asked.scores.values()), dtype=np.float64).T
+    return Comparison(
+        task=asked.task,
+        models=asked.models,
+        metric=f"accuracy_{asked.mode}",
+        model=float(model.mean()),
+        other=float(other.mean()),
+        interval=of_difference(model, other),
+        test=paired_test(model, other, seed=seed),
+        categories=_categories(*([rows[id] for id in asked.scores] for rows in (asked.mine, asked.theirs))),
+        won=asked.changed([id for id, (score, against) in ordered if score > against], better=True),
+        lost=asked.changed([id for id, (score, against) in reversed(ordered) if score < against], better=False),
+        problems=len(asked.scores),
+    )
+
+
+def _scores(mine: Sequence[Row], theirs: Sequence[Row]) -> tuple[float, float] | None:
+    """The share of right answers among those with a verdict, of each model; None where one of them has no verdict."""
+    model, other = ([row["correct"] for row in rows if row["correct"] is not None] for rows in (mine, theirs))
+    return (sum(model) / len(model), sum(other) / len(other)) if model and other else None
+
+
+def _categories(mine: Sequence[Sequence[Row]], theirs: Sequence[Sequence[Row]]) -> tuple[CategoryChange, ...]:
+    model, other = (Counter(judged_row(row).category for rows in of_all for row in rows) for of_all in (mine, theirs))
+    return tuple(
+        CategoryChange(
+            category,
+            other[category],
+            model[category],
+            other[category] / other.total(),
+            model[category] / model.total(),
+        )
+        for category in CATEGORIES
+        if category != "failed" or other[category] or model[category]
+    )
+
+
+def _first(rows: Sequence[Row], *, correct: bool) -> str:
+    """The first answer that is right, or wrong. There is one: the scores of the two models differ."""
+    text: str = next(row["text"] for row in rows if row["correct"] is correct)
+    return text

@@ -1,0 +1,88 @@
+"""What the folder of an evaluation holds, checked as it is read: anyone may have written it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from winnow.config import leaves
+from winnow.errors import DataError
+from winnow.report.evaluations.rollout_lines import Row, parsed_row
+from winnow.state.disk import check_kind
+
+SETTINGS, METRICS, REPORT, AGAINST = "settings.json", "metrics.json", "report.txt", "against"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SavedTask:
+    """A task of a finished evaluation."""
+
+    name: str
+    config: Mapping[str, Any]  # as JSON, without the model's path
+    rows: tuple[Row, ...]
+    dropped: int  # problems whose prompt is longer than prompt.max_prompt_tokens
+
+
+def is_evaluation(path: Path) -> bool:
+    """Whether a folder holds an evaluation."""
+    return (path / SETTINGS).is_file()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What an evaluation asked. Raises DataError for what is no folder of one."""
+    file = path / SETTINGS
+    try:
+        check_kind(file, "a file")
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot read {file}: {error}; name the folder of an evaluation") from error
+    if not isinstance(found, dict) or found.get("winnow_evaluation") != FORMAT:
+        raise DataError(f"{file} is not of an evaluation that this winnow can read")
+    return found
+
+
+def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) -> list[SavedTask]:
+    """These tasks of a finished evaluation. Raises DataError for one that is not finished, or is damaged."""
+    try:
+        return [_task(path, name, settings["tasks"][name]) for name in names]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{path / SETTINGS} is damaged ({type(error).__name__}: {error})") from error
+
+
+def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
+    """All `count` rows of a task of an evaluation that is finished. Raises DataError for one that is not, or is
+    damaged.
+    """
+    file = path / f"{task}.jsonl"
+    try:
+        check_kind(file, "a file")
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror or error}") from error
+    if len(lines) != count or not (path / METRICS).is_file():
+        raise DataError(
+            f"the evaluation in {path} is not finished: {task} has {len(lines):,} rollouts of {count:,}; resume it"
+        )
+    return [parsed_row(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The dotted keys in which two settings differ, as they are in JSON."""
+    was, is_now = ({k: v for k, v in leaves(json.loads(json.dumps(each)))} for each in (before, now))
+    return [".".join(map(str, key)) for key in {**was, **is_now} if was.get(key) != is_now.get(key)]
+
+
+def _task(path: Path, name: str, settings: Mapping[str, Any]) -> SavedTask:
+    if Path(name).name != name:  # it is part of a path
+        raise ValueError(f"{name!r} is no name of a task")
+    rows = tuple(read_rows(path, name, int(settings["rows"])))
+    sampled, greedy = ({row["prompt_id"] for row in rows if row["mode"] == mode} for mode in ("sampled", "greedy"))
+    if not sampled or (greedy and greedy != sampled):
+        raise DataError(
+            f"{path / name}.jsonl is damaged: its greedy rollouts are of other problems than the sampled ones"
+        )
+    return SavedTask(name, dict(settings["config"]), rows, int(settings["dropped"]))
