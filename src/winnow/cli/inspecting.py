@@ -71,13 +71,17 @@ def report(
         Path | None, typer.Option("--output", "-o", help="Default: report.html in the run folder.")
     ] = None,
     limit: Annotated[str | None, typer.Option(help="Rollouts in the file take so much at most; default: 20MB.")] = None,
+    evaluations: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="TRAINED BASE", help="Two folders of `winnow eval --output`, to show beside each other."),
+    ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show whole runs in a browser of this machine, until Ctrl-C.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of --serve; 0: any that is free.")] = 0,
 ) -> None:
     """One page of runs for a browser: curves, budget, allocation, and rollouts token by token."""
-    from winnow.commands.report import output_of, runs_at, size, write_report
+    from winnow.commands.report import evaluations_of, output_of, runs_at, size, write_report
     from winnow.report.text import one_line, wrapped
 
     if port and not serve:
@@ -85,16 +89,20 @@ def report(
     found = runs_at(runs)
     for run in found:
         _note_cut_row(run.path)
+    compared = evaluations_of(found, evaluations)
+    for note in compared.notes:
+        say(wrapped(f"note: {note}"), err=True)
     if serve:
         from winnow.commands.report_server import ReportServer
         from winnow.commands.report_server import serve as answer
 
         if output is not None or limit is not None:
             raise typer.BadParameter("--serve writes no file: leave out --output and --limit")
-        server = ReportServer(found, port=port)
+        server = ReportServer(found, port=port, evaluations=compared.data)
         answer(server, lambda url: say(f"serving   {url}  (this machine alone; Ctrl-C ends it)"))
         return
-    written = write_report(found, output_of(runs, output), limit=size("20MB" if limit is None else limit))
+    most = size("20MB" if limit is None else limit)
+    written = write_report(found, output_of(runs, output), limit=most, evaluations=compared.data)
     for note in written.notes:
         say(wrapped(f"note: {note}"), err=True)
     rollouts = f"{written.included:,} of {written.of:,} rollouts"

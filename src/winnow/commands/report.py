@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from winnow.errors import ConfigError, DataError
+from winnow.report.evaluations.compared_folders import compared_folders, with_another_below
+from winnow.report.evaluations.saved_evaluation import AGAINST
 from winnow.report.page.assembled import MARK, assembled
+from winnow.report.page.evaluation_data import evaluation_data
 from winnow.report.page.run_data import ReportedRun, report_data
 from winnow.report.text import one_line
 from winnow.state.disk import InTheWay, check_kind, replace_file
@@ -43,6 +47,30 @@ def runs_at(paths: Sequence[Path]) -> list[ReportedRun]:
     return [ReportedRun(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
+class ShownEvaluations(NamedTuple):
+    """Pairs of evaluations as the page's data, and notes of those that cannot be read."""
+
+    data: list[dict[str, Any]]
+    notes: list[str]
+
+
+def evaluations_of(runs: Sequence[ReportedRun], named: tuple[Path, Path] | None) -> ShownEvaluations:
+    """The evaluations that are named, of the trained model and of its base; and those below the runs' folders that
+    `winnow eval --compare MODEL` wrote. Raises DataError where those that are named cannot be compared.
+    """
+    data, notes = list[dict[str, Any]](), list[str]()
+    if named is not None:
+        data.append(evaluation_data(" | ".join(map(str, named)), compared_folders(*named)))
+    for run in runs:
+        for path in with_another_below(run.path):
+            name = f"{run.name}/{path.relative_to(run.path)}"
+            try:
+                data.append(evaluation_data(name, compared_folders(path, path / AGAINST)))
+            except DataError as error:
+                notes.append(f"{name} is left out: {error}")
+    return ShownEvaluations(data, notes)
+
+
 def output_of(paths: Sequence[Path], output: Path | None) -> Path:
     """Where the report goes: in the folder, where only one was given. Raises DataError where it may not be written.
 
@@ -65,14 +93,21 @@ def output_of(paths: Sequence[Path], output: Path | None) -> Path:
     return output
 
 
-def write_report(runs: Sequence[ReportedRun], output: Path, *, limit: int, made: datetime | None = None) -> Written:
+def write_report(
+    runs: Sequence[ReportedRun],
+    output: Path,
+    *,
+    limit: int,
+    made: datetime | None = None,
+    evaluations: Sequence[Mapping[str, Any]] = (),
+) -> Written:
     """Write the page. `limit` is of the bytes of all rollouts in it, shared evenly by the runs. Raises DataError."""
     made = made or datetime.now(UTC)
     pages = [run.in_file(limit // len(runs)) for run in runs]
     notes = [f"{run.name}: {note}" for run, page in zip(runs, pages, strict=True) for note in page.notes]
-    data = report_data(
-        [page.text for page in pages], served=False, limit=limit, made=made.strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
+    at = made.strftime("%Y-%m-%dT%H:%M:%SZ")
+    texts = [page.text for page in pages]
+    data = report_data(texts, served=False, limit=limit, made=at, evaluations=evaluations)
     text = assembled(data, title=title_of(runs), served=False).text.encode()
     try:
         replace_file(output, text)

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,9 +59,11 @@ class ReportServer(ThreadingHTTPServer):
     request_queue_size = 2 * AT_ONCE
     allow_reuse_port = False  # a second server at one port would answer some of the first one's requests
 
-    def __init__(self, runs: Sequence[ReportedRun], *, port: int = 0) -> None:
+    def __init__(
+        self, runs: Sequence[ReportedRun], *, port: int = 0, evaluations: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Take a port, 0 for any that is free. Raises DataError where it is taken."""
-        self.runs = tuple(runs)
+        self.runs, self.evaluations = tuple(runs), tuple(evaluations)
         self.secret = secrets.token_urlsafe(16)
         self.reading = threading.Lock()  # of the folders: one request at a time
         self._asking: dict[
@@ -125,7 +127,8 @@ class ReportServer(ThreadingHTTPServer):
         """(the page, its policy). Raises WinnowError where a run cannot be read."""
         with self.reading:
             runs = [run.served() for run in self.runs]
-        made = assembled(report_data(runs, served=True, limit=0, made=None), title=title_of(self.runs), served=True)
+        data = report_data(runs, served=True, limit=0, made=None, evaluations=self.evaluations)
+        made = assembled(data, title=title_of(self.runs), served=True)
         return made.text, f"{made.policy}; frame-ancestors 'none'"
 
     def step(self, run: int, step: int) -> Iterator[str]:

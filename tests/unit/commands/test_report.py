@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from synthetic_run import write_run
+from synthetic_run import RIGHT, WRONG, group, write_run
 from winnow.cli import app
 from winnow.commands.report import size
 from winnow.errors import ConfigError
+from winnow.report.evaluations.rollout_lines import rows_of
 from winnow.report.page import assembled as page
 
 PARTS = Path(__file__).parents[2] / "fixtures" / "report_page"
@@ -149,3 +150,29 @@ def test_a_sweep_s_folder_stands_for_its_runs(tmp_path):
     write_run(tmp_path / "a" / "seed-0", steps=1)
     assert winnow("report", tmp_path).exit_code == 0
     assert [r["name"] for r in data_of(tmp_path / "report.html")["runs"]] == ["seed-0"]
+
+
+def test_evaluations_below_the_run_and_two_that_are_named_are_compared(run, tmp_path):
+    def evaluation(folder, outcome):
+        rows = [*rows_of("sampled", [group("p", (outcome,))])]
+        asked = {"config": {"seed": 0}, "rows": len(rows), "dropped": 0}
+        folder.mkdir(parents=True)
+        settings = {"winnow_evaluation": 1, "tasks": {"t": asked}, "machine": {"model": folder.name}}
+        (folder / "settings.json").write_text(json.dumps(settings))
+        (folder / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "metrics.json").write_text("{}")
+        return folder
+
+    own, base = evaluation(run / "evals", RIGHT), evaluation(run / "evals" / "against", WRONG)
+    assert winnow("report", run).exit_code == 0
+    (found,) = data_of(run / "report.html")["evaluations"]
+    assert (found["name"], found["models"]) == ("toy/evals", {"other": "against", "model": "evals"})
+    assert found["comparisons"][0]["won"] == 1
+    result = winnow("report", run, "--evaluations", base, own)
+    assert result.exit_code == 0, result.output
+    both = data_of(run / "report.html")["evaluations"]
+    assert [one["comparisons"][0]["lost"] for one in both] == [1, 0]
+    (base / "t.jsonl").write_text("{}\n")
+    assert "t.jsonl:1" in "".join(winnow("report", run).output.split())
+    assert data_of(run / "report.html")["evaluations"] == []
+    assert winnow("report", run, "--evaluations", own, base).exit_code == 2

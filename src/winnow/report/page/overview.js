@@ -1,8 +1,8 @@
 'use strict';
-/** The first view: what was learned for how much, what was wrong, the curves, where the tokens went and to which prompts. */
+/** The first view: what was learned for how much, what was wrong, what training changed, the curves, where the tokens went and to which prompts. */
 (() => {
   const { h, show } = winnow.dom;
-  const { model, place, curves, ledger, allocation, foreign } = winnow;
+  const { model, place, curves, ledger, allocation, evaluations, foreign } = winnow;
 
   const arrows = (text) => text.replaceAll('->', '→');
 
@@ -39,7 +39,7 @@
 
   function make() {
     const drawn = curves.section();
-    const element = h('div', { class: 'overview' }, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), drawn.element, ledger.section(), allocation.section());
+    const element = h('div', { class: 'overview' }, h('div', { class: 'heads' }, model.runs.map(headline)), alarms(), evaluations.section(), drawn.element, ledger.section(), allocation.section());
     return { element, update: (at) => drawn.update(at) };
   }
 

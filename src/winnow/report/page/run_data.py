@@ -144,10 +144,13 @@ class ReportedRun:
 _NONE = "no rollouts are logged (the keys log.rollouts and log.every), or no step was finished yet"
 
 
-def report_data(runs: Sequence[str], *, served: bool, limit: int, made: str | None) -> str:
-    """The whole of the page's JSON, from runs that are encoded already."""
+def report_data(
+    runs: Sequence[str], *, served: bool, limit: int, made: str | None, evaluations: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """The whole of the page's JSON, from runs that are encoded already, and `evaluation_data` of pairs of models."""
     fields = {"format": FORMAT, "winnow": __version__, "served": served, "limit_bytes": limit}
-    return with_list(fields | ({"made": made} if made else {}), "runs", runs)
+    fields |= {"evaluations": list(evaluations)} | ({"made": made} if made else {})
+    return with_list(fields, "runs", runs)
 
 
 def _panel(panel: RunPanel) -> dict[str, Any]:

@@ -95,6 +95,34 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
     } | other  # fmt: skip
 
 
+def change(id: str, *, better: bool = True, **texts: str) -> dict[str, Any]:
+    """A problem on which two models differ."""
+    found = {
+        "question": f"what is {id}?",
+        "gold": "42",
+        "other_answer": f"base on {id}",
+        "model_answer": f"own on {id}",
+    }
+    scores = (0.0, 0.5) if better else (0.5, 0.25)
+    return {"better": better, "id": id, "other": scores[0], "model": scores[1], **found} | texts
+
+
+def evaluated(**other: Any) -> dict[str, Any]:
+    """Two models on the same problems: better on two, worse on two, of which one is in the file."""
+    shares = {"correct": (69, 205), "right format, wrong answer": (122, 170), "wrong format": (309, 125)}
+    comparison = {
+        "task": "sums", "mode": "greedy", "problems": 500, "other": 0.138, "model": 0.41, "interval": [0.2, 0.3],
+        "p_value": 1e-9, "won": 2, "lost": 2,
+        "categories": [
+            {"category": "correct", "label": label, "other": base, "model": own, "other_share": base / 500,
+             "model_share": own / 500} for label, (base, own) in shares.items()
+        ],
+        "changes": [change("q1"), change("q2", better=False), change("q3")],
+    }  # fmt: skip
+    names = {"name": "evals/both", "models": {"other": "bundled", "model": "step-000120"}, "notes": []}
+    return {**names, "comparisons": [comparison | other]}
+
+
 def data(*runs: dict[str, Any], **other: Any) -> dict[str, Any]:
     return {
         "format": 1, "winnow": "0.1.0", "served": False, "limit_bytes": 20_000_000, "runs": list(runs) or [run()]

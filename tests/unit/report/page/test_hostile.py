@@ -75,6 +75,16 @@ def hostile_run(as_tokens: bool):
     )
 
 
+def hostile_evaluation():
+    changes = [
+        pages.change(text[:300], better=bool(i % 2), question=text, gold=text, other_answer=text, model_answer=text)
+        for i, text in enumerate(text[:10_000] for text in HOSTILE)
+    ]
+    found = pages.evaluated(task=HOSTILE[0], mode=HOSTILE[5], changes=changes, won=len(changes), lost=len(changes))
+    models = {"other": HOSTILE[0], "model": HOSTILE[8]}
+    return found | {"name": HOSTILE[6], "models": models, "notes": [text[:300] for text in HOSTILE]}
+
+
 def unharmed(opened):
     assert opened.page.evaluate("window.ran") is None
     assert (
@@ -85,7 +95,11 @@ def unharmed(opened):
 
 def test_nothing_that_a_model_or_a_file_says_acts(shown):
     for as_tokens in (False, True):
-        opened = shown(pages.data(hostile_run(as_tokens)))
+        opened = shown(pages.data(hostile_run(as_tokens), evaluations=[hostile_evaluation()]))
+        opened.page.evaluate("for (const part of document.querySelectorAll('.comparison details')) part.open = true")
+        opened.page.wait_for_function(
+            "n => document.querySelectorAll('.changed-problem').length === n", arg=len(HOSTILE)
+        )
         for view in ("overview", "metrics", "configuration"):
             opened.page.evaluate("view => winnow.place.go({view})", view)
             unharmed(opened)

@@ -1,0 +1,61 @@
+"""Two models on the same problems as the page's data: the categories, and changed problems as far as there is room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from winnow.report.evaluations.compared_folders import ComparedFolders
+from winnow.report.evaluations.comparison import CATEGORIES, ChangedProblem, Comparison
+from winnow.report.page.rollout_data import cut
+from winnow.report.page.strict_json import encoded
+
+ROOM = 2_000_000  # bytes of changed problems, of all comparisons of two evaluations
+LONGEST = 20_000  # characters of a text
+NAME = 200  # characters
+
+
+def evaluation_data(name: str, found: ComparedFolders) -> dict[str, Any]:
+    """The comparisons of two evaluations, which are called `name`."""
+    room = ROOM // max(1, len(found.comparisons))
+    return {
+        "name": cut(name, NAME),
+        "models": {"other": cut(found.models.other, NAME), "model": cut(found.models.model, NAME)},
+        "notes": [cut(note, 5 * NAME) for note in found.notes],
+        "comparisons": [_comparison(one, room) for one in found.comparisons],
+    }
+
+
+def _comparison(one: Comparison, room: int) -> dict[str, Any]:
+    return {
+        "task": cut(one.task, NAME),
+        "mode": one.mode,
+        "problems": one.problems,
+        "other": one.other,
+        "model": one.model,
+        "interval": list(one.interval),
+        "p_value": one.test.p_value,
+        "won": len(one.won),
+        "lost": len(one.lost),
+        "categories": [{"label": CATEGORIES[of.category], **of._asdict()} for of in one.categories],
+        "changes": list(_fitting(one, room)),
+    }
+
+
+def _fitting(one: Comparison, room: int) -> Iterator[dict[str, Any]]:
+    """Of the problems that changed most, in turn a better and a worse one, those that fit in `room` bytes."""
+    for pair in itertools.zip_longest(one.won, one.lost):
+        for better, change in zip((True, False), pair, strict=True):
+            if change is None:
+                continue
+            data = {"better": better, **_change(change)}
+            room -= len(encoded(data))
+            if room < 0:
+                return
+            yield data
+
+
+def _change(change: ChangedProblem) -> dict[str, Any]:
+    texts = {name: cut(value, LONGEST) for name, value in change._asdict().items() if isinstance(value, str)}
+    return {**change._asdict(), **texts, "id": cut(change.id, NAME)}
