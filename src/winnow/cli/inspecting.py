@@ -44,7 +44,7 @@ def plot(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: plot.png in the run folder.")] = None,
     summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
 ) -> None:
-    """Draw a run in four panels, six with a value model, and sum it up in text."""
+    """Draw a run in panels: accuracy, reward, length, loss, and where the budget went; and sum it up in text."""
     from winnow.report.heading import heading
     from winnow.report.run_changes import changes_in, evaluations
     from winnow.report.summary import summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,17 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Eval
     drawn = panels(rows, evaluated)
     if not drawn:
         raise DataError("the run has not finished a step yet: there is nothing to plot")
-    figure = new_figure(11, 10.5 if len(drawn) > 4 else 7.5)
+    columns = 3 if len(drawn) > 4 else 2
+    lines_of_panels = -(-len(drawn) // columns)
+    figure = new_figure(5.5 * columns, 3.1 * lines_of_panels + 1.0)
     lines = [shorten(one_line(text), LONGEST) for text in (title, subtitle) if text]
     figure.suptitle("\n".join(lines), parse_math=False, fontsize=11)  # a $ in a name is a $
-    for axes, panel in zip(figure.subplots(len(drawn) // 2, 2).flat, drawn, strict=True):
-        _panel(axes, panel)
+    places = figure.subplots(lines_of_panels, columns, squeeze=False).flat
+    for axes, panel in itertools.zip_longest(places, drawn):
+        if panel is None:
+            axes.remove()
+        else:
+            _panel(axes, panel)
     return figure
 
 
@@ -82,7 +89,7 @@ def _draw(axes: Any, series: RunSeries) -> None:
     if series.marker or len(series.x) < 3:  # a line through a single step would be invisible
         look["marker"] = MARKERS[series.marker or "circle"]
     if series.band:
-        axes.fill_between(series.x, *series.band, color=color, alpha=0.15, linewidth=0, label="± 1 s.d.")
+        axes.fill_between(series.x, *series.band, color=color, alpha=0.15, linewidth=0, label=series.band_label)
     if series.error:
         axes.errorbar(series.x, series.y, yerr=series.error, capsize=3, **look)
     else:

@@ -1,16 +1,17 @@
-"""What is drawn of a run, as plain data: accuracy, completion length, where the signal goes, what the tokens bought;
-with a value model also what its values explain, and what they are beside the returns.
+"""What is drawn of a run, as plain data: accuracy, reward, completion length, policy loss, where the signal goes, what
+the tokens bought, how the policy moves; with a value model also what its values explain, and are beside the returns.
 
-`winnow plot` draws these panels with matplotlib, the page of `winnow report` in a browser.
+`winnow plot` draws these panels with matplotlib, the page of `winnow report` in a browser. A quantity has one style
+everywhere. Its colour is used where one run is drawn alone; of several runs each has a colour of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from typing import Literal
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -25,22 +26,39 @@ STEPS = "training step"
 
 Color = Literal["blue", "orange", "green", "purple", "grey"]
 Style = Literal["solid", "dashed", "dotted", "dashdot"]
+Marker = Literal["circle", "square"]
 Ends = tuple[float, float]
+
+
+class Quantity(NamedTuple):
+    """What a line shows, and its look."""
+
+    name: str
+    color: Color
+    style: Style = "solid"
+    marker: Marker | None = None  # at each point, which was measured alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
     """A line. NaN is a gap in it."""
 
-    label: str
+    quantity: str
+    note: str = ""  # what a legend adds to the quantity
     x: tuple[float, ...]
     y: tuple[float, ...]
     color: Color
     style: Style = "solid"
     axis: Literal[1, 2] = 1  # 2: the scale at the right
-    marker: Literal["circle", "square"] | None = None  # at each point, which was measured alone
+    marker: Marker | None = None
     error: tuple[float, ...] | None = None  # one standard error, up and down
-    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # one standard deviation: its ends at each x
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # its ends at each x
+    band_label: str | None = None  # what the band is
+
+    @property
+    def label(self) -> str:
+        """For a legend."""
+        return f"{self.quantity}{self.note}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,45 +88,66 @@ class RunPanel:
     spans: tuple[Span, ...] = ()
 
 
+TRAINING = Quantity("training", "blue")
+MEAN_REWARD = Quantity("mean", "blue")
+MEAN_LENGTH, LONGEST = Quantity("mean", "blue"), Quantity("longest", "grey", "dotted")
+CUT_OFF = Quantity("cut off", "orange", "dashed")
+LOSS, ENTROPY, GRADIENT = Quantity("loss", "blue"), Quantity("entropy", "blue"), Quantity("norm", "blue")
+FLAT, KEPT = Quantity("flat groups", "orange", "dashed"), Quantity("rollouts kept", "green", "dotted")
+TRAINED = Quantity("rollouts trained on", "blue")
+DIVERGENCES = {"loss/kl": Quantity("KL term", "blue"), "reward/kl": Quantity("KL in the reward", "orange", "dashed")}
+EXPLAINED, VALUE_LOSS = Quantity("explained variance", "blue"), Quantity("value loss", "orange", "dashed")
+VALUE, RETURN = Quantity("mean value", "blue"), Quantity("mean return", "green", "dashed")
+
+
 def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[RunPanel]:
-    """Four panels, six of a run with a value model; none of a run without a step. `rows` are in step order; of the
-    evaluations in them those are drawn that were made alike.
+    """Up to nine panels, eleven of a run with a value model; none of a run without a step. `rows` are in step order; of
+    the evaluations in them those are drawn that were made alike. What no step has is left out.
     """
     steps = training_rows(rows)
     if not steps:
         return []
-    accuracy, budget = _accuracy(steps, rows, evaluated), _budget(steps, rows, evaluated)
-    found = [accuracy, _length(steps, rows), _signal(steps, rows), budget]
+    found = [_accuracy(steps, rows, evaluated), *_reward(steps, rows), _length(steps, rows)]
+    found += _of_metrics("policy loss", "loss", {"policy/loss": LOSS}, steps, rows, zero=True)
+    found += [_signal(steps, rows), _budget(steps, rows, evaluated)]
+    found += _of_metrics("entropy", "nats per token", {"policy/entropy": ENTROPY}, steps, rows)
+    found += _of_metrics("gradient norm", "norm before clipping", {"policy/grad_norm": GRADIENT}, steps, rows)
+    found += _of_metrics("KL divergence from the reference", "nats per token", DIVERGENCES, steps, rows, zero=True)
     if any(name in row for row in steps for name in VALUED):
         found += [_explained(steps, rows), _values(steps, rows)]
     return found
 
 
 def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
-    accuracy, reward = (of_prompts(name, steps) for name in ("reward/accuracy", "reward/mean"))
-    lines = [
-        _line(steps, accuracy, "training", "blue"),
-        *_measured(rows, {r["step"]: r["step"] for r in rows}, evaluated),
-    ]
-    beside: list[RunSeries] = []
-    if any(abs(row.get(reward, 0.0) - row.get(accuracy, 0.0)) > 1e-9 for row in steps):
-        beside = [_line(steps, reward, "mean reward", "purple", "dashdot", axis=2)]
+    at = {row["step"]: row["step"] for row in rows}
+    lines = (_line(steps, of_prompts("reward/accuracy", steps), TRAINING), *_measured(rows, at, evaluated))
+    label = "correct (%)"
     return RunPanel(
-        title="accuracy",
-        y_label="correct (%)",
-        y2_label="mean reward" if beside else None,
-        percent=True,
-        x_range=_steps_of(rows),
-        y_range=SHARES,
-        y2_range=SHARES if beside and all(0 <= reward <= 1 for reward in beside[0].y) else None,
-        series=(*lines, *beside),
+        title="accuracy", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=lines
     )
+
+
+def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
+    """The mean, in a band from the smallest reward of a step to the largest."""
+    name = of_prompts("reward/mean", steps)
+    if not _has(steps, name):
+        return []
+    band = tuple(_column(steps, "reward/min")), tuple(_column(steps, "reward/max"))
+    known = _has(steps, "reward/min") and _has(steps, "reward/max")
+    line = RunSeries(
+        **_look(MEAN_REWARD),
+        x=_x(steps),
+        y=tuple(_column(steps, name)),
+        band=band if known else None,
+        band_label="minimum to maximum" if known else None,
+    )
+    return [RunPanel(title="reward", y_label="reward", x_range=_steps_of(rows), series=(line,))]
 
 
 def _length(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     lengths = (
-        _line(steps, "rollout/length_max", "longest", "grey", "dotted"),
-        _line(steps, "rollout/length_mean", "mean", "blue"),
+        _line(steps, "rollout/length_mean", MEAN_LENGTH),
+        _line(steps, "rollout/length_max", LONGEST),
     )
     return RunPanel(
         title="completion length",
@@ -118,15 +157,29 @@ def _length(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
         x_range=_steps_of(rows),
         y_range=_from_0(lengths, room=0.1),
         y2_range=SHARES,
-        series=(*lengths, _line(steps, "rollout/truncated", "cut off", "orange", "dashed", axis=2)),
+        series=(*lengths, _line(steps, "rollout/truncated", CUT_OFF, axis=2)),
     )
+
+
+def _of_metrics(
+    title: str,
+    y_label: str,
+    quantities: Mapping[str, Quantity],
+    steps: Sequence[Row],
+    rows: Sequence[Row],
+    *,
+    zero: bool = False,
+) -> list[RunPanel]:
+    """One panel of the metrics that are there."""
+    lines = tuple(_line(steps, name, quantity) for name, quantity in quantities.items() if _has(steps, name))
+    return [RunPanel(title=title, y_label=y_label, x_range=_steps_of(rows), zero=zero, series=lines)] if lines else []
 
 
 def _signal(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     shares = (
-        _share(steps, "group/flat", "group/count", "flat groups", "orange", "dashed"),
-        _share(steps, "select/kept", "budget/rollouts", "rollouts kept", "green", "solid"),
-        _share(steps, "select/trained", "budget/rollouts", "rollouts trained on", "blue", "dashdot"),
+        _share(steps, "group/flat", "group/count", FLAT),
+        _share(steps, "select/trained", "budget/rollouts", TRAINED),
+        _share(steps, "select/kept", "budget/rollouts", KEPT),  # over the line above, which may be the same
     )
     label = "share of groups, of rollouts (%)"
     return RunPanel(title="signal", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=shares)
@@ -138,9 +191,8 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -
     *before, total = accumulate(np.nan_to_num(sampled) + np.nan_to_num(probed), initial=0.0)
     spent = dict(zip(_column(rows, "step"), map(float, before), strict=True))
     measured = _measured(rows, spent, evaluated)
-    label = "training (no evaluation yet)"
-    accuracy = of_prompts("reward/accuracy", steps)
-    training = _line(steps, accuracy, label, "blue", x=[spent[row["step"]] for row in steps])
+    x = [spent[row["step"]] for row in steps]
+    training = _line(steps, of_prompts("reward/accuracy", steps), TRAINING, note=" (no evaluation yet)", x=x)
     return RunPanel(
         title="budget: what the tokens bought",
         x_label="tokens generated so far" + ", probes included" * any("budget/probe_tokens" in r for r in rows),
@@ -156,8 +208,8 @@ def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     """What the values know of the returns, beside the loss by which they learn; and steps in which they alone do."""
     explained = np.array(_column(steps, VALUED[0]))
     drawn = np.maximum(explained, LEAST_EXPLAINED)  # NaN stays
-    line = RunSeries(label="explained variance", x=_x(steps), y=tuple(drawn.tolist()), color="blue")
-    beside = [_line(steps, VALUED[1], "value loss", "orange", "dashed", axis=2)] if _has(steps, VALUED[1]) else []
+    line = RunSeries(**_look(EXPLAINED), x=_x(steps), y=tuple(drawn.tolist()))
+    beside = [_line(steps, VALUED[1], VALUE_LOSS, axis=2)] if _has(steps, VALUED[1]) else []
     held = [row["step"] for row in takewhile(policy_is_held, steps)]
     return RunPanel(
         title="value model",
@@ -178,12 +230,12 @@ def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
         mean, spread = (np.array(_column(steps, f"critic/return_{name}")) for name in ("mean", "std"))
         band = tuple((mean - spread).tolist()), tuple((mean + spread).tolist())
         y = tuple(mean.tolist())
-        returns = [RunSeries(label="mean return", x=_x(steps), y=y, color="green", style="dashed", band=band)]
+        returns = [RunSeries(**_look(RETURN), x=_x(steps), y=y, band=band, band_label="± 1 s.d.")]
     return RunPanel(
         title="values and returns",
         y_label="reward to come, mean over tokens",
         x_range=_steps_of(rows),
-        series=(*returns, _line(steps, "critic/value_mean", "mean value", "blue")),
+        series=(*returns, _line(steps, "critic/value_mean", VALUE)),
     )
 
 
@@ -191,50 +243,56 @@ def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations
     """The evaluations at `x` of their step; none where there is none."""
     found, rows = [], evaluated.rows(rows)
     since = f", from step {evaluated.since} on" * bool(evaluated.since)
-    if sampled := [row for row in rows if "eval/accuracy_sampled" in row]:
-        found.append(
-            RunSeries(
-                label=f"{evaluated.of}, sampled (± 1 s.e.){since}",
-                x=tuple(x[row["step"]] for row in sampled),
-                y=tuple(_column(sampled, "eval/accuracy_sampled")),
-                error=tuple(abs(error) for error in _column(sampled, "eval/accuracy_sampled_sem")),
-                color="orange",
-                marker="circle",
-            )
+    quantities = {
+        "sampled": Quantity(f"{evaluated.of}, sampled", "orange", "dashed", "circle"),
+        "greedy": Quantity(f"{evaluated.of}, greedy", "green", "dotted", "square"),
+    }
+    for mode, quantity in quantities.items():
+        name = f"eval/accuracy_{mode}"
+        seen = [row for row in rows if name in row]
+        known = any(f"{name}_sem" in row for row in seen)
+        error = tuple(abs(error) for error in _column(seen, f"{name}_sem")) if known else None
+        line = _line(
+            seen,
+            name,
+            quantity,
+            note=" (± 1 s.e.)" * known + since,
+            x=[x[row["step"]] for row in seen],
+            error=error,
         )
-    if greedy := [row for row in rows if "eval/accuracy_greedy" in row]:
-        found.append(
-            RunSeries(
-                label=f"{evaluated.of}, greedy{since}",
-                x=tuple(x[row["step"]] for row in greedy),
-                y=tuple(_column(greedy, "eval/accuracy_greedy")),
-                color="green",
-                style="dashed",
-                marker="square",
-            )
-        )
+        found += [line] if seen else []
     return found
 
 
 def _line(
     steps: Sequence[Row],
     name: str,
-    label: str,
-    color: Color,
-    style: Style = "solid",
+    quantity: Quantity,
     *,
+    note: str = "",
     axis: Literal[1, 2] = 1,
     x: Sequence[float] | None = None,
+    error: tuple[float, ...] | None = None,
 ) -> RunSeries:
-    places = _x(steps) if x is None else tuple(x)
-    return RunSeries(label=label, x=places, y=tuple(_column(steps, name)), color=color, style=style, axis=axis)
+    places, y = _x(steps) if x is None else tuple(x), tuple(_column(steps, name))
+    return RunSeries(**_look(quantity), note=note, x=places, y=y, axis=axis, error=error)
 
 
-def _share(steps: Sequence[Row], part: str, whole: str, label: str, color: Color, style: Style) -> RunSeries:
+def _share(steps: Sequence[Row], part: str, whole: str, quantity: Quantity) -> RunSeries:
     pairs = zip(_column(steps, part), _column(steps, whole), strict=True)
-    return RunSeries(
-        label=label, x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs), color=color, style=style
-    )
+    return RunSeries(**_look(quantity), x=_x(steps), y=tuple(a / b if b else math.nan for a, b in pairs))
+
+
+class _Look(TypedDict):
+    quantity: str
+    color: Color
+    style: Style
+    marker: Marker | None
+
+
+def _look(quantity: Quantity) -> _Look:
+    """The fields of a series that a quantity decides."""
+    return _Look(quantity=quantity.name, color=quantity.color, style=quantity.style, marker=quantity.marker)
 
 
 def _x(steps: Sequence[Row]) -> tuple[float, ...]:

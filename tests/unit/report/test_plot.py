@@ -12,6 +12,7 @@ from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.report.heading import heading
 from winnow.report.plot import draw, plot
+from winnow.report.run_panels import panels
 from winnow.report.summary import hints, summary
 from winnow.report.training_history import training_history
 from winnow.state.logbook import read_metrics
@@ -27,7 +28,7 @@ def said(*steps):
     return " ".join(hints(steps))
 
 
-def test_the_picture_is_a_png_with_four_panels(rows, tmp_path):
+def test_the_picture_is_a_png(rows, tmp_path):
     plot(rows, tmp_path / "plot.png", title="toy [run]")
     assert (tmp_path / "plot.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (tmp_path / "plot.png").stat().st_size > 20_000
@@ -40,8 +41,51 @@ def curves(axes):
     return [curve for curve in named if not curve[0].startswith("_")]
 
 
-def test_no_panel_repeats_the_curve_of_training(rows):
-    accuracy, *others = draw(rows, title="toy").axes
+def panel(figure, title):
+    """The axes of the panel that is called so."""
+    (found,) = (axes for axes in figure.axes if axes.get_title() == title)
+    return found
+
+
+BUDGET = "budget: what the tokens bought"
+
+
+def test_accuracy_reward_length_and_loss_come_first_and_what_no_step_has_is_left_out(rows):
+    drawn = [axes.get_title() for axes in draw(rows, title="toy").axes if axes.get_title()]
+    assert drawn == [
+        "accuracy", "reward", "completion length", "policy loss", "signal", BUDGET, "entropy", "gradient norm",
+    ]  # fmt: skip
+    with_kl = [{**row, "loss/kl": 0.1} if "budget/rollouts" in row else row for row in rows]
+    assert [axes.get_title() for axes in draw(with_kl, title="toy").axes if axes.get_title()][8:] == [
+        "KL divergence from the reference"
+    ]
+    bare = [{"step": 0, "budget/rollouts": 4, "reward/mean": 0.5}]
+    assert len([axes for axes in draw(bare, title="toy").axes if axes.get_title()]) == 5
+
+
+def test_the_reward_has_its_smallest_and_largest_value_around_the_mean():
+    rows = [{"step": i, **metrics(i, **{"reward/min": -1.0 - i, "reward/max": 2.0 + i})} for i in range(3)]
+    (reward,) = (one for one in panels(rows) if one.title == "reward")
+    (line,) = reward.series
+    assert line.y == pytest.approx((0.1, 0.2, 0.3))
+    assert line.band == ((-1.0, -2.0, -3.0), (2.0, 3.0, 4.0))
+    (shaded,) = panel(draw(rows, title="toy"), "reward").collections
+    assert (shaded.get_paths()[0].vertices[:, 1].min(), shaded.get_paths()[0].vertices[:, 1].max()) == (-3.0, 4.0)
+
+
+def test_a_quantity_has_one_style_in_every_panel(rows):
+    looks = {}
+    for one in panels([*rows, *(valued(i, 0.5, **{"loss/kl": 0.1, "reward/kl": 0.1}) for i in range(10, 13))]):
+        for series in one.series:
+            looks.setdefault(series.quantity, set()).add((series.style, series.color, series.marker))
+        assert len({(series.style, series.marker) for series in one.series}) == len(one.series)
+    assert {len(found) for found in looks.values()} == {1}
+    assert {"training", "held out, sampled", "held out, greedy", "KL term", "mean return"} <= set(looks)
+
+
+def test_no_panel_but_the_reward_s_repeats_the_curve_of_training(rows):
+    figure = draw(rows, title="toy")
+    accuracy, *others = (axes for axes in figure.axes if axes.get_title() != "reward")
     (training,) = (y for label, _, y in curves(accuracy) if label == "training")
     assert training == pytest.approx([0.1 * (i + 1) for i in range(10)])
     assert not [y for axes in others for _, _, y in curves(axes) if y == training]
@@ -51,15 +95,19 @@ def test_every_axis_has_a_name_and_a_unit(rows):
     labels = [(axes.get_xlabel(), axes.get_ylabel()) for axes in draw(rows, title="toy").axes]
     assert labels == [
         ("training step", "correct (%)"),
+        ("training step", "reward"),
         ("training step", "tokens"),
+        ("training step", "loss"),
         ("training step", "share of groups, of rollouts (%)"),
         ("tokens generated so far", "correct, held out (%)"),
+        ("training step", "nats per token"),
+        ("training step", "norm before clipping"),
         ("", "cut off at max_new_tokens (%)"),
     ]
 
 
 def test_the_budget_is_the_tokens_sampled_before_an_evaluation(rows):
-    (greedy,) = (c for c in curves(draw(rows, title="toy").axes[3]) if c[0] == "held out, greedy")
+    (greedy,) = (c for c in curves(panel(draw(rows, title="toy"), BUDGET)) if c[0] == "held out, greedy")
     assert greedy == ("held out, greedy", (0.0, 5000.0, 10_000.0), (0.04, 0.7, 0.66))
 
 
@@ -69,17 +117,18 @@ def test_probes_count_in_the_budget():
         {"step": 1, **metrics(1), **evaluation(0.2, 0.2)},
     ]
     figure = draw(rows, title="toy")
-    assert [x for label, x, _ in curves(figure.axes[3]) if label == "held out, greedy"] == [(0.0, 1500.0)]
-    assert figure.axes[3].get_xlabel() == "tokens generated so far, probes included"
+    budget = panel(figure, BUDGET)
+    assert [x for label, x, _ in curves(budget) if label == "held out, greedy"] == [(0.0, 1500.0)]
+    assert budget.get_xlabel() == "tokens generated so far, probes included"
 
 
 def test_the_signal_is_in_shares():
     rows = [{"step": i, **metrics(i, **{"select/kept": 4, "select/trained": 2, "group/flat": i})} for i in range(3)]
-    assert [(label, y) for label, _, y in curves(draw(rows, title="toy").axes[2])] == [
-        ("flat groups", (0.0, 0.25, 0.5)),
-        ("rollouts kept", (0.25, 0.25, 0.25)),
-        ("rollouts trained on", (0.125, 0.125, 0.125)),
-    ]
+    assert {label: y for label, _, y in curves(panel(draw(rows, title="toy"), "signal"))} == {
+        "flat groups": (0.0, 0.25, 0.5),
+        "rollouts kept": (0.25, 0.25, 0.25),
+        "rollouts trained on": (0.125, 0.125, 0.125),
+    }
 
 
 def valued(step, explained, **changes):
@@ -92,18 +141,18 @@ def test_a_value_model_has_two_panels_of_its_own():
     """What it explains, at the edge where that is below -1, with its loss at the right; and values beside returns."""
     explained = [-40.0, math.nan, 0.25, 0.75]
     figure = draw([valued(i, e, **{"critic/return_std": 0.5}) for i, e in enumerate(explained)], title="toy")
-    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in figure.axes[4:]] == [
+    model, values = panel(figure, "value model"), panel(figure, "values and returns")
+    assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in (model, values)] == [
         ("training step", "explained variance (-1: or below)"),
         ("training step", "reward to come, mean over tokens"),
-        ("", "cut off at max_new_tokens (%)"),
-        ("", "value loss"),
     ]
-    ((label, x, y),) = curves(figure.axes[4])
+    ((label, x, y),) = curves(model)
     assert (label, x) == ("explained variance", (0, 1, 2, 3))
     np.testing.assert_array_equal(y, [-1.0, math.nan, 0.25, 0.75])
-    assert figure.axes[4].get_ylim()[0] < -1
-    assert curves(figure.axes[7]) == [("value loss", (0, 1, 2, 3), (0.2,) * 4)]
-    assert curves(figure.axes[5]) == [
+    assert model.get_ylim()[0] < -1
+    (beside,) = (axes for axes in figure.axes if axes.get_ylabel() == "value loss")
+    assert curves(beside) == [("value loss", (0, 1, 2, 3), (0.2,) * 4)]
+    assert curves(values) == [
         ("mean return", (0, 1, 2, 3), (0.5,) * 4),
         ("mean value", (0, 1, 2, 3), pytest.approx((0.0, 0.1, 0.2, 0.3))),
     ]
@@ -112,22 +161,19 @@ def test_a_value_model_has_two_panels_of_its_own():
 def test_steps_in_which_the_value_model_alone_learned_are_shaded():
     held = {"critic/updates": 1, "budget/updates": 0}
     rows = [valued(i, 0.5, **(held if i < 3 or i == 5 else {"critic/updates": 1})) for i in range(8)]
-    (panel,) = (axes for axes in draw(rows, title="toy").axes if axes.get_title() == "value model")
-    (span,) = (patch for patch in panel.patches if patch.get_label() == "policy held")
+    (span,) = (p for p in panel(draw(rows, title="toy"), "value model").patches if p.get_label() == "policy held")
     assert (span.get_x(), span.get_width()) == (-0.5, 3.0)
     rows = [valued(i, 0.5, **({} if i == 0 else held)) for i in range(3)]
-    assert not next(axes for axes in draw(rows, title="toy").axes if axes.get_title() == "value model").patches
+    assert not panel(draw(rows, title="toy"), "value model").patches
 
 
 def test_a_critic_that_is_not_trained_has_no_loss_and_no_returns():
     rows = [{"step": i, **metrics(i, **{"critic/explained_variance": 0.5, "critic/value_mean": 0.5})} for i in range(3)]
     figure = draw(rows, title="toy")
-    assert [axes.get_ylabel() for axes in figure.axes[4:]] == [
-        "explained variance",
-        "reward to come, mean over tokens",
-        "cut off at max_new_tokens (%)",
-    ]
-    assert [label for label, _, _ in curves(figure.axes[5])] == ["mean value"]
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert "explained variance" in labels
+    assert "value loss" not in labels
+    assert [label for label, _, _ in curves(panel(figure, "values and returns"))] == ["mean value"]
 
 
 def test_the_summary_says_how_much_the_values_explain_and_what_they_took():
@@ -138,12 +184,11 @@ def test_the_summary_says_how_much_the_values_explain_and_what_they_took():
     assert "explain" not in summary([{"step": 0, **metrics(0)}])
 
 
-def test_a_reward_that_is_not_the_accuracy_is_drawn_beside_it(rows):
+def test_a_reward_that_is_not_the_accuracy_has_a_scale_of_its_own():
     shaped = [{"step": i, **metrics(i, **{"reward/mean": -2.0 + i})} for i in range(3)]
     figure = draw(shaped, title="toy")
-    (beside,) = (axes for axes in figure.axes if axes.get_ylabel() == "mean reward")
-    assert tuple(beside.get_lines()[0].get_ydata()) == (-2.0, -1.0, 0.0)
-    assert "mean reward" not in [axes.get_ylabel() for axes in draw(rows, title="toy").axes]
+    assert [y for _, _, y in curves(panel(figure, "reward"))] == [(-2.0, -1.0, 0.0)]
+    assert [y for _, _, y in curves(panel(figure, "accuracy"))] == [pytest.approx((0.1, 0.2, 0.3))]
 
 
 def test_rollouts_that_move_to_hard_prompts_lower_no_curve_of_training():
@@ -153,9 +198,9 @@ def test_rollouts_that_move_to_hard_prompts_lower_no_curve_of_training():
         {"step": i, **metrics(i, **{"reward/mean": 0.7 - 0.2 * i, "reward/accuracy": 0.7 - 0.2 * i}, **alike)}
         for i in range(3)
     ]
-    accuracy, *others = draw(uneven, title="toy").axes
-    assert [y for label, _, y in curves(accuracy) if label == "training"] == [(0.7, 0.7, 0.7)]
-    assert "mean reward" not in [axes.get_ylabel() for axes in others]
+    figure = draw(uneven, title="toy")
+    for title in ("accuracy", "reward"):
+        assert [y for _, _, y in curves(panel(figure, title))] == [(0.7, 0.7, 0.7)]
     text = summary(uneven)
     assert "reward    0.700 -> 0.700 (+0.000)" in text
     assert "accuracy  70.0% -> 70.0% (+0.0%)" in text
@@ -168,7 +213,7 @@ def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
 
 def test_without_an_evaluation_the_budget_shows_training():
     rows = [{"step": i, **metrics(i)} for i in range(3)]
-    assert curves(draw(rows, title="toy").axes[3]) == [
+    assert curves(panel(draw(rows, title="toy"), BUDGET)) == [
         ("training (no evaluation yet)", (0.0, 1000.0, 2000.0), pytest.approx((0.1, 0.2, 0.3)))
     ]
 

@@ -4,7 +4,7 @@
  * cannot say: a legend of buttons with the values under the pointer, a sentence for a screen reader, a table.
  *
  * A spec is {title, note, x_label, link, y_label, y2_label, percent, percent2, y_range, y2_range, zero, spans, lines}, a
- * line {label, x, y, dash, colour, axis, marker, error, band}. Values of an axis of percents are shares. `link` gives
+ * line {label, x, y, dash, colour, axis, marker, error, band, around}. `around` is what the band is. Values of an axis of percents are shares. `link` gives
  * the link that stands beside a point of the x axis; a click keeps the point, so that the link can be reached.
  */
 (() => {
@@ -132,12 +132,19 @@
     });
   }
 
+  /** A line, and behind it the two ends of its band as lines of their own. */
+  const withBand = (line) => (line.band ? [line, { ...line, label: `${line.label}: low`, y: line.band[0] }, { ...line, label: `${line.label}: high`, y: line.band[1] }] : [line]);
+
   function values(spec) {
-    const [xs, ...columns] = join(spec.lines);
+    const lines = spec.lines.flatMap(withBand);
+    const [xs, ...columns] = join(lines);
     const every = Math.ceil(xs.length / MOST_ROWS);
-    const rows = xs.map((_, i) => i).filter((i) => i % every === 0).map((i) => [short(xs[i]), ...columns.map((column, k) => (shareOf(spec, spec.lines[k]) ? percent : short)(column[i]))]);
-    return table(`values of ${spec.title}${every > 1 ? `, one row in ${every}` : ''}`, [spec.x_label, ...spec.lines.map((line) => line.label)], rows, 'numbers');
+    const rows = xs.map((_, i) => i).filter((i) => i % every === 0).map((i) => [short(xs[i]), ...columns.map((column, k) => (shareOf(spec, lines[k]) ? percent : short)(column[i]))]);
+    return table(`values of ${spec.title}${every > 1 ? `, one row in ${every}` : ''}`, [spec.x_label, ...lines.map((line) => line.label)], rows, 'numbers');
   }
+
+  /** What is shaded, each thing once: bands of lines, and spans. */
+  const shaded = (spec) => [...new Set([...spec.lines.map((line) => line.around), ...(spec.spans ?? []).map((span) => span.label)].filter(Boolean).map((text) => foreign.line(text, 80)))];
 
   /** The element of a chart, which draws itself once it is seen. */
   function make(spec) {
@@ -156,7 +163,7 @@
       return !spec.lines[i].hidden;
     });
     const figure = h('figure', { class: 'chart' }, h('figcaption', {}, h('h3', {}, spec.title), spec.note ? h('p', { class: 'note' }, spec.note) : null),
-      plot, h('div', { class: 'keys', role: 'group', 'aria-label': `lines of ${spec.title}` }, at, keys, whole, (spec.spans ?? []).map((span) => h('span', { class: 'span' }, `shaded: ${span.label}`))), more);
+      plot, h('div', { class: 'keys', role: 'group', 'aria-label': `lines of ${spec.title}` }, at, keys, whole, shaded(spec).map((text) => h('span', { class: 'span' }, `shaded: ${text}`))), more);
     if (!data[0].length) { show(plot, h('p', { class: 'nothing' }, 'no values')); return figure; }
 
     function told(chart) {

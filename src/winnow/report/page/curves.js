@@ -1,27 +1,31 @@
 'use strict';
-/** The panels that `winnow plot` draws, of all runs in one: with several runs the colour is the run's and the dashes tell lines apart. */
+/**
+ * The panels that `winnow plot` draws. With one run a chart is a panel. With several runs a chart is one quantity of a
+ * panel, with a line for each run: the colour is the run's. A quantity has the same dashes in all charts.
+ */
 (() => {
   const { h, svg, show } = winnow.dom;
   const { model, place, chart, foreign } = winnow;
   const HUES = ['blue', 'orange', 'green', 'purple', 'pink', 'teal', 'brown', 'grey'];
-  const DASHES = Object.keys(chart.DASHES);
   const STEPS = 'training step'; // what a panel calls its x axis where it counts them
 
   const hue = (run) => HUES[run % HUES.length];
   const name = (run) => foreign.line(model.runs[run].name, 60);
   const hidden = (at) => new Set(at.hide.split(',').filter(Boolean).map(Number));
 
-  function line(series, i, run) {
-    const { label, x, y, style, color, axis, marker, error, band } = series;
-    const own = { label, x, y, axis: axis ?? 1, marker, error, band };
-    if (!model.several) return { ...own, dash: style in chart.DASHES ? style : 'solid', colour: HUES.includes(color) ? color : 'blue' };
-    return { ...own, label: `${name(run)}: ${label}`, dash: DASHES[i % DASHES.length], colour: hue(run) };
+  /** A line of a chart. `run` is null where the chart shows one run alone, whose quantities have colours of their own. */
+  function line(series, run) {
+    const { label, note, x, y, style, color, axis, marker, error, band, band_label: around } = series;
+    const dash = style in chart.DASHES ? style : 'solid';
+    const own = { x, y, axis: axis ?? 1, marker, error, band, around, dash };
+    if (run === null) return { ...own, label, colour: HUES.includes(color) ? color : 'blue' };
+    return { ...own, axis: 1, label: `${name(run)}${note ?? ''}`, colour: hue(run) };
   }
 
-  /** The ends that hold a scale of every panel that draws on it; null, which fits it to the lines, where one has no ends. */
-  function ends(panels, key, axis) {
-    const given = panels.filter((panel) => panel.series.some((series) => (series.axis ?? 1) === axis)).map((panel) => panel[key]);
-    if (!given.length || given.some((range) => !range)) return null;
+  /** The ends that hold the scales of all panels; null, which fits a scale to the lines, where one has no ends. */
+  function ends(panels, key) {
+    const given = panels.map((panel) => panel[key]);
+    if (given.some((range) => !range)) return null;
     return [Math.min(...given.map(([low]) => low)), Math.max(...given.map(([, high]) => high))];
   }
 
@@ -38,19 +42,42 @@
     return own.some((one) => model.has(one, step)) ? h('a', { href: place.address({ view: 'rollouts', run: named, step: String(step) }) }, 'its rollouts') : null;
   }
 
-  /** Panels of one title are one chart. */
-  function specs(without) {
+  const ofTitles = (panels) => {
     const titles = new Map();
-    model.runs.forEach((run, r) => {
-      if (!without.has(r)) for (const panel of run.panels ?? []) titles.set(panel.title, [...(titles.get(panel.title) ?? []), { ...panel, run: r }]);
+    for (const panel of panels) titles.set(panel.title, [...(titles.get(panel.title) ?? []), panel]);
+    return [...titles.values()];
+  };
+
+  const spans = (panels) => panels.flatMap((p) => (p.spans ?? []).map((span) => ({ ...span, label: foreign.line(model.several ? `${name(p.run)}: ${span.label}` : span.label, 80) })));
+
+  /** What charts of these panels have in common. */
+  const shared = (panels) => ({
+    x_label: label(panels, 'x_label') ?? '', link: panels.every((p) => p.x_label === STEPS) ? toRollouts : null, spans: spans(panels),
+  });
+
+  function whole(panel) {
+    const { title, y_label, y2_label, percent, percent2, zero, y_range, y2_range } = panel;
+    return { ...shared([panel]), title, y_label: y_label ?? '', y2_label, percent, percent2, zero, y_range, y2_range, lines: panel.series.map((series) => line(series, null)) };
+  }
+
+  /** The charts of panels of one title: one for each quantity, whose scale is that at which the panels draw it. */
+  function apart(panels) {
+    const quantities = [...new Set(panels.flatMap((p) => p.series.map((series) => series.quantity)))];
+    return quantities.map((quantity) => {
+      const own = panels.map((p) => ({ ...p, series: p.series.filter((series) => series.quantity === quantity) })).filter((p) => p.series.length);
+      const right = own[0].series[0].axis === 2;
+      const [y_label, percent, y_range] = right ? ['y2_label', 'percent2', 'y2_range'] : ['y_label', 'percent', 'y_range'];
+      return {
+        ...shared(own), title: quantities.length > 1 ? `${own[0].title} · ${quantity}` : own[0].title, y_label: label(own, y_label) ?? '', y2_label: null,
+        percent: own.some((p) => p[percent]), percent2: false, zero: !right && own.some((p) => p.zero), y_range: ends(own, y_range), y2_range: null,
+        lines: own.flatMap((p) => p.series.map((series) => line(series, p.run))),
+      };
     });
-    return [...titles].map(([title, panels]) => ({
-      title, x_label: label(panels, 'x_label') ?? '', link: panels.every((p) => p.x_label === STEPS) ? toRollouts : null, y_label: label(panels, 'y_label') ?? '', y2_label: label(panels, 'y2_label'),
-      percent: panels.some((p) => p.percent), percent2: panels.some((p) => p.percent2), zero: panels.some((p) => p.zero),
-      y_range: ends(panels, 'y_range', 1), y2_range: ends(panels, 'y2_range', 2),
-      spans: panels.flatMap((p) => (p.spans ?? []).map((span) => ({ ...span, label: foreign.line(model.several ? `${name(p.run)}: ${span.label}` : span.label, 80) }))),
-      lines: panels.flatMap((p) => p.series.map((series, i) => line(series, i, p.run))),
-    }));
+  }
+
+  function specs(without) {
+    const panels = model.runs.flatMap((run, r) => (without.has(r) ? [] : (run.panels ?? []).map((panel) => ({ ...panel, run: r }))));
+    return model.several ? ofTitles(panels).flatMap(apart) : panels.map(whole);
   }
 
   /** Buttons that show or hide a run in every chart; nothing with one run. */

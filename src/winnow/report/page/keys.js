@@ -32,7 +32,7 @@
     n: () => rollouts.turn(1, true), p: () => rollouts.turn(-1, true), g: () => place.go({ mode: place.get().mode === 'group' ? '' : 'group' }), s: shadeNext, Escape: rollouts.back,
   };
   const ANYWHERE = { '/': search, '?': () => help.showModal() };
-  const IN_LIST = { ArrowDown: () => rollouts.turn(1, false), ArrowUp: () => rollouts.turn(-1, false), Enter: () => rollouts.open() };
+  const IN_LIST = { ArrowDown: () => rollouts.turn(1, false, false), ArrowUp: () => rollouts.turn(-1, false, false), Enter: () => rollouts.open() };
 
   function pressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;

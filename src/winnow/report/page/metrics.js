@@ -1,9 +1,12 @@
 'use strict';
-/** Every metric of the log with its meaning; choosing one draws it, for all runs. */
+/** Every metric of the log with its meaning; choosing one draws it, for all runs. The view opens with the mean reward. */
 (() => {
   const { h, svg, show } = winnow.dom;
   const { short, known, count } = winnow.numbers;
   const { model, place, chart, curves, foreign } = winnow;
+
+  const FIRST = 'reward/mean'; // what is drawn until somebody chooses
+  const NOTHING = '-'; // no metric is called that: every choice was taken back
 
   const names = () => [...new Set(model.runs.flatMap((run) => Object.keys(run.metrics?.columns ?? {})))];
 
@@ -46,13 +49,13 @@
     const box = h('input', { type: 'checkbox', 'data-metric': name, 'aria-label': `draw ${foreign.line(name, 120)}`, on: { change: () => {
       const on = chosen(place.get());
       if (!on.delete(name)) on.add(name);
-      place.go({ metric: [...on].join(',') });
+      place.go({ metric: [...on].join(',') || NOTHING });
     } } });
     return h('tr', { 'data-name': name }, h('td', {}, box), h('th', { scope: 'row' }, h('code', {}, foreign.line(name, 120)), h('span', { class: 'note' }, meaning(name))),
       h('td', {}, spark(all)), cell((y) => short(y[0])), cell((y) => short(y.at(-1))), cell((y) => short(y.reduce((a, b) => Math.min(a, b)))), cell((y) => short(y.reduce((a, b) => Math.max(a, b)))));
   }
 
-  const chosen = (at) => new Set(at.metric.split(',').filter(Boolean));
+  const chosen = (at) => new Set((at.metric || FIRST).split(',').filter((name) => names().includes(name)));
 
   function make() {
     const grid = h('div', { class: 'charts' });

@@ -31,15 +31,20 @@
 
   function choose(item, open = false) {
     if (!item) return;
-    place.go({ at: place.atOf(item), ...(open && narrow() ? { read: '1' } : {}) }, { push: open && narrow() });
-    if (open && narrow()) { window.scrollTo(0, 0); reading.focus({ preventScroll: true }); }
+    const opens = open && narrow();
+    const begins = opens && !element.classList.contains('reading');
+    place.go({ at: place.atOf(item), ...(opens ? { read: '1' } : {}) }, { push: begins });
+    if (opens) window.scrollTo(0, 0);
+    if (begins) reading.focus({ preventScroll: true });
   }
 
   const narrow = () => matchMedia('(max-width: 860px)').matches;
 
-  const turn = (by, byGroup) => choose(shown.step(by, byGroup));
+  /** To another rollout, which is opened; where the list has the keys (`open` is false) it only moves in it. */
+  const turn = (by, byGroup, open = true) => choose(shown.step(by, byGroup), open);
 
   function back() {
+    linked = false;
     place.go({ read: '' });
     shown.mark(current);
     shown.element.focus();
@@ -60,7 +65,7 @@
 
   const FILTERS = [...Object.keys(filters.CLEAR), 'sort'];
   let listed = null;
-  let linked = place.get().view === 'rollouts'; // a link to a rollout opens it, on a phone too
+  let linked = place.get().view === 'rollouts' && Boolean(place.get().at); // a link to a rollout opens it, on a phone too, until the reader goes back to the list
 
   function update(at, before, again) {
     if (again || !listed || FILTERS.some((key) => at[key] !== before[key])) {
@@ -76,8 +81,7 @@
       current = find(at, listed);
       shown.mark(current);
     }
-    element.classList.toggle('reading', at.read === '1' || (linked && Boolean(at.at)));
-    linked = false;
+    element.classList.toggle('reading', at.read === '1' || linked);
     read(at);
     fetchWhatIsMissing(at);
   }

@@ -130,7 +130,7 @@ class ReportedRun:
             "changes": [_change(change) for change in changes[-MOST_CHANGES:]],
             "panels": [_panel(panel) for panel in panels(rows, compared)],
             "ledger": ledger(rows),
-            "allocation": _allocation(steps),
+            "allocation": [] if _is_uniform(config) else _allocation(steps),
             "allocation_of": sum(place.verified > 0 for places in steps.values() for place in places),
             "prompts_skipped": total(rows, "budget/prompts_skipped") or 0,
             "alarms": _alarms(rows, config, compared.since),
@@ -155,6 +155,7 @@ def report_data(
 
 def _panel(panel: RunPanel) -> dict[str, Any]:
     said = dataclasses.asdict(panel)
+    said["series"] = [{**dataclasses.asdict(series), "label": series.label} for series in panel.series]
     said["spans"] = [{"label": span.label, "from": span.first, "to": span.last} for span in panel.spans]
     return said
 
@@ -178,6 +179,12 @@ def _change(change: Change) -> dict[str, Any]:
     values = (json.dumps(plain(change.get(name)), ensure_ascii=False) for name in ("was", "now"))
     was, now = ("none" if value == "null" else cut(value, NAME) for value in values)
     return {"step": change["step"], "key": cut(change["key"], NAME), "was": was, "now": now}
+
+
+def _is_uniform(config: Mapping[str, Any]) -> bool:
+    """Whether every prompt gets as many rollouts, so that a table of who got how many shows nothing."""
+    allocate = config.get("allocate")
+    return (allocate.get("use") if isinstance(allocate, Mapping) else allocate) == "uniform"
 
 
 def _allocation(steps: Steps) -> list[dict[str, Any]]:

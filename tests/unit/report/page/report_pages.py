@@ -60,13 +60,18 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
     per_step = {s: [len(g["rollouts"]) for g in made if g["step"] == s] for s in steps}
     accuracy = {
         "label": "training",
+        "quantity": "training",
+        "note": "",
         "x": [0, 1, 2],
         "y": [0.2, None, 0.6],
         "style": "solid",
         "color": "blue",
         "axis": 1,
     }
-    held_out = {"label": "held out", "x": [0, 2], "y": [0.1, 0.5], "style": "dashed", "color": "orange", "axis": 1}
+    held_out = {
+        "label": "held out", "quantity": "held out", "note": "", "x": [0, 2], "y": [0.1, 0.5], "style": "dashed",
+        "color": "orange", "axis": 1,
+    }  # fmt: skip
     return {
         "name": name, "subtitle": "GRPO + max_variance 16 -> 4",
         "headline": [{"label": "held-out accuracy", "value": "10% -> 50%", "detail": "after 3 steps"}],
@@ -75,7 +80,8 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
             "title": "accuracy", "x_label": STEPS, "y_label": "correct", "y2_label": None, "percent": True,
             "percent2": False, "y_range": [0, 1], "y2_range": None,
             "spans": [{"label": "policy held", "from": 0, "to": 1}],
-            "series": [accuracy | {"error": None, "band": [[0.1, None, 0.5], [0.3, None, 0.7]]},
+            "series": [accuracy | {"error": None, "band": [[0.1, None, 0.5], [0.3, None, 0.7]],
+                                   "band_label": "± 1 s.d."},
                        held_out | {"error": [0.02, 0.03], "band": None}],
         }],
         "ledger": [

@@ -57,7 +57,9 @@ def hostile_run(as_tokens: bool):
         | {
             "title": name,
             "x_label": name,
-            "series": [panel["series"][0] | {"label": name, "color": name, "style": name}],
+            "series": [
+                panel["series"][0] | dict.fromkeys(("label", "quantity", "note", "color", "style", "band_label"), name)
+            ],
         }
         for name in names
     ]

@@ -53,6 +53,35 @@ def test_on_a_phone_the_list_gives_way_to_the_rollout_and_comes_back(shown):
     assert opened.page.locator("#list [aria-selected=true]").get_attribute("aria-posinset") == "3"
 
 
+@pytest.mark.parametrize(("key", "where"), [("j", "q0 › rollout 1"), ("n", "q1 › rollout 0")])
+def test_on_a_phone_a_key_opens_the_next_rollout_and_arrows_move_in_the_list(shown, key, where):
+    opened = shown(place="#rollouts", width=390)
+    opened.page.locator("#list").focus()
+    opened.page.keyboard.press("ArrowDown")
+    opened.page.keyboard.press("ArrowUp")
+    assert not opened.page.locator("#reader").is_visible()
+    opened.page.keyboard.press(key)
+    assert where in opened.texts(".where")[0]
+    assert opened.page.locator("#reader").is_visible()
+    opened.page.keyboard.press("k")
+    assert opened.page.locator("#reader").is_visible()
+    opened.page.keyboard.press("Escape")
+    assert opened.page.locator("#list").is_visible()
+
+
+def test_on_a_phone_a_link_opens_a_rollout_and_the_next_one_stays_open(shown):
+    opened = shown(place="#rollouts?at=0:1:2:q1", width=390)
+    for act in (
+        lambda: None,
+        lambda: opened.page.get_by_role("button", name="next rollout (j)").click(),
+        lambda: opened.page.locator(".strip .chip").first.click(),
+    ):
+        act()
+        assert opened.page.locator("#reader").is_visible()
+    opened.page.get_by_role("button", name="list").click()
+    assert opened.page.locator("#list").is_visible()
+
+
 def test_a_chart_has_words_a_table_and_buttons_for_its_lines(shown):
     opened = shown()
     chart = opened.page.get_by_role(
@@ -64,7 +93,8 @@ def test_a_chart_has_words_a_table_and_buttons_for_its_lines(shown):
     table = opened.page.get_by_role("table", name="values of accuracy")
     table.wait_for()
     rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
-    assert rows == [["0", "20%", "10%"], ["1", "–", "–"], ["2", "60%", "50%"]]
+    assert rows == [["0", "20%", "10%", "30%", "10%"], ["1", "–", "–", "–", "–"], ["2", "60%", "50%", "70%", "50%"]]
+    assert opened.texts(".keys .span") == ["shaded: ± 1 s.d.", "shaded: policy held"]
     chart.focus()
     opened.page.keyboard.press("ArrowRight")
     assert opened.texts(".keys .at") == ["training step 0 its rollouts"]
@@ -127,7 +157,20 @@ def test_a_metric_is_drawn_when_it_is_chosen_and_found_by_its_meaning(shown):
     ]
     opened.page.get_by_role("checkbox", name="draw loss").check()
     opened.page.get_by_role("img", name="loss over training step. loss: from 1 to 0.5.").wait_for()
-    opened.page.wait_for_url("**metric=loss")
+    opened.page.wait_for_url(lambda url: url.endswith("metric=reward%2Fmean%2Closs"))
+
+
+def test_the_metrics_open_with_the_mean_reward_until_it_is_taken_away(shown):
+    opened = shown(place="#metrics")
+    box = opened.page.get_by_role("checkbox", name="draw reward/mean")
+    assert box.is_checked()
+    assert opened.page.locator(".chart").count() == 1
+    box.uncheck()
+    assert opened.page.locator(".chart").count() == 0
+    place = opened.page.evaluate("winnow.place.address(winnow.place.get())")
+    assert shown(place=place).page.locator(".chart").count() == 0
+    without = pages.run(metrics={"steps": [0], "columns": {"loss": {"at": None, "y": [1.0]}}})
+    assert shown(pages.data(without), "#metrics").page.locator(".chart").count() == 0
 
 
 def test_what_resumes_changed_stands_with_the_configuration(shown):
@@ -157,15 +200,30 @@ def test_configurations_that_differ_are_marked(shown):
 
 def test_a_run_that_is_hidden_leaves_every_chart(shown):
     opened = shown(pages.data(pages.run("mine"), pages.run("yours")))
-    assert len(opened.texts(".chart .key")) == 4
-    opened.page.get_by_role("button", name="yours", exact=True).click()
-    assert opened.texts(".chart .key") == ["mine: training", "mine: held out"]
+    assert opened.texts(".chart .key") == ["mine", "yours"] * 2
+    opened.page.locator(".runs").get_by_role("button", name="yours", exact=True).click()
+    assert opened.texts(".chart .key") == ["mine"] * 2
+
+
+def test_of_two_runs_a_chart_shows_one_quantity_with_a_colour_for_each_run(shown):
+    """And a quantity has the style that it has with one run."""
+    of_one = shown(pages.data(pages.run())).page.evaluate("winnow.curves.specs(new Set())")
+    assert [[(line["dash"], line["colour"]) for line in spec["lines"]] for spec in of_one] == [
+        [("solid", "blue"), ("dashed", "orange")]
+    ]
+    runs = pages.run("mine"), pages.run("yours")
+    of_two = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
+    assert [[(line["dash"], line["colour"]) for line in spec["lines"]] for spec in of_two] == [
+        [("solid", "blue"), ("solid", "orange")],
+        [("dashed", "blue"), ("dashed", "orange")],
+    ]
+    assert len({spec["title"] for spec in of_two}) == 2
 
 
 def reward_panel(y2_range, y2_label="mean reward", x_label="training step"):
     """The panel of the page's first chart, with a line on the right scale where it has a label."""
     panel = pages.run()["panels"][0]
-    beside = [panel["series"][0] | {"label": "mean reward", "y": [1.5, 2, 2.5], "axis": 2}] * (y2_label is not None)
+    beside = [panel["series"][0] | {"quantity": "mean reward", "y": [1.5, 2, 2.5], "axis": 2}] * (y2_label is not None)
     other = {"series": panel["series"] + beside, "y2_range": y2_range, "y2_label": y2_label, "x_label": x_label}
     return [panel | other]
 
@@ -181,14 +239,15 @@ def reward_panel(y2_range, y2_label="mean reward", x_label="training step"):
 )
 def test_a_scale_of_several_runs_holds_the_lines_of_all(shown, panels, ends):
     opened = shown(pages.data(*(pages.run(f"run {i}", panels=own) for i, own in enumerate(panels))))
-    (spec,) = opened.page.evaluate("winnow.curves.specs(new Set())")
-    assert (spec["y2_range"], spec["y2_label"]) == (ends, "mean reward")
+    *others, spec = opened.page.evaluate("winnow.curves.specs(new Set())")
+    assert (spec["y_range"], spec["y_label"], {line["axis"] for line in spec["lines"]}) == (ends, "mean reward", {1})
+    assert [other["y_range"] for other in others] == [[0, 1]] * 2
 
 
 def test_an_axis_of_several_runs_has_the_names_of_all(shown):
     names = ("tokens", "tokens, probes included", "tokens", "hours")
     runs = [pages.run(f"run {i}", panels=reward_panel(None, x_label=name)) for i, name in enumerate(names)]
-    (spec,) = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
+    spec, *_ = shown(pages.data(*runs)).page.evaluate("winnow.curves.specs(new Set())")
     assert spec["x_label"] == "tokens, probes included / hours"
 
 

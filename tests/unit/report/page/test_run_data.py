@@ -32,6 +32,11 @@ def in_file(folder, limit=10**7):
     return json.loads(found.text), found.notes
 
 
+def panel(run, title):
+    (found,) = (panel for panel in run["panels"] if panel["title"] == title)
+    return found
+
+
 def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(folder):
     run, notes = in_file(folder)
     assert run["rollouts"] == {"included": 70, "why": "", "notes": notes, "of": 70}
@@ -71,9 +76,11 @@ def test_the_page_gets_the_metrics_with_their_meanings_and_the_panels_of_plot(fo
     assert columns["eval/accuracy_greedy"] == {"at": [0, 5, 10], "y": [0.04, 0.7, 0.66]}
     assert set(run["meanings"]) == set(columns)
     assert [panel["title"] for panel in run["panels"]] == [
-        "accuracy", "completion length", "signal", "budget: what the tokens bought",
+        "accuracy", "reward", "completion length", "policy loss", "signal", "budget: what the tokens bought", "entropy",
+        "gradient norm",
     ]  # fmt: skip
     sampled = run["panels"][0]["series"][1]
+    assert (sampled["quantity"], sampled["label"]) == ("held out, sampled", "held out, sampled (± 1 s.e.)")
     assert (sampled["x"], sampled["y"], sampled["error"]) == ([0, 5, 10], [0.05, 0.61, 0.58], [0.02] * 3)
 
 
@@ -111,6 +118,15 @@ def test_steps_are_visited_from_the_ends_to_the_middle():
     assert list(spread(9)) == [0, 8, 4, 2, 6, 1, 3, 5, 7]
     assert [list(spread(n)) for n in range(4)] == [[], [0], [0, 1], [0, 2, 1]]
     assert sorted(spread(1000)) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("allocate", "groups"), [({"use": "uniform"}, 0), ("uniform", 0), ({"use": "gvm"}, 20), (None, 20), (5, 20)]
+)
+def test_where_every_prompt_gets_as_many_rollouts_there_is_no_table_of_it(tmp_path, allocate, groups):
+    run = write_run(tmp_path / "toy")
+    (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"allocate": allocate}}))
+    assert len(in_file(run)[0]["allocation"]) == groups
 
 
 def test_a_text_of_a_megabyte_leaves_room_for_the_others(tmp_path):
@@ -239,7 +255,7 @@ def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run, _ = in_file(tmp_path)
     assert run["ledger"][0]["tokens"] == 57_000
-    assert run["panels"][3]["x_range"] == [0, 57_000]
+    assert panel(run, "budget: what the tokens bought")["x_range"] == [0, 57_000]
     assert next(line["value"] for line in run["headline"] if line["label"] == "training time") == "3:48"
     assert "3:48 training" in summary(read_metrics(tmp_path))
 
@@ -278,7 +294,7 @@ def test_evaluations_are_compared_since_they_were_last_changed(tmp_path):
     first = run["headline"][0]
     assert (first["label"], first["value"]) == ("accuracy, training split", "13.0% ± 2.0% → 15.0% ± 2.0%")
     assert first["detail"].endswith("after 3 and 5 steps; best 15.0% after 5; evaluated so from step 3 on")
-    accuracy, budget = run["panels"][0], run["panels"][3]
+    accuracy, budget = panel(run, "accuracy"), panel(run, "budget: what the tokens bought")
     assert accuracy["series"][1]["x"] == [3, 4, 5]
     assert accuracy["series"][1]["label"] == "training split, sampled (± 1 s.e.), from step 3 on"
     assert budget["y_label"] == "correct, training split (%)"
