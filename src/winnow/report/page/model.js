@@ -27,11 +27,23 @@
   const asText = (value) =>
     (value === null || value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
 
+  const PARTS = 10000; // of a nat: log-probs are whole numbers of these (packed_rollouts.py)
+
+  /** The rollouts of a group, from its columns. Texts of tokens are shared by all rollouts that have them. */
+  function unpacked({ count, rollouts: columns }) {
+    const value = (column, i) => (Array.isArray(column) ? column[i] : column.of[typeof column.at === 'number' ? column.at : column.at[i]]);
+    const pieces = ({ of, at }, i) => (typeof at === 'number' ? of[at] : at[i] && at[i].map((place) => of[place]));
+    const logprobs = (column, i) => value(column, i)?.map((x) => (x === null ? null : x / PARTS)) ?? null;
+    const read = Object.entries(columns).map(([name, column]) => [name, name === 'pieces' ? pieces : name === 'logprobs' ? logprobs : value, column]);
+    return Array.from({ length: count }, (_, i) => Object.fromEntries(read.map(([name, of, column]) => [name, of(column, i)])));
+  }
+
   function take(run, groups) {
     frames.delete(run);
     for (const group of groups) {
       group.prompt = asText(group.prompt);
       group.prompt_id = asText(group.prompt_id);
+      group.rollouts = unpacked(group);
       loaded.add(`${run}/${group.step}`);
       for (const rollout of group.rollouts) items.push({ run, step: group.step, group, rollout });
     }

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from winnow.report.page.packed_rollouts import packed
 from winnow.report.page.step_groups import GroupPlace
 from winnow.report.page.strict_json import plain
 from winnow.report.page.token_pieces import TokenPieces
@@ -37,7 +38,7 @@ def group_data(file: StepFile, place: GroupPlace, pieces: TokenPieces | None, *,
         "task": cut(of["task"], NAME),
         "count": of["count"],
         "mean_reward": sum(rewards) / len(rewards) if rewards else None,
-        "rollouts": [rollout_data(row, pieces, longest=longest) for row in rows],
+        "rollouts": packed([rollout_data(row, pieces, longest=longest) for row in rows]),
     }
 
 
@@ -55,12 +56,12 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
         "extracted": None if extracted is None else cut(extracted, longest),
         "cause": row["cause"],
         "detail": cut(row["detail"], longest),
-        "seconds": rounded(row["seconds"]),
-        "advantage": row["advantage"] if row["advantages"] is None else _mean(row["advantages"]),
+        "seconds": hundredths(row["seconds"]),
+        "advantage": digits(row["advantage"] if row["advantages"] is None else _mean(row["advantages"])),
         "kept": row["keep"],
         "trained": row["reason"] == "trained",
         "reason": cut(row["reason"], NAME),
-        "weight": row["weight"],
+        "weight": digits(row["weight"]),
         **_text(row, pieces, longest),
     }
 
@@ -125,6 +126,16 @@ def _left_out(characters: int) -> str:
 def rounded(number: float) -> float | None:
     """To three significant digits; None for what is not finite."""
     return float(f"{number:.3g}") if math.isfinite(number) else None
+
+
+def digits(number: float | None) -> float | None:
+    """To six significant digits, which is what float32 has; None for what is not finite."""
+    return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None
+
+
+def hundredths(seconds: float) -> float | None:
+    """To a hundredth, as the page shows nothing shorter; None for what is not finite."""
+    return round(seconds, 2) if math.isfinite(seconds) else None
 
 
 def _mean(numbers: Any) -> float | None:

@@ -8,15 +8,22 @@ from typing import Any
 
 from winnow.report.page import assembled as assemble
 from winnow.report.page import strict_json
+from winnow.report.page.packed_rollouts import packed
 from winnow.report.run_panels import STEPS
 
 LEDGER = (("generated", 1000), ("verified", 1000), ("kept", 250), ("trained", 240), ("wasted", 760))
 KINDS = ("correct", "wrong", "unparsable", "failed")
 
 
+def as_sent(made: dict[str, Any]) -> dict[str, Any]:
+    """A group as the page is given it."""
+    return made | {"rollouts": packed(made["rollouts"])}
+
+
 def assembled(data: dict[str, Any], *, served: bool = False) -> str:
     """The page of the data, as `winnow report` writes it."""
-    return assemble.assembled(strict_json.encoded(data), title="winnow report", served=served).text
+    runs = [one | {"groups": [as_sent(g) for g in one["groups"]]} for one in data["runs"]]
+    return assemble.assembled(strict_json.encoded(data | {"runs": runs}), title="winnow report", served=served).text
 
 
 def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:

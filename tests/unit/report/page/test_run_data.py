@@ -27,6 +27,17 @@ def folder(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("runs") / "toy")
 
 
+def unpacked(group):
+    """The rollouts of a group of the page, one by one."""
+
+    def value(column, i):
+        if isinstance(column, list):
+            return column[i]
+        return column["of"][column["at"] if isinstance(column["at"], int) else column["at"][i]]
+
+    return [{name: value(column, i) for name, column in group["rollouts"].items()} for i in range(group["count"])]
+
+
 def in_file(folder, limit=10**7):
     found = ReportedRun(folder, folder.name).in_file(limit)
     return json.loads(found.text), found.notes
@@ -50,17 +61,17 @@ def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(fold
         "step": 0, "prompt_id": "toy-easy", "prompt": "What is 47 + 85?", "answer": "132", "task": "toy", "count": 3,
         "mean_reward": pytest.approx(2 / 3),
     }  # fmt: skip
-    assert easy["rollouts"][1] == {
+    assert unpacked(easy)[1] == {
         "index": 1, "length": 3, "finish": "length", "kind": "correct", "reward": 1.0, "parts": {}, "extracted": "132",
         "cause": None, "detail": "", "seconds": 0.0, "advantage": 0.5, "kept": True, "trained": True,
         "reason": "trained", "weight": 0.125,
         "text": "answer 1", "left_out": 0, "pieces": None, "logprobs": None, "advantages": None, "values": None,
     }  # fmt: skip
-    left = easy["rollouts"][2]
+    left = unpacked(easy)[2]
     assert (left["kept"], left["trained"], left["reason"], left["advantage"]) == (False, False, "not selected", None)
-    failed = hard["rollouts"][2]
+    failed = unpacked(hard)[2]
     assert (failed["reward"], failed["reason"], failed["cause"]) == (None, "failed: timeout", "timeout")
-    assert hard["rollouts"][0]["text"] == NASTY
+    assert unpacked(hard)[0]["text"] == NASTY
     assert hard["mean_reward"] == 0.0
     assert run["steps"][3] == {"step": 3, "groups": 2, "rollouts": 7, "included": 7}
     assert run["allocation"][:2] == [{"pass_rate": 0.666666667, "count": 3}, {"pass_rate": 0, "count": 4}]
@@ -89,10 +100,10 @@ def test_a_file_within_a_limit_has_whole_groups_of_the_first_the_last_and_evenly
     size = sum(len(json.dumps(g, separators=(",", ":"))) for g in everything)
     run, _ = in_file(folder, limit=size // 2)
     here = {step["step"]: step["included"] for step in run["steps"] if step["included"]}
-    assert sum(here.values()) == run["rollouts"]["included"] == sum(len(g["rollouts"]) for g in run["groups"]) < 70
+    assert sum(here.values()) == run["rollouts"]["included"] == sum(g["count"] for g in run["groups"]) < 70
     assert {0, 9, 4} <= set(here)
     assert sum(len(json.dumps(g, separators=(",", ":"))) for g in run["groups"]) <= size // 2
-    assert all(len(g["rollouts"]) == g["count"] for g in run["groups"])
+    assert all(len(unpacked(g)) == g["count"] for g in run["groups"])
     assert run["rollouts"]["why"].startswith(f"{sum(here.values())} of 70 rollouts, of {len(here)} of 10 steps, are in")
     eight = in_file(folder, limit=size * 8 // 10 + 80)[0]["steps"]  # an eighth of it is a step
     assert [step["step"] for step in eight if not step["included"]] == [7, 8]
@@ -135,8 +146,8 @@ def test_a_text_of_a_megabyte_leaves_room_for_the_others(tmp_path):
     log.write(0, metrics(0), groups, [batch(groups)])
     run, _ = in_file(tmp_path, limit=100_000)
     (only,) = run["groups"]
-    assert only["rollouts"][0]["text"] == "x" * 10_000 + " [... 980,000 characters left out ...] " + "x" * 10_000
-    assert only["rollouts"][0]["left_out"] == 980_000
+    assert unpacked(only)[0]["text"] == "x" * 10_000 + " [... 980,000 characters left out ...] " + "x" * 10_000
+    assert unpacked(only)[0]["left_out"] == 980_000
     assert len(only["prompt"]) < 21_000
 
 

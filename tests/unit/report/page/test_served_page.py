@@ -27,7 +27,8 @@ def served(watched):
             elif path.startswith("runs/"):
                 step = int(path.rsplit("/", 1)[1])
                 route.fulfill(
-                    content_type="application/json", body=json.dumps({"groups": [g for g in made if g["step"] == step]})
+                    content_type="application/json",
+                    body=json.dumps({"groups": [pages.as_sent(g) for g in made if g["step"] == step]}),
                 )
             else:
                 route.fulfill(content_type="text/html", body=html)
