@@ -17,6 +17,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class WinnowError(Exception):
@@ -54,6 +57,17 @@ class RankError(WinnowError):
 def told(error: BaseException) -> str:
     """An error's message and the notes that were added on its way: what was saved, and how to go on."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def resumable(error: E) -> E:
+    """The error, marked: what it ended or refused goes on with a resume. The command line then prints the command."""
+    error.winnow_resumable = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_resumable(error: BaseException) -> bool:
+    """Whether `resumable` marked an error."""
+    return getattr(error, "winnow_resumable", False)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -26,20 +26,18 @@ def compare(
     no_plot: Annotated[bool, typer.Option("--no-plot", help="The tables without the picture.")] = False,
 ) -> None:
     """Compare groups of seeds: accuracy by time and tokens, and who reaches the baseline's best how much sooner."""
-    from winnow.commands.output import check_new
     from winnow.report.comparison.compared import compared
-    from winnow.report.comparison.comparison_csv import write_tables
+    from winnow.report.comparison.comparison_csv import tables
     from winnow.report.comparison.comparison_table import table
+    from winnow.state.output_files import check_new, write_output_folder
 
     if output is not None:
         check_new(output)
         if not no_plot:
-            from winnow.report.comparison.comparison_picture import write_pictures
+            from winnow.report.comparison.comparison_picture import pictures
     found = compared(paths, baseline=baseline, task=task)
     say(table(found))
     if output is not None:
-        output.mkdir()
-        files = write_tables(found, output)
-        if not no_plot:
-            files += write_pictures(found, output)
-        say(f"\nwritten   {output}: {', '.join(file.name for file in files)}")
+        files = tables(found) | ({} if no_plot else pictures(found))
+        write_output_folder(output, files)
+        say(f"\nwritten   {output}: {', '.join(files)}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,21 +14,43 @@ import typer
 from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
-from winnow.errors import WinnowError, told
+from winnow.errors import DataError, WinnowError, is_resumable, resumable, told
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
-from winnow.report.screen import escape_unprintable
+from winnow.report.screen import escape_unprintable, silence
 from winnow.report.text import safe
 from winnow.version import __version__
 
-__all__ = ["BAD_INPUT", "FAILED", "SAVED", "ConfigFile", "RunPath", "Sets", "Unsets", "app", "main", "say"]
+__all__ = [
+    "BAD_INPUT",
+    "FAILED",
+    "SAVED",
+    "ConfigFile",
+    "RunPath",
+    "Sets",
+    "Unsets",
+    "app",
+    "interruptible",
+    "main",
+    "say",
+    "that_goes_on",
+]
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Print what a command says, on standard output or as an error. Whatever came from a model, a file or a user is
     escaped here, once for all commands, and never interpreted by a terminal.
+
+    Raises DataError where it cannot be written, as to a file on a full disk.
     """
-    typer.echo(safe(text), err=err)
+    try:
+        typer.echo(safe(text), err=err)
+    except BrokenPipeError:  # the reader has left, which ends the command without a word
+        raise
+    except OSError as error:
+        stream, name = (sys.stderr, "error") if err else (sys.stdout, "output")
+        silence(stream)  # Python would write what is left once more as it ends
+        raise DataError(f"cannot write to standard {name}: {error.strerror}") from error
 
 
 class Door(TyperGroup):
@@ -34,11 +59,44 @@ class Door(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            _say_what_goes_on(error, ctx)
             raise typer.Exit(INTERRUPTED) from None
         except WinnowError as error:
             say(told(error), err=True)
+            _say_what_goes_on(error, ctx)
             raise typer.Exit(code_of(error)) from None
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        words = list(args)  # parsing empties `args`
+        context = super().make_context(info_name, args, *rest, **extra)
+        context.meta[_WORDS] = words
+        return context
+
+
+_WORDS = "winnow.words"  # of a call, in its context
+
+
+def that_goes_on(ctx: Any) -> str:
+    """The command of this call with `--resume`, as a shell takes it."""
+    words = ctx.meta[_WORDS]
+    return shlex.join(["winnow", *words, *([] if "--resume" in words else ["--resume"])])
+
+
+def _say_what_goes_on(error: BaseException, ctx: Any) -> None:
+    if is_resumable(error):
+        say(f"go on with: {that_goes_on(ctx)}", err=True)
+
+
+@contextmanager
+def interruptible(begun: Callable[[], bool]) -> Iterator[None]:
+    """Have an interruption print the command that goes on, where by then something is there to go on with."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if begun():
+            resumable(error)
+        raise
 
 
 app = typer.Typer(

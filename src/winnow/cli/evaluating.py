@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from winnow.cli.door import Sets, app, say
+from winnow.cli.door import Sets, app, interruptible, say
 
 
 @app.command("eval")
@@ -49,15 +47,15 @@ def evaluate(
     """Evaluate a model on held-out problems, with the engine and verifiers of training; or two, side by side."""
     from winnow.commands.evaluation.evaluated import evaluated
     from winnow.commands.evaluation.evaluation_report import against, headline, table
-    from winnow.commands.output import check_new
     from winnow.report.evaluation_progress import evaluation_progress
-    from winnow.state.disk import write_json
+    from winnow.report.evaluations.saved_evaluation import is_evaluation
+    from winnow.state.output_files import check_new, write_output_json
 
     if resume and output is None:
         raise typer.BadParameter("--resume needs the folder of the evaluation: --output FOLDER")
     if metrics is not None:
         check_new(metrics)
-    with evaluation_progress() as progress, told_how_to_go_on(output):
+    with evaluation_progress() as progress, interruptible(lambda: output is not None and is_evaluation(output)):
         found = evaluated(
             model,
             config,
@@ -85,18 +83,7 @@ def evaluate(
     for note in found.notes:
         say(f"note: {note}", err=True)
     if metrics is not None:
-        write_json(metrics, found.metrics())
+        write_output_json(metrics, found.metrics())
     written = [str(path) for path in (output, metrics) if path is not None]
     if written:
         say(f"written    {', '.join(written)}")
-
-
-@contextmanager
-def told_how_to_go_on(output: Path | None) -> Iterator[None]:
-    """What an interruption leaves, in words."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if output is not None and output.exists():
-            say(f"interrupted; what was judged is in {output}: go on with --resume", err=True)
-        raise

@@ -116,9 +116,9 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
 ) -> None:
     """Rewrite a run's metrics for other programs; without an option, say what there is to write."""
-    from winnow.commands.output import check_new
     from winnow.report.training_history import described, training_history
     from winnow.state.logbook import read_metrics
+    from winnow.state.output_files import check_new, write_output_json
 
     if output is not None:
         check_new(output)
@@ -127,11 +127,10 @@ def export(
     if not history:
         say(described(entries), err=True)
         raise typer.Exit(BAD_INPUT)
-    text = json.dumps(entries, indent=1, allow_nan=False)
     if output is None:
-        say(text)
+        say(json.dumps(entries, indent=1, allow_nan=False))
     else:
-        output.write_text(text + "\n", encoding="utf-8")
+        write_output_json(output, entries)
 
 
 def _note_cut_row(run: Path) -> None:

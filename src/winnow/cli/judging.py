@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from winnow.cli.door import BAD_INPUT, FAILED, Sets, app, say
+from winnow.cli.door import BAD_INPUT, FAILED, Sets, app, interruptible, say
 
 
 @app.command()
@@ -19,25 +20,33 @@ def score(
     sets: Sets = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that judge; 0: none but this one.")] = 1,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rows here, as JSON lines.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows of --output.")] = False,
 ) -> None:
     """Score saved responses again: outcome, reason and seconds of every row."""
-    from winnow.commands.output import check_new
     from winnow.commands.score import configured, count_rows, describe, summary, verifiers_for, watched
     from winnow.commands.score import score as scored
-    from winnow.state.log_rows import encode
+    from winnow.commands.unfinished_scores import UnfinishedScores, settings_of_scores
 
+    if resume and output is None:
+        raise typer.BadParameter("--resume needs the file that is not finished: --output FILE")
     config = configured([f"verify.workers={workers}", *(sets or ())], reward=reward)
-    if output is not None:
-        check_new(output)
-    rows = []
-    with verifiers_for(config, Path.cwd()) as verifiers:
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if output is not None:
+            asked = settings_of_scores(file, config, Path.cwd())
+            kept = stack.enter_context(UnfinishedScores.open(output, asked, resume=resume))
+            stack.enter_context(interruptible(kept.holds_a_row))
+        verifiers = stack.enter_context(verifiers_for(config, Path.cwd()))
         there = count_rows(file)
-        for row in watched(scored(file, verifiers), there):
+        rows = [] if kept is None else list(kept.rows)
+        for row in watched(scored(file, verifiers, done=len(rows)), there - len(rows)):
             rows.append(row)
-            if output is None:
+            if kept is None:
                 say(describe(row))
-    if output is not None:
-        output.write_bytes(b"".join(encode(row.row()) + b"\n" for row in rows))
+            else:
+                kept.append(row)
+        if kept is not None:
+            kept.finish()
     for line in summary(rows):
         say(line)
     if len(rows) < there:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,10 +32,10 @@ def profile(
     ] = None,
 ) -> None:
     """Time sampling, updates and steps against the number of rollouts, on this machine. Trains nothing that is kept."""
-    from winnow.commands.output import check_new
     from winnow.commands.profile.points import Asked, numbers
     from winnow.commands.profile.profiled import prepared
     from winnow.memory.sizes import in_bytes
+    from winnow.state.output_files import check_new
 
     asked = Asked(
         rollouts=numbers(rollouts, least=1, what="--rollouts"),
@@ -62,12 +61,13 @@ def _measure(profile: Profile, files: list[Path]) -> None:
 
     from winnow.commands.profile.tables import Rows, as_json, closing, line, opening
     from winnow.installed import is_installed
+    from winnow.state.output_files import write_output_json
 
     draws = bool(files) and is_installed("matplotlib")
     with contextlib.ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, which leaves no process behind
         stack.callback(signal.signal, signal.SIGTERM, before)
-        rows = Rows(stack.enter_context(files[0].open("x", encoding="utf-8", newline=""))) if files else None
+        rows = Rows(files[0]) if files else None
         for text in opening(profile):
             say(text)
         for found in profile.measure():
@@ -77,7 +77,7 @@ def _measure(profile: Profile, files: list[Path]) -> None:
     for text in closing(profile):
         say(text)
     if files:
-        files[1].write_text(json.dumps(as_json(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_output_json(files[1], as_json(profile))
         if draws:
             from winnow.commands.profile.panels import draw_profile
 

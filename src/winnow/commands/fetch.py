@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from winnow.errors import DataError
 from winnow.registry import members
+from winnow.state.disk import replace_file
+from winnow.state.output_files import new_folder
 from winnow.tasks.source import Record, read_hub
 
 Read = Callable[..., Sequence[Record]]
@@ -51,14 +52,14 @@ def published(task: str) -> Published | None:
 
 def fetch_data(source: Published, folder: Path, *, read: Read = read_hub) -> list[str]:
     """Write each split as `folder`/split.jsonl; one line of text per file. Raises DataError, leaving nothing behind."""
-    with _draft_of(folder) as draft:
+    with new_folder(folder) as draft:
         return [_write_split(source, split, draft / f"{split}.jsonl", read) for split in source.splits]
 
 
 def fetch_model(hub_id: str, folder: Path, *, download: Download | None = None) -> list[str]:
     """Copy a model's weights, settings and tokenizer; one line per file. Raises DataError, leaving nothing behind."""
     get = download or _downloader()
-    with _draft_of(folder) as draft:
+    with new_folder(folder) as draft:
         try:
             get(hub_id, local_dir=str(draft), allow_patterns=list(MODEL_FILES))
         except Exception as error:  # the hub's, the network's and the disk's errors share no base
@@ -74,25 +75,8 @@ def fetch_model(hub_id: str, folder: Path, *, download: Download | None = None) 
 
 def _write_split(source: Published, split: str, path: Path, read: Read) -> str:
     records = read(source.hub_id, split, subset=source.subset)
-    path.write_text("".join(json.dumps(dict(record.fields)) + "\n" for record in records), encoding="ascii")
+    replace_file(path, "".join(json.dumps(dict(record.fields)) + "\n" for record in records).encode("ascii"))
     return f"{_digest(path)}  {path.name}  {len(records):,} problems"
-
-
-@contextmanager
-def _draft_of(folder: Path) -> Iterator[Path]:
-    """A folder that takes its name only when all went well; refuses one that exists."""
-    if folder.exists():
-        raise DataError(f"{folder} already exists; choose another folder, or remove it")
-    draft = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        draft.rename(folder)
-    except OSError as error:
-        raise DataError(f"cannot write {folder}: {error}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _digest(path: Path) -> str:

@@ -18,8 +18,9 @@ from winnow.report.page.assembled import MARK, assembled
 from winnow.report.page.evaluation_data import evaluation_data
 from winnow.report.page.run_data import ReportedRun, report_data
 from winnow.report.text import one_line
-from winnow.state.disk import InTheWay, check_kind, replace_file
+from winnow.state.disk import check_kind
 from winnow.state.logbook import METRICS
+from winnow.state.output_files import check_parent, refused, write_output
 from winnow.state.sweep_folder import SWEEP, read_sweep
 
 REPORT = "report.html"
@@ -80,16 +81,11 @@ def output_of(paths: Sequence[Path], output: Path | None) -> Path:
         if len(paths) != 1:
             raise DataError("several runs have no folder of their own for a report: name the file to write (-o FILE)")
         output = (paths[0] if paths[0].is_dir() else paths[0].parent) / REPORT
-    try:
+    with refused(output):
         check_kind(output, "a file")
         if os.path.lexists(output) and MARK not in _beginning(output):
             raise DataError(f"{output} already exists and is no report; choose another file to write, or remove it")
-    except InTheWay as error:
-        raise DataError(f"cannot write {output}: {error}; choose another file to write, or remove it") from error
-    except OSError as error:
-        raise DataError(f"cannot write {output}: {error.strerror}; choose another file to write") from error
-    if not output.parent.is_dir():
-        raise DataError(f"there is no folder {output.parent} to write {output.name} into; make it, or choose another")
+    check_parent(output)
     return output
 
 
@@ -109,10 +105,7 @@ def write_report(
     texts = [page.text for page in pages]
     data = report_data(texts, served=False, limit=limit, made=at, evaluations=evaluations)
     text = assembled(data, title=title_of(runs), served=False).text.encode()
-    try:
-        replace_file(output, text)
-    except OSError as error:
-        raise DataError(f"cannot write {output}: {error}; choose another file to write (-o FILE)") from error
+    write_output(output, text)
     return Written(output, len(text), sum(page.included for page in pages), sum(page.of for page in pages), notes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -9,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 from rich.progress import track
@@ -17,11 +18,12 @@ from rich.progress import track
 from winnow.config import Config
 from winnow.config_file import override, validate
 from winnow.errors import DataError
-from winnow.records import Finish, IntArray, Kind, Outcome, Prompt, Rollout
+from winnow.records import Cause, Finish, IntArray, Kind, Outcome, Prompt, Rollout
 from winnow.report.screen import console_on
 from winnow.report.text import one_line, percent, safe, shorten
 from winnow.rewards.compose import make_reward
 from winnow.rewards.not_read import NOT_READ, unsaved_tokens
+from winnow.state.disk import check_kind
 from winnow.state.log_rows import prompt_of, rollout_of
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import SUFFIX, count, files_of
@@ -33,6 +35,7 @@ QUESTION = ("prompt", "question", "problem")
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _Row = tuple[int, str, Kind | None, float | None]  # of a row that waits for its verdict: line, id, kind, reward
+_Task = tuple[_Row, tuple[Prompt, Rollout]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,24 @@ class Scored:
             "earned": self.earned,
         }
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """What `row` made, as far as a row has it. Raises KeyError, TypeError or ValueError for any other object."""
+        cause, _, detail = str(row["reason"]).partition(": ") if row["kind"] == "failed" else (None, "", row["reason"])
+        if row["kind"] not in KINDS:
+            raise ValueError(f"kind: {row['kind']!r}")
+        outcome = Outcome(
+            reward=math.nan if row["reward"] is None else float(row["reward"]),
+            correct=None if cause else row["kind"] == "correct",
+            kind=row["kind"],
+            parts=row["parts"],
+            answer=row["answer"],
+            cause=cast(Cause | None, cause),
+            detail=detail,
+            seconds=row["seconds"],
+        )
+        return cls(line=row["line"], id=row["id"], outcome=outcome, was=row["was"], earned=row["earned"])
+
 
 def configured(sets: Sequence[str], **members: str) -> Config:
     """The configuration of `winnow score` and `winnow audit`: members by name, then `--set` as everywhere."""
@@ -79,8 +100,8 @@ def verifiers_for(config: Config, base: Path) -> Verifiers:
     return Verifiers(reward, **config.verify.model_dump(), base=base)
 
 
-def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
-    """Every row of a file (or of a run folder's rollouts), in order.
+def score(path: Path, verifiers: Verifiers, *, done: int = 0) -> Iterator[Scored]:
+    """Every row of a file (or of a run folder's rollouts), in order, but for the first `done`, which are not judged.
 
     A row is a rollout as a run logs it (one without its text is left out), or in JSON lines an object with a response
     (`text`, `response`, `completion` or `output`) and a gold (`answer`, `gold` or `solution`). It may hold a question,
@@ -90,8 +111,14 @@ def score(path: Path, verifiers: Verifiers) -> Iterator[Scored]:
     for JSON lines where the reward reads log-probs.
     """
     waiting: deque[_Row] = deque()
-    tasks = _logged(path, waiting) if _is_log(path) else _tasks(path, waiting, verifiers.reads)
-    for outcome in verifiers.stream(tasks):
+
+    def tasks() -> Iterator[tuple[Prompt, Rollout]]:
+        every = _logged(path) if _is_log(path) else _tasks(path, verifiers.reads)
+        for row, task in itertools.islice(every, done, None):
+            waiting.append(row)
+            yield task
+
+    for outcome in verifiers.stream(tasks()):
         line, name, was, earned = waiting.popleft()
         yield Scored(line=line, id=name, outcome=outcome, was=was, earned=earned)
 
@@ -156,14 +183,13 @@ def _is_log(path: Path) -> bool:
     return path.is_dir() or path.suffix == SUFFIX
 
 
-def _logged(path: Path, waiting: deque[_Row]) -> Iterator[tuple[Prompt, Rollout]]:
+def _logged(path: Path) -> Iterator[_Task]:
     for number, row in enumerate(read_rows(path), start=1):
         if row["text"] is not None:
-            waiting.append((number, row["prompt_id"], row["kind"], _earned(row)))
-            yield prompt_of(row), rollout_of(row)
+            yield (number, row["prompt_id"], row["kind"], _earned(row)), (prompt_of(row), rollout_of(row))
 
 
-def _tasks(path: Path, waiting: deque[_Row], reads: Collection[str]) -> Iterator[tuple[Prompt, Rollout]]:
+def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:
     for number, line in _lines(path):
         where = f"{path}, line {number}"
         if "logprobs" in reads:
@@ -173,12 +199,12 @@ def _tasks(path: Path, waiting: deque[_Row], reads: Collection[str]) -> Iterator
             )
         row = _object(line, where)
         prompt, rollout = _plain(row, number, where)
-        waiting.append((number, prompt.id, _kind(row), _earned(row)))
-        yield prompt, rollout
+        yield (number, prompt.id, _kind(row), _earned(row)), (prompt, rollout)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
+        check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         with path.open("rb") as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except OSError as error:

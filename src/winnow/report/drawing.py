@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.errors import ConfigError, DataError
-from winnow.state.disk import InTheWay, check_kind, replace_file
+from winnow.state.output_files import write_output
 
 try:
     import matplotlib
@@ -47,6 +47,7 @@ __all__ = [
     "NullLocator",
     "Patch",
     "new_figure",
+    "picture",
     "save_figure",
     "scale_of_shares",
 ]
@@ -67,18 +68,20 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
 
     Raises DataError for a bad path.
     """
+    write_output(path, picture(figure, path, dpi=dpi))
+
+
+def picture(figure: Figure, path: Path, *, dpi: int = 120) -> bytes:
+    """The bytes of a picture, in the format of a file's suffix; PNG without one. Raises DataError for another."""
     drawn, kind = io.BytesIO(), path.suffix[1:] or "png"
     same = {"svg.hashsalt": "winnow", "svg.fonttype": "none"}  # no random names and no date in an SVG, and text as text
     try:
-        check_kind(path, "a file")
         with warnings.catch_warnings(), matplotlib.rc_context(same):
             warnings.filterwarnings("ignore", message="Glyph")  # a name the font cannot write gets boxes
             figure.savefig(drawn, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
-        replace_file(path, drawn.getvalue())
-    except InTheWay as error:
-        raise DataError(f"cannot write the plot {path}: {error}; choose another file to write, or remove it") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot write the plot {path}: {error}") from error
+    except ValueError as error:
+        raise DataError(f"cannot draw {path}: {error}") from error
+    return drawn.getvalue()
 
 
 def scale_of_shares(panel: Any, label: str) -> None:

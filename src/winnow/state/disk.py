@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +92,15 @@ def replace_file(path: Path, data: bytes) -> None:
     """`write_json`, of bytes."""
     draft = draft_of(path)
     draft.unlink(missing_ok=True)
-    with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    draft.replace(path)
+    try:
+        with opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):  # half a file would take of a full disk what the next attempt needs
+            draft.unlink()
+        raise
     sync(path.parent)
 
 

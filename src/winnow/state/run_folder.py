@@ -56,8 +56,12 @@ class Lock:
             raise RunFolderError(
                 f"{path.parent} is in use by {holder}; wait for it to end, or write elsewhere"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        except OSError:  # a full disk: the next attempt of this process is to find the lock free
+            os.close(descriptor)
+            raise
         return cls(descriptor)
 
     def release(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from winnow.errors import DataError
+from winnow.errors import DataError, resumable
 from winnow.report.evaluations.rollout_lines import parsed_row
 from winnow.report.evaluations.saved_evaluation import (
     FORMAT,
@@ -85,13 +85,13 @@ class EvaluationFolder(LockedFolder):
 
     def append(self, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of a part, which are on the disk when this returns. Raises DataError where that fails."""
-        with _refusals(self.path), opened(self._rows(task), os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
+        with _going_on(self.path), opened(self._rows(task), os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
             write_all(descriptor, b"".join(encode(row) + b"\n" for row in rows))
             os.fsync(descriptor)
 
     def finish(self, metrics: Mapping[str, Any], report: str) -> None:
         """Write the numbers and the report. Raises DataError, as `append` does, where that fails."""
-        with _refusals(self.path):
+        with _going_on(self.path):
             replace_file(self.path / REPORT, report.encode() + b"\n")
             write_json(self.path / METRICS, metrics)
 
@@ -114,7 +114,8 @@ def check_free(path: Path, *, resume: bool) -> bool:
     if there and not (resume and SETTINGS in there):
         what = "an evaluation" if SETTINGS in there else ", ".join(there[:3])
         ways = "resume it (on the command line --resume), or " if SETTINGS in there else ""
-        raise DataError(f"{path} already holds {what}; {ways}choose another folder")
+        error = DataError(f"{path} already holds {what}; {ways}choose another folder")
+        raise resumable(error) if SETTINGS in there else error
     return not there
 
 
@@ -125,6 +126,16 @@ def _refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise _unusable(path, error) from error
+
+
+@contextlib.contextmanager
+def _going_on(path: Path) -> Iterator[None]:
+    """What the disk refuses of an evaluation under way, which a resume goes on with."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise resumable(DataError(f"cannot write into {path}: {why}; make room, then resume the evaluation")) from error
 
 
 def _unusable(path: Path, error: OSError) -> DataError:

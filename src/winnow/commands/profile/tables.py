@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 from winnow.commands.profile.curves import GAIN, Step, fall, measured, of, saturation, steps, wall
 from winnow.commands.profile.points import WAYS, Found, Way
@@ -14,6 +16,7 @@ from winnow.config import dump
 from winnow.memory.sizes import readable
 from winnow.models.precision import in_words
 from winnow.report.text import compact, safe, shorten
+from winnow.state.output_files import write_output
 
 COLUMNS = (
     "measured", "rollouts", "ending", "seconds", "seconds_min", "seconds_max", "repetitions", "tokens",
@@ -51,17 +54,23 @@ def row(found: Found) -> dict[str, Any]:
 
 
 class Rows:
-    """A CSV file, which has each row as soon as it is written: what is measured stays, whatever comes after it."""
+    """A CSV file, which has each row as soon as it is written: what is measured stays, whatever comes after it.
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    It is written anew with every row, so that it never ends in half a row. Raises DataError where that fails.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._text = path, io.StringIO()
+        self._writer = csv.DictWriter(self._text, COLUMNS, lineterminator="\n")
         self._writer.writeheader()
-        file.flush()
+        self._save()
 
     def write(self, found: Found) -> None:
         self._writer.writerow(row(found))
-        self._file.flush()
+        self._save()
+
+    def _save(self) -> None:
+        write_output(self._path, self._text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 
 def as_json(profile: Profile) -> dict[str, Any]:

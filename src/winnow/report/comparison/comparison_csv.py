@@ -5,15 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from winnow.errors import DataError
 from winnow.report.comparison.compared import GroupComparison, SpeedUpRow
 from winnow.report.comparison.mean_curve import Estimate
 from winnow.report.comparison.pass_rate_counts import BINS
-from winnow.state.disk import replace_file
 
 ESTIMATE = ("mean", "standard_error", "low", "high", "seeds")
 CURVES = ("group", "axis", "x", "measure", *ESTIMATE)
@@ -24,25 +21,23 @@ SPEED_UPS = (
 ALLOCATION = ("group", "pass_rate", *ESTIMATE)
 
 
-def write_tables(found: GroupComparison, folder: Path) -> list[Path]:
-    """curves.csv, speed_ups.csv and, where there is one, allocation.csv; an empty cell is an unknown number.
-
-    Raises DataError where they cannot be written.
+def tables(found: GroupComparison) -> dict[str, bytes]:
+    """{file: its bytes} of curves.csv, speed_ups.csv and, where there is one, allocation.csv; an empty cell is an
+    unknown number.
     """
     speed_ups = (_speed_up(row, found.baseline) for row in found.speed_ups)
-    tables = {"curves.csv": (CURVES, _curves(found)), "speed_ups.csv": (SPEED_UPS, speed_ups)}
+    rows = {"curves.csv": (CURVES, _curves(found)), "speed_ups.csv": (SPEED_UPS, speed_ups)}
     if found.allocation:
-        tables["allocation.csv"] = (ALLOCATION, _allocation(found))
-    for name, (header, rows) in tables.items():
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([_cell(value) for value in row] for row in rows)
-        try:
-            replace_file(folder / name, text.getvalue().encode("utf-8", errors="backslashreplace"))
-        except OSError as error:
-            raise DataError(f"cannot write {folder / name}: {error.strerror}; choose another folder") from error
-    return [folder / name for name in tables]
+        rows["allocation.csv"] = (ALLOCATION, _allocation(found))
+    return {name: _table(*rows_of) for name, rows_of in rows.items()}
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue().encode("utf-8", errors="backslashreplace")
 
 
 def _curves(found: GroupComparison) -> Iterator[tuple[Any, ...]]:

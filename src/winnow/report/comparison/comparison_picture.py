@@ -21,7 +21,7 @@ from winnow.report.drawing import (
     MaxNLocator,
     Patch,
     new_figure,
-    save_figure,
+    picture,
     scale_of_shares,
 )
 from winnow.report.text import one_line
@@ -60,13 +60,10 @@ class Look(NamedTuple):
         return {"color": self.color, "linestyle": self.dashes, "marker": self.marker, "markersize": 4}
 
 
-def write_pictures(found: GroupComparison, folder: Path) -> list[Path]:
-    """comparison.png and comparison.svg. Raises DataError where they cannot be written."""
-    files = [folder / "comparison.png", folder / "comparison.svg"]
+def pictures(found: GroupComparison) -> dict[str, bytes]:
+    """{file: its bytes} of comparison.png and comparison.svg."""
     figure = draw_comparison(found)
-    for file in files:
-        save_figure(figure, file, dpi=200)
-    return files
+    return {name: picture(figure, Path(name), dpi=200) for name in ("comparison.png", "comparison.svg")}
 
 
 def draw_comparison(found: GroupComparison) -> Figure:

@@ -1,0 +1,341 @@
+"""Every command on a full disk and in a read-only place: a message, and a second attempt that succeeds."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import winnow.commands.fetch
+from refusing_disks import full_disk, read_only
+from synthetic_run import write_run
+from winnow.cli import app
+from winnow.commands.profile.points import Found, Work
+from winnow.errors import DataError
+from winnow.report.drawing import new_figure
+from winnow.state.output_files import write_output, write_output_folder
+from winnow.state.run_folder import RunFolder
+from winnow.state.sweep_folder import SweepFolder
+from winnow.tasks.source import Record
+
+CONFIG = Path(__file__).parents[3] / "configs" / "arithmetic.toml"
+FEW = (
+    "task.size=64",
+    "evaluate.problems=4",
+    "evaluate.rollouts_per_prompt=2",
+    "evaluate.greedy=false",
+    "rollout.max_new_tokens=2",
+    "threads=1",
+    "verify.workers=0",
+)
+SETS = tuple(word for one in FEW for word in ("--set", one))
+SWEEP = f'config = "{CONFIG}"\nseeds = [1]\n[variants.all]\nselect = "all"\n'
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A call that writes into the folder `place`. `again` is whether the call itself is repeated when there is room; a
+    training run is not, and its folder must be free.
+    """
+
+    arguments: Callable[[Path, Path], list[Any]]  # of a folder to read from, and of the place
+    again: Callable[[Path], Any] | None = None
+
+
+WRITING: dict[str, list[Writing]] = {
+    "train": [
+        Writing(
+            lambda here, place: ["train", CONFIG, *SETS, "--output", place / "run"],
+            lambda place: RunFolder.open(place / "run", resume=False).close(),
+        )
+    ],
+    "sweep": [
+        Writing(
+            lambda here, place: ["sweep", here / "sweep.toml", "--output", place / "sweep"],
+            lambda place: SweepFolder.open(place / "sweep", resume=False).close(),
+        )
+    ],
+    "eval": [
+        Writing(lambda here, place: ["eval", "bundled", *SETS, "--task", "arithmetic", "--output", place / "eval"]),
+        Writing(lambda here, place: ["eval", "bundled", *SETS, "--task", "arithmetic", "--json", place / "eval.json"]),
+    ],
+    "profile": [
+        Writing(lambda here, place: ["profile", CONFIG, *SETS, *_FEWEST, "--output", place / "profile"]),
+    ],
+    "plot": [
+        Writing(lambda here, place: ["plot", here / "run", "--output", place / "plot.png"]),
+        Writing(lambda here, place: ["plot", write_run(place / "run", steps=2)]),
+    ],
+    "report": [
+        Writing(lambda here, place: ["report", here / "run", "--output", place / "report.html"]),
+        Writing(lambda here, place: ["report", write_run(place / "run", steps=2)]),
+    ],
+    "export": [
+        Writing(lambda here, place: ["export", here / "run", "--history", "--output", place / "history.json"]),
+    ],
+    "compare": [
+        Writing(lambda here, place: ["compare", here / "curves.csv", "--output", place / "compared"]),
+    ],
+    "score": [
+        Writing(lambda here, place: ["score", here / "run", *_REWARD, "--output", place / "rescored.jsonl"]),
+    ],
+    "fetch": [
+        Writing(lambda here, place: ["fetch", "gsm8k", place / "gsm8k"]),
+    ],
+}
+_FEWEST = ["--rollouts", "4", "--kept", "4", "--repeats", "1"]
+_REWARD = ["--reward", "length", "--workers", "0"]
+
+# Calls that write nothing: none of them needs a disk with room.
+READING: dict[str, list[Callable[[Path], list[Any]]]] = {
+    "check": [lambda here: ["check", CONFIG, *SETS]],
+    "doctor": [lambda here: ["doctor"]],
+    "list": [lambda here: ["list", "losses"]],
+    "show": [lambda here: ["show", here / "run"]],
+    "plot": [lambda here: ["plot", here / "run", "--summary-only"]],
+    "export": [lambda here: ["export", here / "run", "--history"]],
+    "compare": [lambda here: ["compare", here / "curves.csv"]],
+    "score": [lambda here: ["score", here / "run", *_REWARD]],
+    "audit": [lambda here: ["audit", "arithmetic", "--reward", "question_only", *_SMALL]],
+}
+_SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
+
+# Paths among a command's parameters: read, or written by a call above.
+READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
+READ |= {"report.runs", "export.run", "score.file"}
+WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
+WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder"}
+
+COMMANDS = {info.name or (info.callback.__name__): info.callback for info in app.registered_commands if info.callback}
+
+
+def winnow_(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands read."""
+    folder = tmp_path_factory.mktemp("read")
+    write_run(folder / "run", steps=2)
+    (folder / "curves.csv").write_text("steps,accuracy\n1,0.5\n2,0.6\n")
+    (folder / "sweep.toml").write_text(SWEEP)
+    winnow_("plot", folder / "run", "-o", folder / "first.png")  # matplotlib writes a cache the first time
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def a_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetched(source: Any, folder: Path) -> list[str]:
+        records = [Record({"question": "1 + 1?", "answer": "#### 2"}, "here")] * 9
+        return whole(source, folder, read=lambda *_, **__: records)
+
+    whole = winnow.commands.fetch.fetch_data
+    monkeypatch.setattr("winnow.commands.fetch.fetch_data", fetched)
+
+
+@pytest.fixture(autouse=True)
+def nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile's points come at once, and pictures are empty."""
+
+    def found(job: Any, *_: Any, **__: Any) -> Found:
+        return Found(job.point, "measured", seconds=(1.0,), work=Work(tokens=8))
+
+    monkeypatch.setattr("winnow.commands.profile.profiled.measured_apart", found)
+    for name in ("plot.draw", "comparison.comparison_picture.draw_comparison"):
+        monkeypatch.setattr(f"winnow.report.{name}", lambda *_, **__: new_figure(1, 1))
+
+
+def test_every_command_has_a_call_here_and_every_path_of_it_is_read_or_written() -> None:
+    assert set(COMMANDS) == set(WRITING) | set(READING)
+    paths = {
+        f"{command}.{name}"
+        for command, callback in COMMANDS.items()
+        for name, kind in typing.get_type_hints(callback).items()
+        if any(part is Path for part in (kind, *typing.get_args(kind))) or name in ("output", "folder")
+    }
+    assert paths == READ | WRITTEN
+    assert {path.partition(".")[0] for path in WRITTEN} == set(WRITING)
+
+
+def refused(result: Any) -> None:
+    """It ended with a message, whose sentence is for a person."""
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert "cannot" in result.stderr
+
+
+CALLS = [
+    pytest.param(call, id=f"{name}-{i}") for name, calls in sorted(WRITING.items()) for i, call in enumerate(calls)
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_command_that_cannot_write_says_so_and_its_second_attempt_succeeds(call, here, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    arguments = call.arguments(here, place)
+    before = contents(place)
+    for refuses in refusals(place):
+        with refuses:
+            result = winnow_(*arguments)
+        refused(result)
+        assert {path: data for path, data in contents(place).items() if not hidden(path)} == before
+    if call.again is not None:
+        call.again(place)
+        return
+    result = winnow_(*arguments)
+    assert result.exit_code == 0, result.output
+    assert set(contents(place)) > set(before)
+    assert not [path for path in contents(place) if path.endswith((".draft", ".unfinished"))]
+
+
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, id=name) for name, calls in sorted(READING.items()) for call in calls]
+)
+def test_a_command_that_only_reads_needs_no_room(call, here):
+    for refuses in refusals(here):
+        with refuses:
+            result = winnow_(*call(here))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert result.exit_code in ((0, 1) if call(here) == ["doctor"] else (0,)), result.output
+
+
+def refusals(place: Path) -> Iterator[AbstractContextManager[None]]:
+    """A disk that takes the beginning of a file, or a lock and no more; a read-only folder."""
+    yield full_disk(16)
+    yield full_disk(64)
+    yield read_only(place)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def hidden(path: str) -> bool:
+    """A lock, which holds no data and hinders no second attempt."""
+    return Path(path).name == ".lock"
+
+
+def test_the_writer_leaves_an_older_file_as_it_was_and_no_draft(tmp_path):
+    write_output(tmp_path / "a.json", b"older")
+    for refuses in refusals(tmp_path):
+        with refuses, pytest.raises(DataError):
+            write_output(tmp_path / "a.json", b"newer" * 100)
+    assert contents(tmp_path) == {"a.json": b"older"}
+
+
+def test_a_folder_of_files_is_there_with_all_of_them_or_not_at_all(tmp_path):
+    with full_disk(64), pytest.raises(DataError):
+        write_output_folder(tmp_path / "out", {"small": b"1", "large": b"2" * 100})
+    assert not list(tmp_path.iterdir())
+    write_output_folder(tmp_path / "out", {"small": b"1", "large": b"2" * 100})
+    assert len(contents(tmp_path)) == 2
+    with pytest.raises(DataError):
+        write_output_folder(tmp_path / "out", {"small": b"3"})
+    assert contents(tmp_path)["out/small"] == b"1"
+
+
+def test_what_is_printed_to_a_full_disk_is_a_message(monkeypatch, capfd):
+    from winnow.cli.door import say
+
+    with open("/dev/full", "w") as full, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", full)
+        with pytest.raises(DataError):
+            say("a line")
+
+
+ROWS = [{"text": str(i), "answer": "1", "id": f"r{i}"} for i in range(20)]
+
+
+def scored_lines(path: Path) -> list[dict[str, Any]]:
+    return [{**json.loads(line), "seconds": None} for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def scoring(tmp_path: Path) -> Callable[..., Any]:
+    """`winnow score` of 20 rows by a reward that is interrupted at each row whose number the file `stop` holds."""
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\n"
+        "def odd(prompt, rollout):\n"
+        "    with open(Path(__file__).with_name('judged'), 'a') as file:\n"
+        "        file.write(rollout.text + '\\n')\n"
+        "    stop = Path(__file__).with_name('stop')\n"
+        "    if stop.exists() and rollout.text in stop.read_text().split():\n"
+        "        stop.unlink()\n"
+        "        raise KeyboardInterrupt\n"
+        "    return int(rollout.text) % 2\n"
+    )
+    (tmp_path / "saved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+    def call(output: str, *more: str) -> Any:
+        reward = ("--reward", f"{tmp_path}/mine.py:odd", "--workers", "0")
+        return winnow_("score", tmp_path / "saved.jsonl", *reward, "--output", tmp_path / output, *more)
+
+    return call
+
+
+def test_an_interrupted_score_goes_on_and_writes_what_it_would_have_written(scoring, tmp_path):
+    assert scoring("whole.jsonl").exit_code == 0
+    (tmp_path / "judged").unlink()
+    (tmp_path / "stop").write_text("12")
+    stopped = scoring("cut.jsonl")
+    assert stopped.exit_code == 130
+    assert "--resume" in stopped.stderr
+    assert not (tmp_path / "cut.jsonl").exists()
+    kept = tmp_path / "cut.jsonl.unfinished" / "rows.jsonl"
+    whole_lines = kept.read_bytes()
+    assert whole_lines.count(b"\n") == 12
+    kept.write_bytes(whole_lines + b'{"line":13,"id"')  # as a kill leaves it
+    refused_ = scoring("cut.jsonl")
+    assert refused_.exit_code == 2
+    assert kept.read_bytes().startswith(whole_lines)
+
+    resumed = scoring("cut.jsonl", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert (tmp_path / "cut.jsonl").read_bytes().startswith(whole_lines)
+    assert scored_lines(tmp_path / "cut.jsonl") == scored_lines(tmp_path / "whole.jsonl")
+    judged = [int(line) for line in (tmp_path / "judged").read_text().split()]
+    assert judged == [*range(13), *range(12, 20)]
+    assert resumed.stdout == scoring("third.jsonl").stdout  # the summary is of all rows
+    assert not kept.parent.exists()
+
+
+@pytest.mark.parametrize("what", ["the rows", "the reward's options", "the reward's file"])
+def test_a_score_goes_on_with_the_same_rows_and_reward_alone(scoring, tmp_path, what):
+    (tmp_path / "stop").write_text("5")
+    scoring("cut.jsonl")
+    before = (tmp_path / "cut.jsonl.unfinished" / "rows.jsonl").read_bytes()
+    more: tuple[str, ...] = ()
+    match what:
+        case "the rows":
+            (tmp_path / "saved.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[1:]))
+        case "the reward's options":
+            more = ("--set", "verify.timeout_seconds=9")
+        case "the reward's file":
+            (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "\n")
+    result = scoring("cut.jsonl", "--resume", *more)
+    assert result.exit_code == 2
+    assert (tmp_path / "cut.jsonl.unfinished" / "rows.jsonl").read_bytes() == before
+
+
+def test_a_score_on_a_disk_that_fills_up_keeps_what_it_judged(scoring, tmp_path):
+    with full_disk(1500):
+        result = scoring("cut.jsonl")
+    assert result.exit_code == 2
+    assert "--resume" in result.stderr
+    assert 0 < (tmp_path / "cut.jsonl.unfinished" / "rows.jsonl").read_bytes().count(b"\n") < 20
+    assert scoring("cut.jsonl", "--resume").exit_code == 0
+    assert [row["id"] for row in scored_lines(tmp_path / "cut.jsonl")] == [row["id"] for row in ROWS]
+
+
+def test_nothing_to_resume_is_said(scoring):
+    assert scoring("new.jsonl", "--resume").exit_code == 2
