@@ -20,9 +20,10 @@ from winnow.report.event_json import event_json
 from winnow.report.screen import Progress, console_on, is_screen, own_output, silence
 from winnow.report.standing import BETWEEN, Standing
 from winnow.report.text import accuracies, safe, wrapped
-from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, Started
+from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 
 QUICK = 1.0  # seconds: nobody could read the phases of a shorter step
+SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line reports what is being done
 
 Show = Callable[[Event, Standing], None]
 
@@ -69,7 +70,7 @@ def progress(
         yield Display(_as_json(file), file, clock)
     else:
         console = console or console_on(file)
-        with _drawn(console, live=how == "auto" and is_screen(console)) as show:
+        with _drawn(console, clock, live=how == "auto" and is_screen(console)) as show:
             yield Display(show, file, clock)
 
 
@@ -95,12 +96,12 @@ def _as_json(file: IO[str]) -> Show:
 
 
 @contextmanager
-def _drawn(console: Console, *, live: bool) -> Iterator[Show]:
+def _drawn(console: Console, clock: Callable[[], float], *, live: bool) -> Iterator[Show]:
     """What is said once as lines, and the rest as lines or as one picture. Foreign text is escaped, never
     interpreted.
     """
     if not live:
-        yield lambda event, standing: _say(console, _message(event) or _line(event, standing))
+        yield _Lines(console, clock)
         return
     picture = Live(console=console, auto_refresh=False)  # no thread: verify workers are forked from this process
 
@@ -121,6 +122,29 @@ def _drawn(console: Console, *, live: bool) -> Iterator[Show]:
             pass
 
 
+class _Lines:
+    """A line per step and message; in long phases also a line about what is being done."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console, self._clock = console, clock
+        self._last = clock()  # when the newest line was printed
+
+    def __call__(self, event: Event, standing: Standing) -> None:
+        text = _message(event) or _line(event, standing) or self._doing(event, standing)
+        if text is not None:
+            self._last = self._clock()
+            _say(self._console, text)
+
+    def _doing(self, event: Event, standing: Standing) -> str | None:
+        """Loading is announced at once, as no event follows while it lasts."""
+        if not isinstance(event, PhaseBegan | RolloutsFinished):
+            return None
+        if standing.phase == "load":
+            return "loading data and model"
+        limit = SILENT_BETWEEN if standing.phase in BETWEEN else SILENT_IN_A_STEP
+        return standing.doing() or None if self._clock() - self._last >= limit else None
+
+
 def _say(console: Console, text: str | None) -> None:
     if text is not None:
         console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -130,8 +154,7 @@ def _message(event: Event) -> str | None:
     """What is said once, and stays."""
     match event:
         case Started():
-            steps = f"steps {event.first_step} to {event.last_step - 1}, written to {safe(str(event.folder))}"
-            return "\n".join([*map(safe, event.devices), steps])
+            return "\n".join([*map(safe, event.devices), f"{_steps(event)}, written to {safe(str(event.folder))}"])
         case Evaluated():
             return f"held-out, after {event.step} steps: {accuracies(event.metrics)}"
         case AlarmRaised():
@@ -140,6 +163,13 @@ def _message(event: Event) -> str | None:
             return wrapped(f"note: {event.text}")
         case _:
             return None
+
+
+def _steps(run: Started) -> str:
+    """Which steps a run is about to take."""
+    if run.first_step >= run.last_step:
+        return f"all {run.first_step} steps are done"
+    return f"steps {run.first_step} to {run.last_step - 1}"
 
 
 def _line(event: Event, standing: Standing) -> str | None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import math
 import os
 import re
@@ -22,12 +21,16 @@ from winnow.training.events import AlarmRaised, Ended, Evaluated, Notice, PhaseB
 NASTY = Notice("the reward said \x1b[31m[bold]boo[/bold] " + "and went on " * 12)
 
 
-def told(*events, terminal=False, how="auto", clock=lambda: 0.0):
-    out = io.StringIO()
+def told(*events, terminal=False, how="auto"):
+    """What is shown of these events; a number among them is so many seconds that pass."""
+    out, now = io.StringIO(), 100.0
     console = Console(file=out, force_terminal=terminal, width=80, color_system=None)
-    with progress(how, console, clock=clock) as watch:
+    with progress(how, console, clock=lambda: now) as watch:
         for event in events:
-            watch(event)
+            if isinstance(event, float):
+                now += event
+            else:
+                watch(event)
     return out.getvalue()
 
 
@@ -36,14 +39,7 @@ def step(number, **changes):
 
 
 def test_without_a_terminal_every_event_is_plain_text():
-    ticks = itertools.count(100.0, 10.0)  # ten seconds between steps; the first took 4
-    text = told(
-        Started(Path("runs/toy"), 0, 10),
-        Evaluated(0, evaluation(0.05, 0.04)),
-        step(0),
-        step(1),
-        clock=lambda: next(ticks),
-    )
+    text = told(Started(Path("runs/toy"), 0, 10), Evaluated(0, evaluation(0.05, 0.04)), step(0), 10.0, step(1))
     assert text.splitlines() == [
         "steps 0 to 9, written to runs/toy",
         "held-out, after 0 steps: sampled 5.0% ± 2.0%, greedy 4.0%",
@@ -100,8 +96,7 @@ def test_what_is_left_is_no_more_than_the_hours_of_training_leave(hours, left):
 
 
 def test_a_resumed_run_counts_the_steps_before_it_but_not_their_time():
-    ticks = iter([100.0])
-    text = told(Started(Path("run"), 8, 10), step(8), clock=lambda: next(ticks))
+    text = told(Started(Path("run"), 8, 10), step(8))
     assert text.splitlines()[-1].startswith("9/10")
     assert text.splitlines()[-1].endswith("0:04 left")
 
@@ -170,9 +165,23 @@ def test_phases_of_steps_that_nobody_can_follow_are_not_drawn():
     assert screen(Started(Path("run"), 0, 9), LONG, PhaseBegan(1, "generate"))[-1] == "step 1: generate"
 
 
-def test_phases_are_no_lines():
-    events = [Started(Path("run"), 0, 9), PhaseBegan(0, "generate"), RolloutsFinished(0, 5, 9), step(0)]
+def test_quick_phases_are_no_lines():
+    events = [Started(Path("run"), 0, 9), PhaseBegan(0, "generate"), 59.0, RolloutsFinished(0, 5, 9), step(0)]
     assert len(told(*events, PhaseBegan(1, "evaluate"), Ended(1, None, True)).splitlines()) == 2
+
+
+def test_long_phases_are_lines_now_and_then():
+    between = [PhaseBegan(0, "evaluate"), *[1.0, RolloutsFinished(0, 5, 9)] * 27]
+    within = [PhaseBegan(0, "generate"), *[1.0, RolloutsFinished(0, 5, 9)] * 125]
+    for phase, often in ((between, 2), (within, 2)):
+        shown = told(Started(Path("run"), 0, 9), *phase).splitlines()[1:]
+        assert len(shown) == often
+        assert all("5 of 9" in line for line in shown)
+    assert len(told(PhaseBegan(0, "load")).splitlines()) == 1
+
+
+def test_a_run_without_a_step_left_has_no_range_of_steps():
+    assert "3 to 2" not in told(Started(Path("run"), 3, 3))
 
 
 def test_a_narrow_window_leaves_out_what_matters_least_and_never_breaks_lines():
