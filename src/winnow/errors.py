@@ -59,15 +59,18 @@ def told(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def resumable(error: E) -> E:
-    """The error, marked: what it ended or refused goes on with a resume. The command line then prints the command."""
-    error.winnow_resumable = True  # type: ignore[attr-defined]
+def resumable(error: E, *options: str) -> E:
+    """The error, marked: what it ended or refused continues with `--resume` and these options. The command line then
+    prints the command.
+    """
+    error.winnow_resume = ("--resume", *options)  # type: ignore[attr-defined]
     return error
 
 
-def is_resumable(error: BaseException) -> bool:
-    """Whether `resumable` marked an error."""
-    return getattr(error, "winnow_resumable", False)
+def resume_options(error: BaseException) -> tuple[str, ...]:
+    """The options with which the command continues, `--resume` first; none where `resumable` did not mark the error."""
+    options: tuple[str, ...] = getattr(error, "winnow_resume", ())
+    return options
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -71,7 +72,9 @@ def interrupted(config, run):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
     assert process.returncode == 75, errors
-    assert errors.splitlines()[-1].endswith("steps and saved; resume the run to go on")
+    command = shlex.split(errors.splitlines()[-1].partition(": ")[2])
+    assert command[:3] == ["winnow", "train", str(config)]
+    assert {"--resume", "--ranks"} <= set(command)
 
 
 def killed(config, run, *more, step):

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
-from winnow.errors import DataError, WinnowError, is_resumable, resumable, told
+from winnow.errors import DataError, WinnowError, resumable, resume_options, told
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.screen import escape_unprintable, silence
@@ -33,7 +33,7 @@ __all__ = [
     "interruptible",
     "main",
     "say",
-    "that_goes_on",
+    "say_what_goes_on",
 ]
 
 
@@ -60,11 +60,11 @@ class Door(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            _say_what_goes_on(error, ctx)
+            say_what_goes_on(error, ctx)
             raise typer.Exit(INTERRUPTED) from None
         except WinnowError as error:
             say(told(error), err=True)
-            _say_what_goes_on(error, ctx)
+            say_what_goes_on(error, ctx)
             raise typer.Exit(code_of(error)) from None
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
@@ -77,15 +77,12 @@ class Door(TyperGroup):
 _WORDS = "winnow.words"  # of a call, in its context
 
 
-def that_goes_on(ctx: Any) -> str:
-    """The command of this call with `--resume`, as a shell takes it."""
-    words = ctx.meta[_WORDS]
-    return shlex.join(["winnow", *words, *([] if "--resume" in words else ["--resume"])])
-
-
-def _say_what_goes_on(error: BaseException, ctx: Any) -> None:
-    if is_resumable(error):
-        say(f"go on with: {that_goes_on(ctx)}", err=True)
+def say_what_goes_on(error: BaseException, ctx: Any) -> None:
+    """Print the command of this call with the options with which it continues, if an error is `resumable`."""
+    if options := resume_options(error):
+        words = ctx.meta[_WORDS]
+        more = options[1:] if options[0] in words else options
+        say(f"go on with: {shlex.join(['winnow', *words, *more])}", err=True)
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from typing import Annotated, cast, get_args
 
 import typer
 
-from winnow.cli.door import ConfigFile, Sets, Unsets, app
+from winnow.cli.door import FAILED, SAVED, ConfigFile, Sets, Unsets, app, say_what_goes_on
+from winnow.errors import resumable
 from winnow.report.screen import Progress
 
 
@@ -20,6 +21,7 @@ def _known(how: str) -> str:
 
 @app.command()
 def train(
+    ctx: typer.Context,
     config: ConfigFile,
     sets: Sets = None,
     unset: Unsets = None,
@@ -44,6 +46,7 @@ def train(
 ) -> None:
     """Train a policy. Exit code 75: interrupted, and saved."""
     from winnow.commands.launch.training import TrainingRequest, train_here
+    from winnow.state.run_folder import begun
 
     own = [] if output is None else [f"output={json.dumps(str(output), ensure_ascii=False)}"]
     asked = TrainingRequest(
@@ -66,5 +69,7 @@ def train(
         code = launch(asked, ranks)
     else:
         code = train_here(asked)
+    if code == SAVED or (code == FAILED and begun(asked.members().output)):
+        say_what_goes_on(resumable(typer.Exit(code)), ctx)
     if code:
         raise typer.Exit(code)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from winnow.commands.evaluation.evaluation_folder import differing
 from winnow.commands.score import Scored
 from winnow.config import Config, dump
 from winnow.errors import DataError, resumable
+from winnow.report.evaluations.saved_evaluation import differing
 from winnow.state.disk import check_kind, opened, sync, write_all, write_json
 from winnow.state.input_digests import digest, digests
 from winnow.state.log_rows import encode

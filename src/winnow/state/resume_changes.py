@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.config import key_of, leaves
-from winnow.errors import ConfigError, RunFolderError, did_you_mean
+from winnow.errors import ConfigError, RunFolderError, did_you_mean, resumable
 
 # Keys of the configuration that a resume may change: where the run stands and what it may use, never what it computes.
 # Options of the engine are not among them: each engine declares its own.
@@ -75,11 +75,13 @@ def compare(
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
     refused = [c for c in changes if not (_may_change(c.key, after["config"]) or _within(c.key, (*may_change, *allow)))]
     if refused:
-        raise RunFolderError(
+        keys = dict.fromkeys(c.key for c in refused)
+        error = RunFolderError(
             f"cannot resume {run} with another configuration: {'; '.join(c.notice for c in refused)}; put back what it "
             f"was, start a new run in another output folder, or change it knowingly: "
-            f"{', '.join(f'allow-change {key}' for key in dict.fromkeys(c.key for c in refused))}"
+            f"{', '.join(f'allow-change {key}' for key in keys)}"
         )
+        raise resumable(error, *(word for key in keys for word in ("--allow-change", key)))
     around = [
         Change(step, *found, f"{_sentence(*found)}; the last bits of the results may differ from an uninterrupted run")
         for found in _differences(_surroundings(before), _surroundings(after))
@@ -114,10 +116,11 @@ def _check_allowed(allow: Sequence[str], manifests: Sequence[Mapping[str, Any]])
 
 def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
     if config.get("steps", done) < done:
-        raise RunFolderError(
+        error = RunFolderError(
             f"steps = {config['steps']}, but {run} has done {done} steps, and its newest weights are those after them: "
             f"resume it with steps = {done} or more, or start a new run in another output folder"
         )
+        raise resumable(error, "--set", f"steps={done}")
 
 
 def _edited(before: Mapping[str, Any], after: Mapping[str, Any], bases: tuple[str, str], step: int) -> Iterator[Change]:

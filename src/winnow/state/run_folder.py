@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow import ranks
-from winnow.errors import RunFolderError
+from winnow.errors import RunFolderError, resumable
 from winnow.state import checkpoint_names
 from winnow.state.disk import check_kind, draft_of, open_file, write_json
 from winnow.state.logbook import METRICS
@@ -124,7 +124,7 @@ class RunFolder(LockedFolder):
             on_failure.callback(lock.release)
             before = _read_manifest(path) or {}
             if before and not resume:
-                _check_free(path)
+                check_free(path)
             on_failure.pop_all()
         return cls(path, lock, before if resume else {})
 
@@ -140,12 +140,11 @@ class RunFolder(LockedFolder):
             raise _unusable(self.path, error) from error
 
 
-def _check_free(path: Path) -> None:
+def check_free(path: Path) -> None:
     """Raise RunFolderError where a new run would write over another one's steps."""
     if begun(path):
-        raise RunFolderError(
-            f"{path} already holds a run ({_contents(path)}); resume it, or choose another folder with the key output"
-        )
+        why = f"{path} already holds a run ({_contents(path)}); resume it, or choose another folder with the key output"
+        raise resumable(RunFolderError(why))
 
 
 def _refuse_foreign(path: Path) -> None:

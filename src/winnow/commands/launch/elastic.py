@@ -33,6 +33,7 @@ from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.screen import escape_unprintable
 from winnow.report.text import safe
+from winnow.state.run_folder import check_free
 from winnow.training.signals import SIGNALS
 
 POLL_SECONDS = 0.1
@@ -41,11 +42,15 @@ POLL_SECONDS = 0.1
 def launch(asked: TrainingRequest, ranks: int) -> int:
     """Train with so many ranks on this machine, and return the exit code of the run.
 
-    Raises ConfigError for a mistake in the configuration, before a rank is started.
+    Before a rank is started, raises ConfigError for a mistake in the configuration, and RunFolderError for a folder
+    that holds a run already.
     """
     if this_process.asked_for() > 1:
         raise ConfigError("this process is a rank already, as WORLD_SIZE says, and cannot start ranks of its own")
-    config = asked.members().config
+    members = asked.members()
+    config = members.config
+    if not asked.resume:
+        check_free(members.output)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # of the ranks: gloo says in lines of C++ what an error says
     with TemporaryDirectory(prefix="winnow-ranks-") as notes, _passed_on(ranks) as signals:
         agent = _Agent(asked, ranks, Path(notes))

@@ -22,10 +22,10 @@ from winnow.commands.launch.rank_end import NOTE, RankEnd
 from winnow.commands.launch.training import TrainingRequest, this_rank, train_here
 from winnow.config import Config, dump
 from winnow.config_file import load, placed, validate
-from winnow.errors import ConfigError, RankError, RunFolderError
+from winnow.errors import ConfigError, RankError
 from winnow.report.text import safe
 from winnow.state.disk import replace_file
-from winnow.state.run_folder import begun
+from winnow.state.run_folder import begun, check_free
 from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 from winnow.version import __version__
@@ -54,8 +54,8 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
     """
     config = placed(dump(load(asked.config, asked.sets, asked.unset)), asked.config.parent.absolute())
     output = Path(os.path.abspath(os.path.expanduser(config["output"])))
-    if not asked.resume and begun(output):
-        raise RunFolderError(f"{output} already holds a run; resume it, or choose another folder with the key output")
+    if not asked.resume:
+        check_free(output)
     data = {**config, "output": str(output)}
     here = asdict(replace(asked, config=asked.config.absolute()))
     request = ClusterRequest(**here, data=data, cwd=os.getcwd())
