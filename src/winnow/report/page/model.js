@@ -29,13 +29,34 @@
 
   const PARTS = 10000; // of a nat: log-probs are whole numbers of these (packed_rollouts.py)
 
-  /** The rollouts of a group, from its columns. Texts of tokens are shared by all rollouts that have them. */
-  function unpacked({ count, rollouts: columns }) {
-    const value = (column, i) => (Array.isArray(column) ? column[i] : column.of[typeof column.at === 'number' ? column.at : column.at[i]]);
-    const pieces = ({ of, at }, i) => (typeof at === 'number' ? of[at] : at[i] && at[i].map((place) => of[place]));
-    const logprobs = (column, i) => value(column, i)?.map((x) => (x === null ? null : x / PARTS)) ?? null;
-    const read = Object.entries(columns).map(([name, column]) => [name, name === 'pieces' ? pieces : name === 'logprobs' ? logprobs : value, column]);
-    return Array.from({ length: count }, (_, i) => Object.fromEntries(read.map(([name, of, column]) => [name, of(column, i)])));
+  const valueOf = (column, i) => (Array.isArray(column) ? column[i] : column.of[typeof column.at === 'number' ? column.at : column.at[i]]);
+
+  /**
+   * A rollout, from the columns of its group. What there is of each token is put together when it is first asked for:
+   * of tens of thousands of rollouts few are ever read.
+   */
+  class Rollout {
+    #columns;
+    #place;
+    #pieces;
+    #logprobs;
+
+    constructor(columns, place) {
+      this.#columns = columns;
+      this.#place = place;
+      for (const name in columns) if (name !== 'pieces' && name !== 'logprobs') this[name] = valueOf(columns[name], place);
+    }
+
+    get pieces() {
+      const { of, at } = this.#columns.pieces;
+      if (this.#pieces === undefined) this.#pieces = (typeof at === 'number' ? null : at[this.#place]?.map((place) => of[place])) ?? null;
+      return this.#pieces;
+    }
+
+    get logprobs() {
+      if (this.#logprobs === undefined) this.#logprobs = valueOf(this.#columns.logprobs, this.#place)?.map((x) => (x === null ? null : x / PARTS)) ?? null;
+      return this.#logprobs;
+    }
   }
 
   function take(run, groups) {
@@ -43,7 +64,8 @@
     for (const group of groups) {
       group.prompt = asText(group.prompt);
       group.prompt_id = asText(group.prompt_id);
-      group.rollouts = unpacked(group);
+      const columns = group.rollouts;
+      group.rollouts = Array.from({ length: group.count }, (_, place) => new Rollout(columns, place));
       loaded.add(`${run}/${group.step}`);
       for (const rollout of group.rollouts) items.push({ run, step: group.step, group, rollout });
     }

@@ -40,7 +40,8 @@ def test_the_browser_reads_what_was_packed(shown):
     ]
     for rollouts in (odd, odd[:1], odd[1:2], [odd[1]] * 3):
         opened = shown(pages.data(pages.run(made=[pages.group(0, "q", rollouts)])))
-        read = opened.page.evaluate("JSON.stringify(winnow.model.items.map((item) => item.rollout))")
+        whole = "({ rollout: r }) => ({ ...r, pieces: r.pieces, logprobs: r.logprobs })"
+        read = opened.page.evaluate(f"JSON.stringify(winnow.model.items.map({whole}))")
         assert json.loads(read) == json.loads(json.dumps(rollouts))
 
 
