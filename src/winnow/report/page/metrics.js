@@ -8,7 +8,10 @@
   const FIRST = 'reward/mean'; // what is drawn until somebody chooses
   const NOTHING = '-'; // no metric is called that: every choice was taken back
 
-  const names = () => [...new Set(model.runs.flatMap((run) => Object.keys(run.metrics?.columns ?? {})))];
+  const names = () => {
+    const all = new Set(model.runs.flatMap((run) => Object.keys(run.metrics?.columns ?? {})));
+    return [...(all.delete(FIRST) ? [FIRST] : []), ...all];
+  };
 
   /** {x, y} of a metric in a run: the rows that have it. */
   function column(run, name) {

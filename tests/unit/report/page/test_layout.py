@@ -164,6 +164,7 @@ def test_the_metrics_open_with_the_mean_reward_until_it_is_taken_away(shown):
     opened = shown(place="#metrics")
     box = opened.page.get_by_role("checkbox", name="draw reward/mean")
     assert box.is_checked()
+    assert opened.page.locator(".metrics tbody tr").first.get_attribute("data-name") == "reward/mean"
     assert opened.page.locator(".chart").count() == 1
     box.uncheck()
     assert opened.page.locator(".chart").count() == 0
