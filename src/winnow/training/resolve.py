@@ -37,7 +37,7 @@ from winnow.families import (
     TermTraits,
     Traits,
 )
-from winnow.installed import is_installed
+from winnow.installed import is_installed, unfit
 from winnow.metrics import RATIOS, VALUE_LOSSES, distinct
 from winnow.options import Bound, bind
 from winnow.registry import resolve, resolve_at
@@ -142,6 +142,8 @@ def check_installed(members: Members) -> None:
     """Raise ConfigError where the engine, a precision, the log or a tracker needs a package that is not here."""
     _check_trackers(members)
     package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
+    if package is not None and own:
+        _check_version(f"rollout.engine = {members.engine.name!r}", package, package)
     if package is not None and not is_installed(package):
         what = f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU)" if own else "it"
         raise ConfigError(
@@ -159,6 +161,8 @@ def check_installed(members: Members) -> None:
             raise ConfigError(
                 f"{key}: the package 'bitsandbytes' is not installed here; install winnow-rl[bnb], or remove the key"
             )
+        if asked:
+            _check_version(key, "bitsandbytes", "bnb")
     if members.config.log.rollouts != "none" and not is_installed("pyarrow"):
         raise ConfigError(
             "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here; pip install pyarrow, "
@@ -175,6 +179,18 @@ def _check_trackers(members: Members) -> None:
                 f"track = {tracker.name!r}: the package {package!r} is not installed here; pip install {what}, or "
                 f"remove the tracker"
             )
+        if package is not None and tracker.entry.origin == "winnow":
+            _check_version(f"track = {tracker.name!r}", package, package)
+
+
+def _check_version(what: str, package: str, extra: str) -> None:
+    """Raise ConfigError for a package that is here in another version than winnow declares."""
+    found = unfit(package)
+    if found is not None:
+        raise ConfigError(
+            f"{what}: {package} {found[0]} is installed here, and winnow needs {found[1]}; pip install "
+            f"'winnow-rl[{extra}]' '{package}{found[1]}'"
+        )
 
 
 def reward_spec(config: Config) -> dict[str, Any]:

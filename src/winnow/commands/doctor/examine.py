@@ -12,6 +12,7 @@ from typing import Any
 
 from winnow.commands.doctor import chosen, devices, machine, packages, surroundings
 from winnow.commands.doctor.missing import missing
+from winnow.installed import version_of
 from winnow.report.text import safe
 
 FORMAT = 1
@@ -28,7 +29,6 @@ def examine(*, network: bool = False) -> Report:
 
 def probes(environment: Mapping[str, str], *, network: bool) -> dict[str, Probe]:
     """What is found out, in the order of the report."""
-    version_of = packages.version_of
     return {
         "winnow": machine.of_winnow,
         "system": machine.of_system,

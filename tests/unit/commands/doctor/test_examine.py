@@ -17,8 +17,9 @@ from winnow.commands.doctor import examine as of_examine
 from winnow.commands.doctor.chosen import of_defaults, of_vllm
 from winnow.commands.doctor.examine import examine, private, reported
 from winnow.commands.doctor.lines import SECTIONS, lines
-from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages, requirements
+from winnow.commands.doctor.packages import NEEDED, OPTIONAL, of_packages
 from winnow.commands.doctor.surroundings import answers, of_network, of_ray, user_namespaces
+from winnow.installed import requirements
 
 PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
@@ -76,7 +77,7 @@ def test_winnow_cannot_run_with_a_package_that_cannot_be_imported():
         if name == "scipy":
             raise ImportError("libopenblas is not there")
 
-    report = reported({"packages": lambda: of_packages(lambda package: "99.0", load)})
+    report = reported({"packages": lambda: of_packages(lambda package: "99.0", load, lambda: [])})
     assert report["ok"] is False
     assert report["packages"]["broken"] == {"scipy": "ImportError: libopenblas is not there"}
     said = list(SECTIONS["packages"](report["packages"]))

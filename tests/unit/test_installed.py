@@ -1,0 +1,70 @@
+"""A package that is here in another version than winnow declares is as good as missing, and is named with both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from winnow.cli import app
+from winnow.commands.doctor.examine import reported
+from winnow.commands.doctor.packages import of_packages
+from winnow.config_file import validate
+from winnow.errors import ConfigError
+from winnow.installed import unfit
+from winnow.training import resolve
+
+REQUIRED = ["torch>=2.11", "mlflow>=3.5; extra == 'mlflow'", "trackio>=0.30; extra == 'trackio'", "???"]
+CONFIG = Path(__file__).parents[2] / "configs" / "arithmetic.toml"
+
+
+@pytest.mark.parametrize(
+    ("package", "here", "found"),
+    [
+        ("mlflow", {"mlflow": "1.27.0"}, ("1.27.0", ">=3.5")),
+        ("mlflow", {"mlflow-skinny": "2.0"}, ("2.0", ">=3.5")),
+        ("trackio", {"trackio": "0.0.6"}, ("0.0.6", ">=0.30")),
+        ("mlflow", {"mlflow": "3.18.0"}, None),
+        ("mlflow", {}, None),
+        ("mlflow", {"mlflow": "a build of mine"}, None),
+        ("pandas", {"pandas": "0.1"}, None),
+    ],
+)
+def test_a_version_is_compared_with_what_the_extra_declares(package, here, found):
+    assert unfit(package, here.get, lambda: REQUIRED) == found
+
+
+def test_doctor_lists_an_extra_of_another_version_as_missing():
+    here = {"mlflow": "1.27.0", "trackio": "0.30"}
+    report = reported(
+        {"packages": lambda: of_packages(lambda name: here.get(name, "99"), lambda name: None, lambda: REQUIRED)}
+    )
+    optional = report["packages"]["optional"]
+    assert (optional["mlflow"]["wants"], optional["trackio"]["wants"]) == (">=3.5", None)
+    assert [one["do"] for one in report["missing"] if "1.27.0" in one["do"] and "winnow-rl[mlflow]" in one["do"]]
+    assert report["ok"], "winnow runs without it"
+
+
+@pytest.mark.parametrize(
+    "keys", [{"track": "mlflow"}, {"rollout": {"engine": "vllm"}}, {"optimizer": {"moments": "8bit"}}]
+)
+def test_a_run_is_refused_with_a_package_of_another_version(keys, monkeypatch):
+    members = resolve.resolve_members(validate({"device": "cpu", **keys}), base=Path())
+    monkeypatch.setattr(resolve, "is_installed", lambda package: True)
+    monkeypatch.setattr(resolve, "unfit", lambda package: ("0.0.1", ">=9"))
+    with pytest.raises(ConfigError, match=r"0\.0\.1.*>=9"):
+        resolve.check_installed(members)
+
+
+def test_check_refuses_what_is_not_installed_and_notes_it_where_the_plan_is_of_another_machine(monkeypatch):
+    monkeypatch.setattr(resolve, "is_installed", lambda package: package != "vllm")
+    few = ("--set", "task.size=64", "--set", "evaluate.problems=4")
+    asked = ["check", str(CONFIG), *few, "--set", "rollout.engine=vllm", "--set", "device=cpu"]
+    here = CliRunner().invoke(app, asked)
+    assert here.exit_code == 2
+    assert "vllm" in here.stderr
+    assert "rollouts " in here.stdout, "what it can print comes first"
+    there = CliRunner().invoke(app, [*asked, "--memory", "80GiB"])
+    assert there.exit_code == 0, there.output
+    assert "note: on this machine:" in there.stdout
