@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from winnow.errors import did_you_mean
 from winnow.families import FAMILIES
+from winnow.hidden_options import with_secrets_hidden
 from winnow.registry import name_of
 
 Positive = Annotated[int, Field(gt=0)]
@@ -480,10 +481,14 @@ def trained_tokens(config: Config) -> int:
     return min(most, config.update.max_trained_tokens or most)
 
 
-def dump(config: Config) -> dict[str, Any]:
-    """The resolved configuration as JSON-ready data; a function passed as an object appears by its name."""
-    plain = config.model_dump(mode="python")
-    return typing.cast(dict[str, Any], _plain(plain))
+def dump(config: Config, *, secrets: bool = False) -> dict[str, Any]:
+    """The resolved configuration as JSON-ready data; a function passed as an object appears by its name.
+
+    Options that are named like a secret are hidden (hidden_options.py), unless `secrets` are wanted: for what a run is
+    launched with, never for what is written down about it.
+    """
+    plain = _plain(config.model_dump(mode="python"))
+    return typing.cast(dict[str, Any], plain if secrets else with_secrets_hidden(plain))
 
 
 def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:

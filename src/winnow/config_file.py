@@ -41,6 +41,8 @@ def load(path: Path, sets: Sequence[str] = (), unset: Sequence[str] = ()) -> Con
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """A TOML file as nested data that is not validated yet, and its text. Raises ConfigError."""
     try:
+        if path.is_char_device() or path.is_block_device():  # /dev/zero is read without end
+            raise ConfigError(f"cannot read the configuration {path}: it is a device; name a TOML file")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error

@@ -26,6 +26,10 @@ class WinnowError(Exception):
     """Base of all deliberate errors."""
 
 
+class Leave(BaseException):
+    """A signal ended what was under way. Not an Exception: no handler of failures may take it for one."""
+
+
 class ConfigError(WinnowError):
     """A configuration that cannot run."""
 
@@ -52,6 +56,12 @@ class UpdateError(WinnowError):
 
 class RankError(WinnowError):
     """Another process of the same run failed; its message is part of this one."""
+
+
+ENDING = (
+    KeyboardInterrupt,
+    Leave,
+)  # what ends a call of a user's function from outside; all else is the function's own
 
 
 def told(error: BaseException) -> str:

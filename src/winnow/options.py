@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from winnow.errors import ConfigError, did_you_mean
 from winnow.families import Traits
+from winnow.hidden_options import HIDDEN, is_secret, secret_keys
 from winnow.registry import Entry
 from winnow.user_code import said_by_name, without_partial
 
@@ -54,6 +55,9 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
         if name not in known:
             hint = did_you_mean(name, known) if known else "; it takes no options"
             raise ConfigError(f"{key}.{name}: the {family} {entry.name!r} has no such option{hint}")
+    for option, value in secret_keys(options, key=key, member=True):
+        if value == HIDDEN:  # as a manifest has it
+            raise ConfigError(f"{option}: {HIDDEN!r} stands for a secret that was not written down; give its value")
     for name, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"{key}.{name} is missing: the {family} {entry.name!r} needs it")
@@ -76,8 +80,9 @@ def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
         return wanted.validate_python(value)
     except pydantic.ValidationError as error:
         said = error.errors()[0]["msg"]
+        shown = HIDDEN if is_secret(name, value) else repr(value)
         raise ConfigError(
-            f"{key} is {value!r}: {said[:1].lower()}{said[1:]} (an option of the {entry.family.name} {entry.name!r})"
+            f"{key} is {shown}: {said[:1].lower()}{said[1:]} (an option of the {entry.family.name} {entry.name!r})"
         ) from error
 
 

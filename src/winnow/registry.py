@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, overload
 import pydantic
 from pydantic import TypeAdapter
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ENDING, ConfigError, did_you_mean
 from winnow.families import FAMILIES, Family, Traits
 from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
 
@@ -287,7 +287,9 @@ def _import_plugin(point: EntryPoint, broken: list[str]) -> None:
         with importing(package):
             point.load()
         _settle(package)
-    except (Exception, SystemExit) as error:
+    except ENDING:
+        raise
+    except BaseException as error:
         broken.append(f"{package} ({point.value}) raised {type(error).__name__}: {error}".strip())
 
 

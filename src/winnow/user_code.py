@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from winnow.errors import ConfigError, WinnowError, did_you_mean
+from winnow.errors import ENDING, ConfigError, WinnowError, did_you_mean
 
 _sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # being imported here, the innermost last
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by their resolved path: the text that ran, and its module
@@ -71,7 +71,7 @@ def _module(path: str, file: Path) -> ModuleType:
         del sys.modules[module_name]
         if before is not None:
             sys.modules[module_name] = before
-        if not isinstance(error, (Exception, SystemExit)):
+        if isinstance(error, ENDING):
             raise
         raise ConfigError(f"{path!r}: importing {file} raised {type(error).__name__}: {error}") from error
     _imported[place] = (text, module)
@@ -120,9 +120,9 @@ def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except WinnowError:
+        except (WinnowError, *ENDING):
             raise
-        except Exception as error:
+        except BaseException as error:  # CancelledError, GeneratorExit and SystemExit are no Exception
             said = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise ConfigError(f"{what} raised {said} ({_raised_at(own, error)})") from error
 
@@ -136,7 +136,7 @@ def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _raised_at(own: Callable[..., Any], error: Exception) -> str:
+def _raised_at(own: Callable[..., Any], error: BaseException) -> str:
     """File, line and function of the last call in the file of the user's function; else of the last call at all."""
     function = inspect.unwrap(without_partial(own))
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)

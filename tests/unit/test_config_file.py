@@ -286,3 +286,9 @@ def test_a_word_for_true_or_false_is_no_text_for_a_template(tmp_path, word):
     path.write_text("seed = 0\n")
     with pytest.raises(ConfigError, match=r"enable_thinking is the text '\w+', which a template takes for true; write"):
         load(path, [f"prompt.template_options.enable_thinking={word}"])
+
+
+@pytest.mark.timeout(20)
+def test_a_device_is_no_configuration():
+    with pytest.raises(ConfigError, match="/dev/zero"):
+        load(Path("/dev/zero"))

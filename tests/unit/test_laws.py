@@ -25,6 +25,7 @@ WORDS = [
     "metrics",
     "records",
     "families",
+    "hidden_options",
     "user_code",
     "registry",
     "options",

@@ -37,7 +37,7 @@ def majority_at_k(correct: int, wrong: Sequence[int], silent: int, k: int) -> fl
     drawn = _drawn(correct, share)
     possible = [votes for votes in range(1, min(correct, k) + 1) if drawn[votes] > 0]
     won = sum(drawn[votes] * _led(votes, wrong, silent, k, share) for votes in possible)
-    return float(won / _drawn(rollouts, share)[k]) if possible else 0.0
+    return min(1.0, float(won / _drawn(rollouts, share)[k])) if possible else 0.0  # two roundings may exceed 1
 
 
 def tied(correct: int, wrong: Sequence[int]) -> bool:

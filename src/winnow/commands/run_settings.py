@@ -34,9 +34,11 @@ _UNTRAINED = MappingProxyType(
 )
 
 
-def toml(config: Config) -> str:
-    """The resolved configuration, one dotted key per line: TOML that loads again, and keys as `--set` takes them."""
-    return "\n".join(_lines(dump(config)))
+def toml(config: Config, *, secrets: bool = False) -> str:
+    """The resolved configuration, one dotted key per line: TOML that loads again, and keys as `--set` takes them.
+    Secrets are hidden, as `dump` does it.
+    """
+    return "\n".join(_lines(dump(config, secrets=secrets)))
 
 
 @dataclass(frozen=True)

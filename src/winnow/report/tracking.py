@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from winnow import ranks
 from winnow.config import TrackSection, dump
+from winnow.errors import Leave
+from winnow.hidden_options import hidden
 from winnow.metrics import distinct
 from winnow.records import StepReport
 from winnow.report.tracked_items import Pictures, Samples, size_of_log
@@ -33,7 +35,7 @@ from winnow.training.events import (
     nobody,
 )
 from winnow.training.members import Members
-from winnow.training.signals import Leave, stop_signals
+from winnow.training.signals import stop_signals
 
 UNFINISHED = 5.0  # seconds that trackers have at most after a signal, whose sender will not wait long, or an error
 OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: other ranks wait meanwhile, and only so long
@@ -74,8 +76,10 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
 
 
 def digest(section: TrackSection) -> str:
-    """Of what a tracker is made by: its function and its options, which may hold a password."""
-    said = json.dumps([section.label, section.options], default=lambda value: type(value).__name__, sort_keys=True)
+    """Of what a tracker is made by: its function and its options, without what is named like a secret."""
+    said = json.dumps(
+        [section.label, hidden(section.options)], default=lambda value: type(value).__name__, sort_keys=True
+    )
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

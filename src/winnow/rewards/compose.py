@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ENDING, ConfigError, did_you_mean
 from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.options import Bound, bind
@@ -39,7 +39,8 @@ class _Part:
 
 
 def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
-    """The reward that `spec` describes, as a function that never raises: an exception inside becomes failed(raised).
+    """The reward that `spec` describes, as a function that never raises: an exception inside becomes failed(raised). A
+    KeyboardInterrupt, and the exception by which a signal ends a run, go through.
 
     `spec` is {"use": name | "file.py:function" | function, "options": {...}}, or
     {"parts": [{"use", "weight", "options"}, ...], "shaping": "always" | "if_wrong"}: the sum of weight * part.
@@ -106,11 +107,13 @@ def _total(reward: Bound[RewardTraits]) -> Score:
     def score(prompt: Prompt, rollout: Rollout) -> Outcome:
         try:
             result = function(prompt, rollout if sees_logprobs else without_logprobs(rollout))
+            return to_outcome(result, name=reward.name, correct_at=correct_at)  # which calls methods of a user's object
         except MemoryError:
             return failure("memory", f"the reward {reward.name!r} ran out of memory")
-        except (Exception, SystemExit) as error:
+        except ENDING:
+            raise
+        except BaseException as error:  # CancelledError, GeneratorExit and SystemExit are no Exception
             return failure("raised", f"the reward {reward.name!r} raised\n{_last_lines(error)}")
-        return to_outcome(result, name=reward.name, correct_at=correct_at)
 
     return score
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from winnow.config import key_of, leaves
 from winnow.errors import ConfigError, RunFolderError, did_you_mean, resumable
+from winnow.hidden_options import with_secrets_hidden
 
 # Keys of the configuration that a resume may change: where the run stands and what it may use, never what it computes.
 # Options of the engine are not among them: each engine declares its own.
@@ -69,7 +70,7 @@ def compare(
     bases = (str(before.get("base", "")), str(after.get("base", "")))
     config = [
         Change(step, *found, _sentence(*found))
-        for found in _differences(before.get("config"), after["config"])
+        for found in _differences(with_secrets_hidden(before.get("config")), after["config"])
         if _placed(found[1], bases[0]) != _placed(found[2], bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from winnow import ranks
-from winnow.config import Config
+from winnow.config import Config, dump
+from winnow.hidden_options import secret_keys
 from winnow.memory.plan import MemoryPlan
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.seeds import Rng
@@ -34,6 +35,7 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
     yield from _about_learning_rate(members.config)
     yield from _about_evaluation(members.config, b)
     yield from _about_ranks(members.config, planned_ranks)
+    yield from _about_secrets(members.config)
 
 
 def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
@@ -42,6 +44,7 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
     """
     yield from _about_ranks(config, ranks.count())
     yield from _about_learning_rate(config)
+    yield from _about_secrets(config)
     yield from _about_dropped(train, "training")
     trained = {prompt.text for prompt in train.prompts}
     for task, prompts in held_out:
@@ -230,6 +233,15 @@ def _about_evaluation(config: Config, b: Budget) -> Iterator[str]:
             f"an evaluation samples {b.evaluation} rollouts, more than the {b.rollouts * every} of the {every} "
             f"training steps before it; set evaluate.every to {math.ceil(b.evaluation / b.rollouts)}, or lower "
             f"evaluate.problems"
+        )
+
+
+def _about_secrets(config: Config) -> Iterator[str]:
+    keys = [key for key, _ in secret_keys(dump(config, secrets=True))]
+    if keys:
+        yield (
+            f"{', '.join(keys)}: an option of this name is taken for a secret: no manifest, tracker or log gets its "
+            f"value, so an evaluation or a resume from the run folder alone requires it again"
         )
 
 

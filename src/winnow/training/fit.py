@@ -14,7 +14,7 @@ import torch
 
 from winnow import ranks
 from winnow.engines.base import evaluating
-from winnow.errors import ConfigError, RankError, RunFolderError
+from winnow.errors import ConfigError, Leave, RankError, RunFolderError
 from winnow.models.device import describe_gpu, resolve_device
 from winnow.models.precision import set_deterministic, set_matrix_products
 from winnow.records import Group, StepReport
@@ -46,7 +46,7 @@ from winnow.training.notices import beginning, check_skipped, of_step
 from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
-from winnow.training.signals import Leave, Stop, stop_signals
+from winnow.training.signals import Stop, stop_signals
 from winnow.training.step import train_step
 from winnow.training.step_metrics import completion_tokens, prompt_tokens
 

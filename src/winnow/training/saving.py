@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread
 
+from winnow.errors import Leave
 from winnow.state.checkpoint import Checkpoint
-from winnow.training.signals import Leave
 
 Save = Callable[[], Checkpoint]
 Tell = Callable[["Future[Checkpoint]"], None]

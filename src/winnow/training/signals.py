@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from winnow import ranks
+from winnow.errors import Leave
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SENT_TWICE_WITHIN_SECONDS = 3.0
-
-
-class Leave(BaseException):
-    """A signal ended what was under way. Not an Exception: no handler of failures may take it for one."""
 
 
 class Stop:

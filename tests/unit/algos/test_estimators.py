@@ -85,3 +85,9 @@ def test_a_tie_is_one_of_the_leading_answers():
 def test_the_standard_error_is_that_of_a_mean():
     assert standard_error(np.array([0.0, 1.0, 1.0, 0.0])) == pytest.approx((1 / 3) ** 0.5 / 2)
     assert np.isnan(standard_error(np.array([1.0])))
+
+
+@pytest.mark.parametrize(("correct", "wrong", "silent", "k"), [(2, [], 2, 3), (3, [1], 0, 3), (3, [], 1, 2)])
+def test_a_majority_that_is_certain_is_1_and_not_above(correct, wrong, silent, k):
+    """Rounding gave 1 + 2e-16 and 1 + 4e-16."""
+    assert majority_at_k(correct, wrong, silent, k) == 1.0

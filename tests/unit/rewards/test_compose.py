@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from winnow.errors import ConfigError
+from winnow.errors import ConfigError, Leave
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import make_reward, warm
 from winnow.rewards.outcomes import failure
@@ -39,6 +40,25 @@ def boom(prompt: Prompt, rollout: Rollout) -> float:
 
 def leave(prompt: Prompt, rollout: Rollout) -> float:
     raise SystemExit(3)
+
+
+def cancelled(prompt: Prompt, rollout: Rollout) -> float:
+    raise asyncio.CancelledError
+
+
+def closed(prompt: Prompt, rollout: Rollout) -> float:
+    raise GeneratorExit
+
+
+class Cancels:
+    """What a reward returns, and cannot be read as a number."""
+
+    def __float__(self) -> float:
+        raise asyncio.CancelledError
+
+
+def cancels_later(prompt: Prompt, rollout: Rollout) -> Any:
+    return Cancels()
 
 
 def hungry(prompt: Prompt, rollout: Rollout) -> float:
@@ -204,3 +224,18 @@ def test_a_reward_of_a_file_is_prepared_as_it_declares(tmp_path: Path) -> None:
         ConfigError, match=r"the trait 'warm' of the reward 'prepared' raised ZeroDivisionError.*line 4"
     ):
         warm({"parts": [{"use": "mine.py:prepared", "options": {"parts": 0}}]}, base=tmp_path)
+
+
+@pytest.mark.parametrize("raises", [cancelled, closed, cancels_later])
+def test_what_is_no_exception_of_python_s_fails_the_verdict_too(raises: Any) -> None:
+    outcome = make_reward({"use": raises})(PROMPT, RIGHT)
+    assert outcome.failed
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, Leave])
+def test_what_ends_a_run_from_outside_goes_through(ending: type[BaseException]) -> None:
+    def interrupted(prompt: Prompt, rollout: Rollout) -> float:
+        raise ending
+
+    with pytest.raises(ending):
+        make_reward({"use": interrupted})(PROMPT, RIGHT)

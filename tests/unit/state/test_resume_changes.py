@@ -9,6 +9,7 @@ import pytest
 
 from winnow.config import Config, dump
 from winnow.errors import ConfigError, RunFolderError
+from winnow.hidden_options import HIDDEN
 from winnow.state.resume_changes import MAY_CHANGE, Change, compare, recorded, same_evaluation
 from winnow.state.run_folder import RunFolder
 
@@ -192,3 +193,9 @@ def test_changes_add_up_over_resumes(tmp_path):
     written = json.loads((tmp_path / "manifest.json").read_text())
     assert written["config"]["steps"] == 300
     assert [(change["was"], change["now"]) for change in written["changes"]] == [(100, 200), (200, 300)]
+
+
+def test_a_secret_that_an_older_winnow_wrote_is_no_difference_and_is_not_told():
+    older = manifest(reward={"use": "mine.py:asks", "api_key": "sk-1"})
+    now = manifest(reward={"use": "mine.py:asks", "api_key": HIDDEN})
+    assert compare(older, now, run=RUN, step=7) == ()

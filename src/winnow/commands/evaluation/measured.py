@@ -15,6 +15,7 @@ from winnow.algos.estimators import tied
 from winnow.algos.intervals import Interval, over_problems
 from winnow.commands.evaluation.questions import asks_as_declared, reward_label
 from winnow.config import Config
+from winnow.hidden_options import hidden
 from winnow.records import FloatArray
 from winnow.report.evaluations.rollout_lines import Row, by_problem
 from winnow.training.evaluation import named
@@ -115,7 +116,7 @@ class Measured:
         return {
             "model": config.model.path,
             "task": config.task.label,
-            "task_options": {name: str(value) for name, value in config.task.options.items()},
+            "task_options": {name: str(value) for name, value in hidden(config.task.options).items()},
             "split": config.evaluate.split,
             "problems": len(self.sampled),
             "dropped": self.dropped,

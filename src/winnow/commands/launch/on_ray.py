@@ -52,7 +52,7 @@ def launch_on_ray(asked: TrainingRequest, address: str, ranks: int, *, restarts:
     Raises ConfigError for a mistake in the configuration, and where the cluster cannot be reached; RunFolderError for a
     folder that holds a run already.
     """
-    config = placed(dump(load(asked.config, asked.sets, asked.unset)), asked.config.parent.absolute())
+    config = placed(dump(load(asked.config, asked.sets, asked.unset), secrets=True), asked.config.parent.absolute())
     output = Path(os.path.abspath(os.path.expanduser(config["output"])))
     if not asked.resume:
         check_free(output)

@@ -61,14 +61,14 @@ def _headline(plan: SweepPlan, runs: Sequence[SweepRun]) -> list[str]:
     """What will be run, and where."""
     seeds, finished = ", ".join(map(str, plan.file.seeds)), sum(run.finished for run in runs)
     so_far = f", {finished} of them finished" if finished else ""
-    keys = [settings.keys for settings in plan.settings.values()]
+    keys = [settings.shown for settings in plan.settings.values()]
     shared = {key: value for key, value in keys[0].items() if all(value == other.get(key) for other in keys)}
     said = [
         f"sweep      {len(runs)} runs{so_far}: {len(keys)} configurations, seeds {seeds}; written to {plan.output}",
         *([f"           every run: {_keys(shared)}"] if shared else []),
     ]
     for label, settings in plan.settings.items():
-        own = {key: value for key, value in settings.keys.items() if key not in shared}
+        own = {key: value for key, value in settings.shown.items() if key not in shared}
         said.append(f"           {label}: {_keys(own)}")
     if plan.file.ray is None and plan.file.at_once > 1:
         said.append(wrapped("note: runs side by side share this machine, so their seconds are not compared"))

@@ -16,6 +16,7 @@ from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, located, read_
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import placed, put, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
+from winnow.hidden_options import with_dotted_secrets_hidden
 from winnow.state.disk import replace_file
 from winnow.state.input_digests import Digests, digests
 from winnow.state.resume_changes import compare
@@ -34,9 +35,16 @@ class Settings:
     inputs: Digests  # of the files that the configuration names
 
     @property
+    def shown(self) -> Keys:
+        """The keys as they are printed and written down about the sweep: without secrets."""
+        return with_dotted_secrets_hidden(self.keys)
+
+    @property
     def text(self) -> str:
-        """The resolved configuration as TOML; files of the user's in it have absolute paths."""
-        lines = toml(self.config).splitlines(keepends=True)
+        """The resolved configuration as TOML, which its runs are launched with, secrets included; files of the user's
+        in it have absolute paths.
+        """
+        lines = toml(self.config, secrets=True).splitlines(keepends=True)
         return "".join(line for line in lines if line.partition(" ")[0] not in OWN_KEYS) + "\n"
 
 
@@ -54,7 +62,7 @@ class SweepPlan:
 
     @property
     def contents(self) -> Contents:
-        labels = {label: settings.keys for label, settings in self.settings.items()}
+        labels = {label: settings.shown for label, settings in self.settings.items()}
         inputs = {label: settings.inputs for label, settings in self.settings.items()}
         return Contents(labels, self.file.seeds, self.file.baseline, inputs)
 
@@ -169,7 +177,8 @@ def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> 
             raise RunFolderError(f"{error}; put back what the sweep wrote there") from error
         for key in dict.fromkeys([*was, *now]):
             if was.get(key) != now.get(key):
-                yield f"{key} was {was.get(key)!r} and is now {now.get(key)!r}"
+                shown = with_dotted_secrets_hidden
+                yield f"{key} was {shown(was).get(key)!r} and is now {shown(now).get(key)!r}"
     for key, files in before.inputs.get(label, {}).items():
         changed = sorted(name for name, digest in settings.inputs.get(key, {}).items() if files.get(name) != digest)
         changed += sorted(files.keys() - settings.inputs.get(key, {}).keys())

@@ -19,6 +19,7 @@ import numpy as np
 from winnow.errors import DataError, did_you_mean
 from winnow.records import FloatArray
 from winnow.report.comparison.curve import AXES, MEASURES, SHARES, Curve
+from winnow.state.disk import check_kind
 
 CLOCKS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}  # column -> seconds in one
 COLUMNS = ("group", "seed", *CLOCKS, *AXES[1:], *MEASURES)
@@ -76,6 +77,7 @@ def _points(path: Path) -> Iterator[_Point]:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not blank."""
     try:
+        check_kind(path, "a file", follow=True)  # a pipe would be waited for, and a device may have no end
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             try:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -89,3 +92,12 @@ def test_what_is_no_text_or_not_there_is_refused(tmp_path):
         read_curves(tmp_path / "model.csv")
     with pytest.raises(DataError, match="cannot read"):
         read_curves(tmp_path / "none.csv")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_and_a_device_are_refused_and_neither_waited_for_nor_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "link.csv").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe.csv", Path("/dev/zero"), tmp_path / "link.csv"):
+        with pytest.raises(DataError, match=path.name):
+            read_curves(path)

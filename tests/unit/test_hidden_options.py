@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from winnow.hidden_options import HIDDEN, is_secret, secret_keys, with_dotted_secrets_hidden, with_secrets_hidden
+from winnow.registry import members
+
+FAMILIES = ("task", "reward", "allocator", "selector", "advantage", "weighting", "loss", "term", "engine", "tracker")
+
+
+NAMED_SO = ["key", "api_key", "API_KEY", "apiKey", "openaiApiKey", "token", "hf_token", "password", "db_password_2"]
+
+
+@pytest.mark.parametrize("name", [*NAMED_SO, "secret", "client_secret", "secret_id"])
+def test_a_text_by_such_a_name_is_a_secret(name: str) -> None:
+    assert is_secret(name, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("key_value_mb", 512), ("max_new_tokens", 64), ("token", 5), ("keyboard", "x"), ("_", "x"), ("api_key", None)],
+)
+def test_other_options_are_none(name: str, value: object) -> None:
+    assert not is_secret(name, value)
+
+
+def test_no_option_of_winnow_s_own_is_taken_for_a_secret() -> None:
+    for family in FAMILIES:
+        for entry in members(family).values():
+            assert not [name for name in entry.options if is_secret(name, "text")], entry.name
+
+
+def test_secrets_are_hidden_in_members_alone_at_any_depth() -> None:
+    config = {
+        "model": {"pad_token": "<pad>"},
+        "reward": {"parts": [{"use": "a", "api_key": "1", "service": {"password": "2", "url": "u"}}]},
+        "rollout": {"engine": {"use": "b", "token": "3"}},
+    }
+    assert with_secrets_hidden(config) == {
+        "model": {"pad_token": "<pad>"},
+        "reward": {"parts": [{"use": "a", "api_key": HIDDEN, "service": {"password": HIDDEN, "url": "u"}}]},
+        "rollout": {"engine": {"use": "b", "token": HIDDEN}},
+    }
+    assert dict(secret_keys(config)) == {
+        "reward.parts.0.api_key": "1",
+        "reward.parts.0.service.password": "2",
+        "rollout.engine.token": "3",
+    }
+
+
+def test_dotted_keys_are_hidden_below_members_alone() -> None:
+    keys = {"model.pad_token": "<pad>", "reward.api_key": "1", "select": {"use": "a", "secret": "2"}}
+    hidden = {"model.pad_token": "<pad>", "reward.api_key": HIDDEN, "select": {"use": "a", "secret": HIDDEN}}
+    assert with_dotted_secrets_hidden(keys) == hidden
