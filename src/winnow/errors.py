@@ -69,17 +69,17 @@ def told(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def resumable(error: E, *options: str) -> E:
-    """The error, marked: what it ended or refused continues with `--resume` and these options. The command line then
-    prints the command.
+def resumable(error: E, **options: Iterable[str]) -> E:
+    """The error, marked: what it ended or refused continues with a resume under these further options of the command
+    (`allow_change=["seed"]`). The command line then prints the command.
     """
-    error.winnow_resume = ("--resume", *options)  # type: ignore[attr-defined]
+    error.winnow_resume = {name: list(values) for name, values in options.items()}  # type: ignore[attr-defined]
     return error
 
 
-def resume_options(error: BaseException) -> tuple[str, ...]:
-    """The options with which the command continues, `--resume` first; none where `resumable` did not mark the error."""
-    options: tuple[str, ...] = getattr(error, "winnow_resume", ())
+def resume_options(error: BaseException) -> dict[str, list[str]] | None:
+    """The further options of a resume, by name; None where `resumable` did not mark the error."""
+    options: dict[str, list[str]] | None = getattr(error, "winnow_resume", None)
     return options
 
 

@@ -79,10 +79,12 @@ _WORDS = "winnow.words"  # of a call, in its context
 
 def say_what_goes_on(error: BaseException, ctx: Any) -> None:
     """Print the command of this call with the options with which it continues, if an error is `resumable`."""
-    if options := resume_options(error):
+    options = resume_options(error)
+    if options is not None:
         words = ctx.meta[_WORDS]
-        more = options[1:] if options[0] in words else options
-        say(f"go on with: {shlex.join(['winnow', *words, *more])}", err=True)
+        more = [word for name in options for value in options[name] for word in (f"--{name.replace('_', '-')}", value)]
+        resume = [] if "--resume" in words else ["--resume"]
+        say(f"go on with: {shlex.join(['winnow', *words, *resume, *more])}", err=True)
 
 
 @contextmanager

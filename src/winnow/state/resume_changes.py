@@ -82,7 +82,7 @@ def compare(
             f"was, start a new run in another output folder, or change it knowingly: "
             f"{', '.join(f'allow-change {key}' for key in keys)}"
         )
-        raise resumable(error, *(word for key in keys for word in ("--allow-change", key)))
+        raise resumable(error, allow_change=keys)
     around = [
         Change(step, *found, f"{_sentence(*found)}; the last bits of the results may differ from an uninterrupted run")
         for found in _differences(_surroundings(before), _surroundings(after))
@@ -121,7 +121,7 @@ def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
             f"steps = {config['steps']}, but {run} has done {done} steps, and its newest weights are those after them: "
             f"resume it with steps = {done} or more, or start a new run in another output folder"
         )
-        raise resumable(error, "--set", f"steps={done}")
+        raise resumable(error, set=[f"steps={done}"])
 
 
 def _edited(before: Mapping[str, Any], after: Mapping[str, Any], bases: tuple[str, str], step: int) -> Iterator[Change]:

@@ -90,7 +90,7 @@ def _changes(word: str, changes: Sequence[ChangedProblem], most: int) -> Iterato
             yield f"    {name}"
             yield quoted(text, limit=None, indent="    ")
     if len(changes) > most:
-        yield f"\n  {word}: {len(changes) - most:,} more, which metrics.json lists (--output)"
+        yield f"\n  {word}: {len(changes) - most:,} more, which metrics.json in the folder of an evaluation lists"
 
 
 def _in_columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
