@@ -47,4 +47,4 @@ def test_golds_verify_against_themselves(name: str, test_data: Path) -> None:
     assert len(problems) == number
     limits = {"timeout_seconds": 5.0, "memory_mb": 2048, "max_failure_share": 1.0}
     with Verifiers({"use": reward}, workers=1, **limits) as verifiers:
-        assert failing_golds(problems, phrasing(resolve("reward", reward)), verifiers) == []
+        assert failing_golds(problems, phrasing(resolve("reward", reward)), verifiers) == ([], 1.0)
