@@ -392,7 +392,7 @@ class AlarmsSection(Section):
     swings: Positive = 4
     """oscillation: changes of direction within 40 steps, or within 12 evaluations."""
     gap: float = Field(0.1, gt=0)
-    """overfitting: by which training accuracy moves away above held-out accuracy."""
+    """overfitting, held_out_above_training: by which training accuracy is above held-out accuracy, or below it."""
     values_steps: Positive = 20
     """values_explain_nothing: steps in a row in which values explain less than a constant."""
 

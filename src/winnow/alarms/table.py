@@ -8,7 +8,7 @@ ratios and their clip (Schulman et al. 2017, arXiv 1707.06347), an engine that i
 
 from __future__ import annotations
 
-from winnow.alarms import learning, lost, rollouts, signal, stability, values
+from winnow.alarms import held_out, learning, lost, rollouts, signal, stability, values
 from winnow.alarms.alarm import Kind
 from winnow.alarms.past import ACCURACY, REWARD
 
@@ -238,6 +238,16 @@ ALARMS: tuple[Kind, ...] = (
         limits=("gap", "standard_errors"),
         reads=(*_ACCURACY, *_PROMPTS, *_HELD_OUT),
         rule=learning.overfitting,
+    ),
+    Kind(
+        name="held_out_above_training",
+        meaning="held-out accuracy is above training accuracy: the two do not measure the same",
+        cause="held-out answers leak into the prompts or into what is trained on, the grader or the temperature of the "
+        "evaluation differs, or the problems of the training are harder",
+        keys=("task", "evaluate.split", "evaluate.temperature", "rollout.temperature", "reward"),
+        limits=("gap", "standard_errors"),
+        reads=(*_ACCURACY, *_PROMPTS, *_HELD_OUT),
+        rule=held_out.held_out_above_training,
     ),
     Kind(
         name="values_explain_nothing",

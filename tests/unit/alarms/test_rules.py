@@ -75,7 +75,7 @@ def test_an_alarm_can_be_switched_off(name, rows, steps):
 
 
 def test_every_alarm_has_rows_that_raise_it():
-    assert {name for name, *_ in ILL} | {"overfitting"} == {kind.name for kind in ALARMS}
+    assert {name for name, *_ in ILL} | {"overfitting", "held_out_above_training"} == {kind.name for kind in ALARMS}
 
 
 KL_ALONE = {"advantage__std": lambda step: 0.9 * (step % 10 == 9)}  # in nine of ten steps only the KL term teaches
@@ -219,6 +219,21 @@ def test_a_harder_task_on_which_the_policy_gets_better_is_no_overfitting():
     assert "overfitting" not in raised(held_out(climbs, lambda s: 0.05 + 0.0015 * s))
 
 
+def test_held_out_above_training_at_three_evaluations():
+    """Evaluations of 1,000 problems beside 10 steps of 128 prompts: the noise is 2.1%, so `gap` is the limit."""
+    name = "held_out_above_training"
+    flat = run(60, reward__accuracy=0.4, group__count=128)
+    assert raised(held_out(flat, lambda s: 0.6))[name] == [24]
+    assert name not in raised(held_out(flat, lambda s: 0.48))  # by less than `gap`
+    assert name not in raised(held_out(flat, lambda s: 0.4 if s == 20 else 0.6)[:45])  # not three in a row
+    assert raised(held_out(flat, lambda s: 0.4 if s == 20 else 0.6))[name] == [54]
+    few = [{**one, "group/count": 1} for one in flat]
+    assert name not in raised(held_out(few, lambda s: 0.6))  # noise of 10 prompts
+    planned = [{**one, "budget/prompts_skipped": 3} for one in flat]
+    assert name not in raised(held_out(planned, lambda s: 0.6))
+    assert name not in raised(held_out(flat[:20], lambda s: 0.6))  # two evaluations with steps behind them
+
+
 def test_an_entropy_that_has_fallen_to_little_of_what_it_was_has_collapsed_above_the_floor_too():
     assert raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.025))["entropy_collapse"] == [24]
     assert "entropy_collapse" not in raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.035))
@@ -238,7 +253,7 @@ def test_evaluations_of_other_problems_are_not_compared():
 
 
 def test_held_out_accuracy_drops_and_saws():
-    flat = run(100, reward__mean=lambda s: 0.4 + 0.005 * s)
+    flat = run(100, reward__mean=lambda s: 0.4 + 0.005 * s, reward__accuracy=0.6)
     assert raised(held_out(flat, lambda s: 0.2 if s == 100 else 0.6)) == {"sudden_drop": [100]}  # after the last step
     assert raised(held_out(flat, lambda s: 0.4 if s // 10 % 2 else 0.7))["oscillation"] == [40]
 
