@@ -543,7 +543,7 @@ def _fill_learning_rates(data: dict[str, Any]) -> None:
     bundled = model.get("path", "bundled") == "bundled"
     on_policy = 1e-4 if bundled else 1e-6 if model.get("lora") is None else 1e-5
     data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
-    if isinstance(critic, Mapping):
+    if isinstance(critic, Mapping) and critic.get("form", CriticSection.model_fields["form"].default) != "shared":
         own = critic.get("path") or model.get("path", "bundled")
         rate = 1e-4 if own == "bundled" else 1e-5
         data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}
