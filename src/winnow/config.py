@@ -78,7 +78,7 @@ class ModelSection(Section):
     path: str = "bundled"
     """A folder, a hub id, or "bundled": the small policy that comes with the package."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
-    """Of what the policy computes in and is saved in; "auto": bfloat16 on CUDA, float32 on the CPU."""
+    """The precision that the policy computes in and is saved in; "auto": bfloat16 on CUDA, float32 on the CPU."""
     tf32: bool = False
     """Whether float32 matrix products on a GPU may round their inputs to TF32, of 11 significant bits."""
     lora: LoraSection | None = None
@@ -124,11 +124,11 @@ class RolloutSection(Section):
     temperature: float = Field(1.0, gt=0)
     """Divides the logits, in sampling and in the policy's log-probs."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """1 while training: a cut distribution would bias every ratio."""
+    """Sample from the smallest set of tokens with this probability; stays 1, as a cut would bias every ratio."""
     top_k: NonNegative = 0
-    """0 (off) while training."""
+    """Sample from so many most probable tokens; stays 0 (off), for the same reason."""
     min_p: float = Field(0.0, ge=0, le=1)
-    """0 (off) while training."""
+    """Leave out tokens below this share of the most probable one's probability; stays 0 (off), too."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """A rollout ends at the first of these in its text."""
     max_rollouts_at_once: Positive = 512
@@ -137,6 +137,16 @@ class RolloutSection(Section):
     """More prompts, at most so often per step, while too few groups carry a signal."""
     max_ratio_outside: float = Field(0.01, ge=0, le=1)
     """An alarm when more tokens than this share have p_policy / p_engine outside [0.8, 1.25]."""
+
+    @pydantic.field_validator("temperature", mode="before")
+    @classmethod
+    def _sampled(cls, value: Any) -> Any:
+        if value == 0 and not isinstance(value, bool):
+            raise ValueError(
+                "0 is greedy decoding: every rollout of a prompt would be the same, and nothing could be compared; use "
+                "1.0. Evaluations answer greedily, too, with evaluate.greedy = true"
+            )
+        return value
 
 
 class RewardPart(Member):
@@ -190,7 +200,7 @@ class TermSection(Member):
 
 class ProbeSection(Section):
     every: Positive = 8
-    """Steps that one probe plans."""
+    """How many steps one probe plans the rollouts of."""
     rollouts_per_prompt: Positive = 8
     """Sampled by the probe, and not trained on."""
     gradient_norm: Literal["embedding", "output_head", "none"] = "embedding"
@@ -205,7 +215,7 @@ class UpdateSection(Section):
     epochs: Positive = 1
     """Passes over the kept rollouts of a step."""
     updates_per_step: Positive = 1
-    """Optimizer updates per epoch."""
+    """Optimizer updates per epoch, each from its share of the step's prompts."""
     tokens_per_micro_batch: Positive = 16384
     """Prompt, completion and padding of one forward and backward pass."""
     layout: Literal["padded", "packed"] = "padded"
@@ -230,19 +240,19 @@ class UpdateSection(Section):
 
 class OptimizerSection(Section):
     learning_rate: float = Field(1e-4, gt=0)
-    """Of AdamW, after the warm-up. Absent: 1e-4 for the bundled policy; for another model 1e-5 for an adapter, 1e-6 for
-    all weights, and 1e-5 for a value model.
+    """The step size of AdamW after the warm-up. Absent: 1e-4 for the bundled policy; for another model 1e-5 for an
+    adapter, 1e-6 for all weights, and 1e-5 for a value model.
     """
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(1e-8, gt=0)
     """Added to the root of AdamW's second moment."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decoupled weight decay."""
+    """Times the learning rate, the share that weights shrink by at each update (decoupled)."""
     max_grad_norm: float = Field(1.0, gt=0)
     """A larger gradient is scaled down to this norm."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Of the learning rate, over the run's updates."""
+    """How the learning rate changes over the run's updates."""
     warmup_steps: NonNegative = 0
     """Steps over which the learning rate rises to its full value."""
     master_weights: bool = True
@@ -257,9 +267,9 @@ class CriticSection(Section):
     form: Literal["shared", "adapter", "model"] = "model"
     """A value head on the policy's backbone, or with its own adapter on the policy's base, or on a model of its own."""
     path: str | None = None
-    """Of form "model": a folder or a hub id, with the policy's vocabulary; absent: that of model.path."""
+    """A folder or a hub id, with the policy's vocabulary, for form "model"; absent: that of model.path."""
     lora: LoraSection | None = None
-    """Of form "adapter": its adapter. Of form "model": train an adapter instead of the weights."""
+    """The adapter of form "adapter"; with form "model", train an adapter instead of the weights."""
     start: str | None = None
     """A checkpoint whose value model this one starts as; absent: the weights of its model, and a head of zeros."""
     train_on: Literal["kept", "all"] = "kept"
@@ -271,13 +281,13 @@ class CriticSection(Section):
     clip_range: float = Field(0.2, ge=0)
     """An update may not gain from moving a value farther than this; 0: it may."""
     coefficient: float = Field(0.5, gt=0)
-    """Of form "shared": multiplies the value loss, which is added to the policy's."""
+    """Multiplies the value loss, which is added to the policy's, under form "shared"."""
     epochs: Positive = 1
-    """Of its own form: passes over its rollouts of a step."""
+    """Passes over its rollouts of a step; not under form "shared"."""
     updates_per_step: Positive = 1
-    """Of its own form: optimizer updates per epoch."""
+    """Its optimizer updates per epoch; not under form "shared"."""
     pretraining_steps: NonNegative = 0
-    """Of its own form: first steps in which it alone learns, from Monte-Carlo returns, while the policy is held."""
+    """First steps in which it alone learns, from Monte-Carlo returns; not under form "shared"."""
     optimizer: OptimizerSection = OptimizerSection()
     """Of its own form."""
 
@@ -290,7 +300,7 @@ class EvaluateSection(Section):
     problems: Positive = 256
     """How many held-out problems, at most."""
     rollouts_per_prompt: Positive = 8
-    """Sampled of each problem."""
+    """How many rollouts are sampled of each problem."""
     split: Literal["train", "validation", "test"] = "validation"
     """Where the problems come from."""
     tasks: tuple[Member, ...] = ()
@@ -298,13 +308,20 @@ class EvaluateSection(Section):
     greedy: bool = True
     """Also answer each problem once at temperature 0."""
     temperature: float | None = Field(None, gt=0)
-    """Of the sampled rollouts; absent: the training temperature."""
+    """The temperature of the sampled rollouts; absent: the training temperature."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample from the smallest set of tokens with this probability; 1: off."""
     top_k: NonNegative = 0
     """Sample from so many most probable tokens; 0: off."""
     min_p: float = Field(0.0, ge=0, le=1)
     """Leave out tokens below this share of the most probable one's probability; 0: off."""
+
+    @pydantic.field_validator("temperature", mode="before")
+    @classmethod
+    def _sampled(cls, value: Any) -> Any:
+        if value == 0 and not isinstance(value, bool):
+            raise ValueError("0 is greedy decoding: evaluate.greedy = true answers so; leave the temperature out")
+        return value
 
 
 class CheckpointSection(Section):
@@ -324,9 +341,9 @@ class VerifySection(Section):
     workers: NonNegative = 1
     """Processes of a machine, whatever its ranks, that run rewards; 0: the trainer, where none can be stopped."""
     timeout_seconds: float = Field(5.0, gt=0)
-    """Of one verdict."""
+    """How long one verdict may take."""
     memory_mb: Positive = 2048
-    """Of one worker."""
+    """How much memory one worker may take."""
     max_failure_share: float = Field(0.05, gt=0, le=1)
     """The run ends when more of the last verdicts than this share are failures."""
 
@@ -406,7 +423,7 @@ class TrackSection(Member):
 
 class Config(Section):
     seed: int = Field(0, ge=-(2**63), lt=2**63)
-    """Of every random number of the run."""
+    """The seed of every random number of the run."""
     steps: Positive = 100
     """Training steps of the run, and the length of the learning rate's schedule."""
     max_hours: float = Field(0.0, ge=0)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
-from winnow.config import SHORTHANDS, Config, sections_in, tables
+from winnow.config import SHORTHANDS, Config, key_of, leaves, sections_in, tables
 from winnow.errors import ConfigError, did_you_mean
+from winnow.other_names import own_name
 
 # What pydantic says in words of Python, by the type of its error.
 SHOULD_BE = {
@@ -51,7 +53,20 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        raise ConfigError(f"{path}: not valid TOML: {error}{_bare_word(text, str(error))}") from error
+
+
+def _bare_word(text: str, error: str) -> str:
+    """The remedy where the line of an error has a text without quotes, or a truth value in capitals."""
+    at = re.search(r"at line (\d+)", error)
+    line = text.splitlines()[int(at[1]) - 1] if at else ""
+    written = re.match(r"\s*([\w.\-]+)\s*=\s*([A-Za-z_.~/][^\s,#\"'\[\]{}]*)\s*(?:#.*)?$", line)
+    if written is None:
+        return ""
+    key, word = written.groups()
+    if word.lower() in ("true", "false"):
+        return f"; write {key} = {word.lower()}"
+    return f'; a text stands in quotes: {key} = "{word}"'
 
 
 def validate(
@@ -152,16 +167,51 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> str:
     where = _set_of(key, sets) or (f"{source}, line {line}" if line else _set_below(path, sets) or source)
     match error["type"]:
         case "extra_forbidden":
-            return f"{where}: unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
+            return f"{where}: {_unknown(path, error['input'])}"
         case "missing":
             unnamed = ": it names the member whose options stand beside it" if path[-1] == "use" else ""
             return f"{where}: {key!r} is missing{unnamed}"
         case kind if kind in SHOULD_BE:
-            return f"{where}: {key!r} is {error['input']!r}: it should be {SHOULD_BE[kind]}"
+            remedy = _table_for(key, error["input"]) if kind == "model_type" else ""
+            return f"{where}: {key!r} is {error['input']!r}: it should be {SHOULD_BE[kind]}{remedy}"
         case "value_error":
             return f"{where}: {key + ': ' if key else ''}{error['ctx']['error']}"
         case _:
             return f"{where}: {key!r} is {error['input']!r}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _unknown(path: Sequence[str], value: Any) -> str:
+    """That a key does not exist, and which one is meant: by the names of other programs, as a key of another table, or
+    as a near miss of its own.
+    """
+    key = ".".join(path)
+    below = [(key, value), *((key_of((key, *inner)), leaf) for inner, leaf in leaves(value) if inner)]
+    for written, held in below:
+        own = own_name(written)
+        if own is not None:
+            return f"unknown key {written!r}; it is {own!r} here{_table_for(own, held) if own == 'model.lora' else ''}"
+    elsewhere = [known for known in _all_keys() if known.rpartition(".")[2] == path[-1]]
+    fewest = min((known.count(".") for known in elsewhere), default=0)
+    meant = [known for known in elsewhere if known.count(".") == fewest]
+    if meant and path[-1] not in _fields_at(path[:-1]):
+        return f"unknown key {key!r}; did you mean {' or '.join(map(repr, meant))}?"
+    return f"unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
+
+
+def _table_for(key: str, value: Any) -> str:
+    """The remedy where a table was switched on or off with a single word."""
+    if not isinstance(value, bool):
+        return ""
+    return f"; {key} = {{}} takes its defaults" if value else f"; without {key} there is none: leave it out"
+
+
+def _all_keys(section: type[pydantic.BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Every key, but those of the tables in lists."""
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        inner = next(sections_in(field.annotation), None)
+        if inner is not None and typing.get_origin(field.annotation) is not tuple:
+            yield from _all_keys(inner, f"{prefix}{name}.")
 
 
 def _set_of(key: str, sets: Sequence[str]) -> str | None:

@@ -38,6 +38,53 @@ def test_a_key_under_its_earlier_name_leads_to_the_new_one(tmp_path):
         load(write(tmp_path, ""), ["rollout.refill_rounds=2"])
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("learning_rate=1e-4", "optimizer.learning_rate"),  # a key of another table
+        ("rollout.learning_rate=1e-4", "optimizer.learning_rate"),
+        ("keep_last=2", "checkpoint.keep_last"),
+        ("lr=1e-4", "optimizer.learning_rate"),
+        ("optimizer.lr=1e-4", "optimizer.learning_rate"),
+        ("optimizer={lr=1e-4}", "optimizer.learning_rate"),
+        ("num_generations=8", "rollout.rollouts_per_prompt"),  # TRL
+        ("max_completion_length=8", "rollout.max_new_tokens"),
+        ("actor_rollout_ref.rollout.n=8", "rollout.rollouts_per_prompt"),  # verl
+        ("actor_rollout_ref={actor={optim={lr=1e-6}}}", "optimizer.learning_rate"),
+        ("lora=true", "model.lora = {}"),
+        ("model.lora=true", "model.lora = {}"),
+        ("rollout.temperature=0", "evaluate.greedy"),
+        ("evaluate.temperature=0.0", "evaluate.greedy"),
+    ],
+)
+def test_a_near_miss_names_the_key_that_is_meant(tmp_path, written, meant):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "steps = 3\n"), [written])
+    assert f"--set {written}: " in str(caught.value)
+    assert meant in str(caught.value).partition(": ")[2]
+
+
+def test_a_key_that_several_tables_have_is_not_guessed(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "every = 3\n"))
+    assert all(key in str(caught.value) for key in ("evaluate.every", "checkpoint.every", "probe.every", "log.every"))
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("path = Qwen/Qwen2.5-0.5B # mine", 'path = "Qwen/Qwen2.5-0.5B"'),
+        ("path = bundled", 'path = "bundled"'),
+        ("tf32 = True", "tf32 = true"),
+    ],
+)
+def test_text_without_quotes_is_told_with_the_quotes(tmp_path, line, remedy):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, f"steps = 3\n[model]\n{line}\n"))
+    assert "line 3" in str(caught.value)
+    assert remedy in str(caught.value)
+
+
 def test_a_wrong_type_names_file_line_and_value(tmp_path):
     path = write(tmp_path, '[rollout]\nprompts_per_step = "many"\n')
     with pytest.raises(ConfigError, match=r"line 2: 'rollout\.prompts_per_step' is 'many': .* valid integer"):

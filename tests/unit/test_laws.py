@@ -30,6 +30,7 @@ WORDS = [
     "registry",
     "options",
     "config",
+    "other_names",
     "config_file",
 ]
 ROOMS = {"alarms", "tasks", "engines", "verify", "learner", "state", "trackers"}

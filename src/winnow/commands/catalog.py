@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from winnow.commands.config_keys import keys
+from winnow.commands.config_keys import Key, keys
 from winnow.errors import ConfigError, did_you_mean
 from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
@@ -25,7 +25,7 @@ def catalog(kind: str, *, own: bool = False) -> Iterator[str]:
         yield from (f"{name}\n    {wrapped(meaning)}" for name, meaning in METRICS.items())
         return
     if kind in ("key", "keys"):
-        yield from (f"{key.name}{' = ' * bool(key.default)}{key.default}\n    {wrapped(key.meaning)}" for key in keys())
+        yield from map(_key, keys())
         return
     family = _family(kind).name
     known_as = aliases(family)
@@ -41,6 +41,12 @@ def _family(kind: str) -> Family[Any]:
         if kind in (family.name, family.plural):
             return family
     raise ConfigError(f"there is nothing called {kind!r} to list{did_you_mean(kind, KINDS)}")
+
+
+def _key(key: Key) -> str:
+    """A key with its default, what may stand there, and what it does."""
+    default = f" = {key.default}" if key.default else ""
+    return f"{key.name}{default}\n    {wrapped(f'[{key.type}] {key.meaning}')}"
 
 
 def _lines(entry: Entry[Any], also: list[str]) -> Iterator[str]:

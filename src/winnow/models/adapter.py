@@ -63,11 +63,21 @@ def add_lora(
         try:
             adapted = peft.get_peft_model(model, adapter)
         except ValueError as error:
-            raise ConfigError(f"model.lora.targets = {modules!r} does not fit this model: {error}") from error
+            raise ConfigError(
+                f"model.lora.targets = {modules!r} does not fit this model: {error} Its linear layers are "
+                f"{', '.join(linear_layers(model))}; or use 'all-linear'"
+            ) from error
     for config in adapted.peft_config.values():  # a set, which adapter_config.json would list in any order
         config.target_modules = sorted(config.target_modules)
     _check_not_shared(adapted, modules)
     return cast(nn.Module, adapted)
+
+
+def linear_layers(model: nn.Module) -> list[str]:
+    """The names of the linear layers that an adapter can be on, each once, without the output layer."""
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    named = ((name.rpartition(".")[2], module) for name, module in model.named_modules())
+    return sorted({name for name, module in named if isinstance(module, nn.Linear) and module is not output})
 
 
 def add_value_adapter(model: Any, *, rank: int, alpha: float, seed: int) -> None:

@@ -33,6 +33,14 @@ def test_a_meaning_is_one_line_so_that_a_row_of_the_reference_is_one():
     assert all("\n" not in key.meaning for key in keys())
 
 
+def test_a_key_is_listed_with_its_values_and_with_what_it_does():
+    blocks = {block.split()[0]: " ".join(block.split()) for block in catalog("keys")}
+    assert list(blocks) == [key.name for key in keys()]
+    assert all(f"[{key.type}] {key.meaning}" in blocks[key.name] for key in keys())
+    assert '["constant" or "linear" or "cosine"]' in blocks["optimizer.schedule"]
+    assert not [key.name for key in keys() if key.meaning.startswith("Of ")], "what a key is of is not what it does"
+
+
 def test_an_unknown_kind_is_refused_with_a_suggestion():
     with pytest.raises(ConfigError, match="did you mean 'selectors'"):
         list(catalog("selectrs"))
