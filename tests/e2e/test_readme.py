@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "mine" / "plot.png").stat().st_size > 20_000
     assert (tmp_path / "runs" / "mine" / "report.html").stat().st_size > 100_000
     assert "steps 2 to 2" in done[4][1]
-    assert len(json.loads((tmp_path / "history.json").read_text())) == 3
+    assert len(json.loads((tmp_path / "runs" / "history.json").read_text())) == 3
     assert done[8][1].endswith("clean\n")
 
 
@@ -188,3 +189,14 @@ def test_every_configuration_is_named():
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (REPOSITORY / target).exists(), target
+
+
+def test_no_command_writes_where_git_would_show_it():
+    ignored = (REPOSITORY / ".gitignore").read_text(encoding="utf-8").splitlines()
+    written = [tomllib.loads((REPOSITORY / "configs/sweeps/pods.toml").read_text(encoding="utf-8"))["output"]]
+    for command in (*SHOWN, *NAMED):
+        name, arguments = words(command)
+        written += [path for option, path in itertools.pairwise(arguments) if option in ("--output", "-o", "--json")]
+        written += arguments[1:] if name == "fetch" else []
+    assert len(written) > 6
+    assert [path for path in written if f"/{path.partition('/')[0]}/" not in ignored] == []

@@ -38,7 +38,7 @@ def evaluate(
     trust_run: Annotated[
         bool, typer.Option("--trust-run", help="Import the files that the checkpoint's run names, whoever made it.")
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="A folder for every rollout, a report and the metrics.")] = None,
+    output: Annotated[Path | None, typer.Option(help="A new folder for rollouts, a report and the metrics.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the evaluation in --output.")] = False,
     metrics: Annotated[
         Path | None, typer.Option("--json", help="Write metrics and what they are of here, too.")

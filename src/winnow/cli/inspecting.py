@@ -41,7 +41,7 @@ def show(
 @app.command()
 def plot(
     run: RunPath,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: plot.png in the run folder.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: plot.png in the run.")] = None,
     summary_only: Annotated[bool, typer.Option("--summary-only", help="The text without the picture.")] = False,
 ) -> None:
     """Draw a run in panels: accuracy, reward, length, loss, and where the budget went; and sum it up in text."""
@@ -68,7 +68,7 @@ def plot(
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a sweep's folder.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Default: report.html in the run folder.")
+        Path | None, typer.Option("--output", "-o", help="A file; default: report.html in the run folder.")
     ] = None,
     limit: Annotated[str | None, typer.Option(help="Rollouts in the file take so much at most; default: 20MB.")] = None,
     evaluations: Annotated[
@@ -113,7 +113,7 @@ def report(
 def export(
     run: RunPath,
     history: Annotated[bool, typer.Option("--history", help="training_history.json: one entry per step.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file; default: standard output.")] = None,
 ) -> None:
     """Rewrite a run's metrics for other programs; without an option, say what there is to write."""
     from winnow.report.training_history import described, training_history

@@ -19,7 +19,9 @@ def score(
     reward: Annotated[str, typer.Option(help="By name, or file.py:function.")],
     sets: Sets = None,
     workers: Annotated[int, typer.Option(min=0, help="Processes that judge; 0: none but this one.")] = 1,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rows here, as JSON lines.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A new file for the rows, as JSON lines.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows of --output.")] = False,
 ) -> None:
     """Score saved responses again: outcome, reason and seconds of every row."""

@@ -28,7 +28,7 @@ def profile(
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of a point, of which the median counts.")] = 5,
     seconds: Annotated[float, typer.Option(min=0.1, help="That a point may take once its model is loaded.")] = 120.0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write OUTPUT.csv, .json, .png and .svg.")
+        Path | None, typer.Option("--output", "-o", help="The beginning of new files: OUTPUT.csv, .json, .png, .svg.")
     ] = None,
 ) -> None:
     """Time sampling, updates and steps against the number of rollouts, on this machine. Trains nothing that is kept."""

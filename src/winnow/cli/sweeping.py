@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
-from winnow.cli.door import FAILED, SAVED, app, say
+from winnow.cli.door import FAILED, SAVED, app, say, say_what_goes_on
+from winnow.errors import resumable
 from winnow.installed import is_installed
 
 
 @app.command()
 def sweep(
+    ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="A TOML file: configurations, and seeds.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that are not finished.")] = False,
     output: Annotated[
@@ -30,10 +32,12 @@ def sweep(
     said = {"output": output, "ray": ray}
     result = swept(file, {key: value for key, value in said.items() if value is not None}, resume=resume)
     if "failed" in result.ends:
-        say("some runs failed; --resume tries them again", err=True)
+        say("some runs failed; a resume tries them again", err=True)
+        say_what_goes_on(resumable(typer.Exit(FAILED)), ctx)
         raise typer.Exit(FAILED)
     if set(result.ends) != {"finished"}:
-        say("interrupted; go on with --resume", err=True)
+        say("interrupted", err=True)
+        say_what_goes_on(resumable(typer.Exit(SAVED)), ctx)
         raise typer.Exit(SAVED)
     if not result.evaluated:
         say("finished; note: no run has an evaluation, so there is nothing to compare (keys: evaluate.*)")

@@ -15,6 +15,7 @@ from winnow.report.screen import console_on, is_screen
 from winnow.report.text import compact, duration, one_line
 
 EVERY = 0.2  # seconds between two pictures
+QUIET = 10.0  # seconds without a line, where there is no picture
 
 
 class EvaluationProgress:
@@ -25,6 +26,10 @@ class EvaluationProgress:
         self._total = self._done = self._skipped = self._tokens = 0
         self._began = self._drawn = clock()
         self._task = ""
+
+    def loading(self, model: str) -> None:
+        """The model is about to be loaded."""
+        self._say(f"loading {model}")
 
     def begin(self, rollouts: int) -> None:
         """So many are to be sampled, those that a resume finds done included."""
@@ -44,13 +49,19 @@ class EvaluationProgress:
     def rollout(self, tokens: int) -> None:
         """One more is finished."""
         self._done, self._tokens = self._done + 1, self._tokens + tokens
-        if self._live is not None and self._clock() - self._drawn > EVERY:
-            self._drawn = self._clock()
+        now = self._clock()
+        if now - self._drawn <= (EVERY if self._live is not None else QUIET):
+            return
+        self._drawn = now
+        if self._live is not None:
             self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
+        else:
+            self._say(self.line())
 
     def part(self, problems: int, of: int) -> None:
         """So many problems of the task are done."""
         if self._live is None:
+            self._drawn = self._clock()
             self._say(f"{problems:,} of {of:,} problems; {self.line()}")
 
     def line(self) -> str:

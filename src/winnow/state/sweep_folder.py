@@ -22,7 +22,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from winnow.errors import DataError, RunFolderError
+from winnow.errors import DataError, RunFolderError, resumable
 from winnow.state.disk import check_kind, draft_of, write_json
 from winnow.state.log_lines import append, ends_cut
 from winnow.state.manifest import MANIFEST
@@ -212,10 +212,9 @@ def _check_place(path: Path, *, resume: bool) -> None:
         return
     if (path / SWEEP).exists():
         finished = [run.finished for run in read_sweep(path)]
-        raise RunFolderError(
-            f"{path} already holds a sweep, {sum(finished)} of its {len(finished)} runs finished; resume it, or choose "
-            f"another folder with the key output"
-        )
+        done = f"{sum(finished)} of its {len(finished)} runs finished"
+        why = f"{path} already holds a sweep, {done}; resume it, or choose another folder with the key output"
+        raise resumable(RunFolderError(why))
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is a file; a sweep needs a folder: choose another with the key output")
     ours = {LOCK, draft_of(path / SWEEP).name}

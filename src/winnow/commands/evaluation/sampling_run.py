@@ -115,6 +115,7 @@ def run(asked: Sequence[Prepared], folder: EvaluationFolder | None, progress: Ev
     with contextlib.ExitStack() as stack:
         for one in asked:
             if engine is None and any(len(done[each.name]) < _rows(each) for each in asked):
+                progress.loading(config.model.path)
                 engine = stack.enter_context(contextlib.closing(_engine(asked, device)))
             rows = [*done[one.name], *_rest(one, len(done[one.name]), engine, folder, progress)]
             config = _as_asked(one)
