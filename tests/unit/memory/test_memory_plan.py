@@ -301,7 +301,7 @@ def test_check_shows_where_the_memory_goes_also_where_there_is_too_little(tmp_pa
     shown = huge(tmp_path, "check").stdout
     assert "update.tokens_per_micro_batch = 2000000000" in shown
     assert "in an update " in shown
-    assert huge(tmp_path, "train").stdout == ""
+    assert len(huge(tmp_path, "train").stdout.splitlines()) <= 1  # that it loads
 
 
 @pytest.fixture
