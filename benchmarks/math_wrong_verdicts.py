@@ -2,7 +2,7 @@ r"""Wrong verdicts per 1,000 pairs: the graders `math` and `strict` beside math-
 
     python benchmarks/math_wrong_verdicts.py --seed 2611
 
-Two sets. The edits of math_edits.py, drawn by a seed that was not used while the grader was mended (that was 26), and
+Two sets. The edits of math_edits.py, drawn by a seed that was not used while the grader was mended (those were 26 and 27), and
 the pairs of tests/fixtures/math_labels.tsv, which a person labelled before any grader saw them. math-verify is called
 as its own documentation does: parse of a boxed gold and a boxed answer, then verify; what raises or is stopped after 5
 seconds is different. Writes benchmarks/results/<date>_math_wrong_verdicts.json.
@@ -11,6 +11,7 @@ seconds is different. Writes benchmarks/results/<date>_math_wrong_verdicts.json.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,10 @@ GRADERS: Mapping[str, Equal] = {
 
 def wrong_verdicts(pairs: Sequence[Pair], equal: Equal) -> dict[str, Any]:
     """False positives and negatives: their numbers, per 1,000 pairs of that label, by kind, and the first of them."""
+    began = time.process_time()
     verdicts = [equal(pair.answer, pair.gold) for pair in pairs]
     return {
+        "processor_seconds": round(time.process_time() - began, 1),
         "false_positives": _share(pairs, verdicts, label=False),
         "false_negatives": _share(pairs, verdicts, label=True),
     }
@@ -81,7 +84,8 @@ def main() -> None:
     }
     for part in ("edits", "labelled_by_hand"):
         for name, found in report[part].items():
-            print(part, name, {label: (share["wrong"], share["per_1000"]) for label, share in found.items()})
+            shares = {label: found[label] for label in ("false_positives", "false_negatives")}
+            print(part, name, {label: (share["wrong"], share["per_1000"]) for label, share in shares.items()})
     frame.finish("math_wrong_verdicts", report, options, packages=PACKAGES)
 
 
