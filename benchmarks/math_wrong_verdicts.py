@@ -2,10 +2,11 @@ r"""Wrong verdicts per 1,000 pairs: the graders `math` and `strict` beside math-
 
     python benchmarks/math_wrong_verdicts.py --seed 2611
 
-Two sets. The edits of math_edits.py, drawn by a seed that was not used while the grader was mended (those were 26 and 27), and
-the pairs of tests/fixtures/math_labels.tsv, which a person labelled before any grader saw them. math-verify is called
-as its own documentation does: parse of a boxed gold and a boxed answer, then verify; what raises or is stopped after 5
-seconds is different. Writes benchmarks/results/<date>_math_wrong_verdicts.json.
+Two sets. The edits of math_edits.py, drawn by a seed that was not used while the grader was mended (those were 26 and
+27), and the pairs of tests/fixtures/math_labels.tsv, which a person labelled before any grader saw them; the grader was
+then mended on these. math-verify is called as its own documentation does: parse of a boxed gold and a boxed answer,
+then verify; what raises or is stopped after 5 seconds is different. Writes
+benchmarks/results/<date>_math_wrong_verdicts.json.
 """
 
 from __future__ import annotations
