@@ -90,9 +90,11 @@ def test_a_declared_need_is_computed_and_a_declaration_of_one_leaves_the_other_t
         "import winnow, torch\n"
         '@winnow.register("loss", "whole", needs=("old_logprobs",))\n'
         "def whole(out, mb):\n"
+        "    'Declares what it reads.'\n"
         "    return -torch.exp(out.logprobs - mb.old_logprobs) * mb.advantages, {}\n"
         '@winnow.register("loss", "half", needs=("old_logprobs",))\n'
         "def half(out, mb):\n"
+        "    'Reads the entropy, too.'\n"
         "    return whole(out, mb)[0] * out.entropy, {}\n"
     )
     assert "old_logprobs" in resolved(loss=f"{mine}:whole").needs
