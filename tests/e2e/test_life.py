@@ -204,6 +204,16 @@ def test_checkpoints_are_on_by_default():
 # Signals --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def hangups_are_not_ignored():
+    """Also where the suite runs under nohup."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     ("on_signal", "moment", "done"),
     [
