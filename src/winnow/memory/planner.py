@@ -8,7 +8,6 @@ ranks are planned alike, each as the one that is dealt most.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -43,11 +42,13 @@ def plan_memory(
     at the moment has no say in it.
     """
     exact = _planned(demand, needs, job, engine_parts)
-    rounded = _planned(replace(demand, exact_evaluation=False), needs, job, engine_parts)
     total = demand.device_bytes or capacity(torch.device(demand.device))
-    most = math.inf if total is None else max(SHARE * total, rounded.need_here(demand.device))
+    need = exact.need_here(demand.device)
     holds = all(part.least is None or part.bytes >= part.least for part in exact.parts)
-    return exact if holds and exact.need_here(demand.device) <= most else rounded
+    if holds and (total is None or need <= SHARE * total):
+        return exact
+    rounded = _planned(replace(demand, exact_evaluation=False), needs, job, engine_parts)
+    return exact if holds and need <= rounded.need_here(demand.device) else rounded
 
 
 def _planned(
