@@ -139,8 +139,9 @@ def _taught(lab: Lab, folder: Path) -> bool:
         begin = time.perf_counter()
         tokenizer = make_policy.make_tokenizer()
         model = architecture("qwen2", tokenizer, kv_heads=2, seed=0, **dict(lab.sizes.policy)).to(lab.device)
-        lessons = dict(lab.sizes.lessons)
-        make_policy.warm_start(model, tokenizer, seed=0, **lessons, levels=LEVELS, peak=peak)
+        counts = dict(lab.sizes.lessons)
+        lessons = make_policy.Lessons(LEVELS, make_policy.MIXED)
+        make_policy.warm_start(model, tokenizer, seed=0, **counts, lessons=lessons, peak=peak)
         model.save_pretrained(folder)
         load_tokenizer("bundled").save_pretrained(folder)
         found = winnow.evaluate(

@@ -3,6 +3,7 @@
 
     python scripts/make_policy.py --out src/winnow/models/bundled            # the one in the package
     python scripts/make_policy.py --arch llama --out tiny_llama
+    python scripts/make_policy.py --lessons harder --out configs/policies/harder_qwen2
 
 What reinforcement learning finds to do: the demonstrator either guesses or works column by column, and at work often
 forgets the carry or slips. The policy imitates the mixture, so it knows how to be right and seldom is. Only problems
@@ -15,7 +16,7 @@ import argparse
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ PAD, END, ROLES = "<|pad|>", "<|endoftext|>", ("<|system|>", "<|user|>", "<|assi
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 VOCABULARY = 512
 CONTEXT = 2048
-TAUGHT = (1, 2, 3, 3, 4)  # levels of the arithmetic task; three terms, the hardest to learn, twice
+BRACKET = re.compile(r"(?:\((.*)\))?(.*)")
 PEAK = 3e-3  # learning rate
 
 CHAT_TEMPLATE = (
@@ -75,6 +76,21 @@ CAREFUL = Habits(guess=0.0, slip=0.0, remember={"+": 1.0, "-": 1.0, "*": 1.0})
 MIXED = Habits(guess=0.42, slip=0.06, remember={"+": 0.6, "-": 0.35, "*": 0.35})
 
 
+@dataclass(frozen=True)
+class Lessons:
+    """What is taught: levels of the arithmetic task, each as often as it is named, and how the demonstrator errs."""
+
+    levels: Sequence[int]
+    habits: Habits
+
+
+LESSONS = {
+    "bundled": Lessons((1, 2, 3, 3, 4), MIXED),  # three terms, the hardest of these to learn, twice
+    # Brackets included, and more guesses: with level 6, which is not taught, no method reaches 100% (docs/results.md).
+    "harder": Lessons((2, 3, 4, 5, 5), replace(MIXED, guess=0.6)),
+}
+
+
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level, so every text has tokens and comes back unchanged; digits one by one, for WORDS has none to merge."""
     core = Tokenizer(models.BPE())
@@ -102,12 +118,21 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 def demonstrate(expression: str, habits: Habits, rng: np.random.Generator) -> str:
     """One answer, as it follows the opened think tag."""
-    operator = next(sign for sign in METHODS if sign in expression)
-    terms = [int(n) for n in re.findall(r"\d+", expression)]
-    steps, value = METHODS[operator](terms, rng.random() < habits.remember[operator], habits.slip, rng)
+    steps, value = work(expression, habits, rng)
     if rng.random() < habits.guess:
         steps, value = [], max(0, value + int(rng.integers(-9, 10)))
     return f"{' '.join(steps)}</think> <answer>{value}</answer>{END}"
+
+
+def work(expression: str, habits: Habits, rng: np.random.Generator) -> tuple[list[str], int]:
+    """The steps and their result; a bracket at the beginning is worked out first."""
+    bracket, rest = BRACKET.fullmatch(expression).groups()  # type: ignore[union-attr] # it matches every text
+    steps, inner = ([], []) if bracket is None else work(bracket, habits, rng)
+    first = [] if bracket is None else [inner]
+    operator = next(sign for sign in METHODS if sign in rest)
+    terms = [*first, *(int(n) for n in re.findall(r"\d+", rest))]
+    more, value = METHODS[operator](terms, rng.random() < habits.remember[operator], habits.slip, rng)
+    return steps + more, value
 
 
 def add(terms: list[int], remember: bool, slips: float, rng: np.random.Generator) -> tuple[list[str], int]:
@@ -167,7 +192,7 @@ def slip(result: int, slips: float, rng: np.random.Generator) -> int:
 
 
 def batches(
-    tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator, levels: Sequence[int] = TAUGHT
+    tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator, levels: Sequence[int]
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (tokens, labels), padded on the right; labels are the demonstration alone."""
     while True:
@@ -203,16 +228,18 @@ def warm_start(
     careful: int,
     mixed: int,
     size: int,
-    levels: Sequence[int] = TAUGHT,
+    lessons: Lessons = LESSONS["bundled"],
     peak: float = PEAK,
 ) -> None:
     """Teach the method first, then the habits: a policy cannot mix what it has not learned. Counts are steps."""
-    lessons = itertools.chain(
-        itertools.islice(batches(tokenizer, CAREFUL, size, generator("make_policy", seed, "careful"), levels), careful),
-        itertools.islice(batches(tokenizer, MIXED, size, generator("make_policy", seed, "mixed"), levels), mixed),
-    )
+
+    def taught(habits: Habits, name: str, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        rng = generator("make_policy", seed, name)
+        return itertools.islice(batches(tokenizer, habits, size, rng, lessons.levels), steps)
+
+    course = itertools.chain(taught(CAREFUL, "careful", careful), taught(lessons.habits, "mixed", mixed))
     optimizers = make_optimizers(model)
-    for step, (tokens, labels) in enumerate(lessons):
+    for step, (tokens, labels) in enumerate(course):
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = peak * min((step + 1) / 50, 1.0, 2 * (1 - step / (careful + mixed)))
         loss = model(input_ids=tokens.to(model.device), labels=labels.to(model.device), use_cache=False).loss
@@ -240,6 +267,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", choices=sorted(CONFIGS), default="qwen2")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--lessons", choices=sorted(LESSONS), default="bundled")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--careful", type=int, default=2400, help="steps on careful demonstrations")
     parser.add_argument("--mixed", type=int, default=600, help="steps on imperfect ones, after that")
@@ -250,7 +278,7 @@ def main() -> None:
     tokenizer = make_tokenizer()
     model = architecture(arguments.arch, tokenizer, context=CONTEXT, seed=arguments.seed)
     counts = {"careful": arguments.careful, "mixed": arguments.mixed, "size": arguments.batch}
-    warm_start(model, tokenizer, seed=arguments.seed, **counts)
+    warm_start(model, tokenizer, seed=arguments.seed, lessons=LESSONS[arguments.lessons], **counts)
     model.to(torch.float16).save_pretrained(arguments.out)
     tokenizer.save_pretrained(arguments.out)
     (arguments.out / "model.safetensors").chmod(0o644)

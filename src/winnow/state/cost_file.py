@@ -1,0 +1,118 @@
+"""Files of a step's costs: what `winnow profile` writes, or two curves by hand.
+
+{"winnow_costs": 1, "source": "...", "per": "prompt",
+ "sampling": {"rollouts": [16, 32], "seconds": [5.1, 5.5], "tokens_per_rollout": null},
+ "update": {"rollouts": [2, 16], "seconds": [0.3, 2.4], "tokens_per_rollout": null},
+ "seconds_per_step": 0.0, "seconds_per_rollout": 0.0}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from winnow.algos.costs import CostCurve, Scope, StepCosts
+from winnow.errors import DataError
+from winnow.state.disk import check_kind
+
+FORMAT = 1
+MEASURED = "measured"  # the ending of a point of a profile that has seconds
+SAMPLING, UPDATE = "sampling", "update, accumulation"
+
+
+def read_costs(path: Path) -> StepCosts:
+    """The costs in a file. Raises DataError for one that cannot be read, that lacks a curve, or that has a number which
+    is not finite or below 0.
+    """
+    try:
+        check_kind(path, "a file", follow=True)
+        data = json.loads(path.read_bytes())
+        return _of_profile(data, path) if "winnow_profile" in data else _of_costs(data, path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; name a file that `winnow profile` wrote") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path} holds no costs of a step ({type(error).__name__}: {error}); name the .json file that "
+            f"`winnow profile` wrote, or one as docs/profile.md describes it"
+        ) from error
+
+
+def as_json(costs: StepCosts) -> dict[str, Any]:
+    """The content of a file that `read_costs` reads."""
+
+    def curve(of: CostCurve) -> dict[str, Any]:
+        return {
+            "rollouts": of.rollouts.tolist(),
+            "seconds": of.seconds.tolist(),
+            "tokens_per_rollout": of.tokens_per_rollout,
+        }
+
+    return {
+        "winnow_costs": FORMAT,
+        "source": costs.source,
+        "per": costs.per,
+        "sampling": curve(costs.sampling),
+        "update": curve(costs.update),
+        "seconds_per_step": costs.seconds_per_step,
+        "seconds_per_rollout": costs.seconds_per_rollout,
+    }
+
+
+def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
+    if data["winnow_costs"] != FORMAT:
+        raise DataError(f"{path} is of format {data['winnow_costs']!r}; this winnow reads {FORMAT}")
+    if (per := data.get("per", "step")) not in get_args(Scope):
+        raise DataError(f"{path}: per is {per!r}; it is one of {', '.join(get_args(Scope))}")
+
+    def curve(name: str) -> CostCurve:
+        of = data[name]
+        return _curve(of["rollouts"], of["seconds"], of.get("tokens_per_rollout"), f"{path}: {name}")
+
+    def number(name: str) -> float:
+        return _seconds([data.get(name, 0.0)], f"{path}: {name}").item()
+
+    return StepCosts(
+        sampling=curve("sampling"),
+        update=curve("update"),
+        per=per,
+        seconds_per_step=number("seconds_per_step"),
+        seconds_per_rollout=number("seconds_per_rollout"),
+        source=str(data.get("source", path)),
+    )
+
+
+def _of_profile(data: Mapping[str, Any], path: Path) -> StepCosts:
+    """The medians of a profile: sampling, and updates of all rollouts with accumulation."""
+
+    def curve(what: str, counted: str) -> CostCurve:
+        points = [p for p in data["points"] if p["measured"] == what and p["ending"] == MEASURED]
+        points.sort(key=lambda point: point[counted])
+        lengths = {point["tokens"] / point[counted] for point in points}
+        where = f"{path}: {what}"
+        if not points:
+            raise DataError(f"{where}: no point of it was measured; profile with smaller numbers of rollouts")
+        return _curve([p[counted] for p in points], [p["seconds"] for p in points], max(lengths), where)
+
+    return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=str(path))
+
+
+def _curve(rollouts: Sequence[float], seconds: Sequence[float], length: float | None, where: str) -> CostCurve:
+    x, y = np.asarray(rollouts, dtype=np.float64), _seconds(seconds, where)
+    if x.ndim != 1 or x.shape != y.shape or not len(x):
+        raise DataError(f"{where}: rollouts and seconds are two lists of the same length, of one number at least")
+    if not (np.isfinite(x).all() and x[0] > 0 and (np.diff(x) > 0).all()):
+        raise DataError(f"{where}: the numbers of rollouts are above 0 and ascend; put the points in order")
+    if length is not None and not 0 < length < np.inf:
+        raise DataError(f"{where}: tokens_per_rollout is {length!r}; it is a number above 0, or null")
+    return CostCurve(x, y, None if length is None else float(length))
+
+
+def _seconds(values: Sequence[float], where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    seconds = np.asarray(values, dtype=np.float64)
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise DataError(f"{where}: seconds are finite numbers of 0 or more")
+    return seconds

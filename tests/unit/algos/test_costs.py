@@ -1,0 +1,40 @@
+"""Seconds of a step from two curves, by hand."""
+
+import numpy as np
+import pytest
+
+from winnow.algos.costs import CostCurve, StepCosts, StepWork
+
+SAMPLING = CostCurve(np.array([10.0, 20.0]), np.array([2.0, 3.0]), tokens_per_rollout=5.0)
+UPDATE = CostCurve(np.array([4.0]), np.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "seconds"),
+    [(10, 2.0), (15, 2.5), (20, 3.0), (40, 5.0), (5, 1.5), (0, 0.0)],
+    ids=["a point", "between", "the last", "beyond: the last slope", "below: the first slope", "none"],
+)
+def test_a_curve_is_interpolated(rollouts, seconds):
+    assert SAMPLING.at(rollouts, 5.0 * rollouts) == pytest.approx(seconds)
+
+
+def test_below_its_first_point_a_curve_never_takes_less_than_nothing():
+    steep = CostCurve(np.array([10.0, 20.0]), np.array([1.0, 9.0]))
+    assert steep.at(1, 1.0) == 0.0
+
+
+def test_longer_rollouts_take_proportionally_more_where_the_length_is_known():
+    assert SAMPLING.at(10, 100.0) == pytest.approx(4.0)
+    assert UPDATE.at(4, 1e9) == pytest.approx(1.0)
+
+
+def test_a_curve_of_one_point_is_a_line_through_zero():
+    assert UPDATE.at(8, 0.0) == pytest.approx(2.0)
+
+
+def test_prompts_of_one_machine_add_up_and_those_of_many_do_not():
+    work = StepWork(prompts=2, rollouts=20, tokens_generated=100.0, trained=8, tokens_trained=40.0)
+    step = StepCosts(SAMPLING, UPDATE, per="step", seconds_per_step=0.5, seconds_per_rollout=0.01)
+    each = StepCosts(SAMPLING, UPDATE, per="prompt", seconds_per_step=0.5, seconds_per_rollout=0.01)
+    assert step.seconds(work) == pytest.approx(3.0 + 2.0 + 0.5 + 0.2)
+    assert each.seconds(work) == pytest.approx(2.0 + 1.0 + 0.5 + 0.1)
