@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.commands.sweep.comparison_place import any_evaluated, comparison_due
+from winnow.commands.sweep.reused_runs import reuse
 from winnow.commands.sweep.run_process import Command, Launcher, OnThisMachine, train_command
 from winnow.commands.sweep.run_sweep import Sweep
 from winnow.commands.sweep.sweep_display import sweep_display
@@ -36,10 +37,11 @@ def swept(path: Path, changes: Mapping[str, Any], *, resume: bool = False, comma
     plan = read_plan(path, changes)
     with SweepFolder.open(plan.output, resume=resume) as folder, _launcher(plan, folder) as launcher:
         record(plan, folder)
+        reused = reuse(plan, folder)
         runs = read_sweep(folder.path)
         # After the launcher: Ray sets handlers of signals of its own
         with stop_signals(now=False) as stop, sweep_display() as display:
-            for line in _headline(plan, runs):
+            for line in _headline(plan, runs, reused):
                 display.say(line)
             steps = {label: settings.config.steps for label, settings in plan.settings.items()}
             sweep = Sweep(folder, runs, steps, launcher, display, command)
@@ -57,7 +59,7 @@ def _launcher(plan: SweepPlan, folder: SweepFolder) -> Launcher:
     return OnRay(plan.file.ray, folder.path, cpus=plan.file.cpus_per_run, gpus=plan.file.gpus_per_run)
 
 
-def _headline(plan: SweepPlan, runs: Sequence[SweepRun]) -> list[str]:
+def _headline(plan: SweepPlan, runs: Sequence[SweepRun], reused: Sequence[str]) -> list[str]:
     """What will be run, and where."""
     seeds, finished = ", ".join(map(str, plan.file.seeds)), sum(run.finished for run in runs)
     so_far = f", {finished} of them finished" if finished else ""
@@ -70,6 +72,8 @@ def _headline(plan: SweepPlan, runs: Sequence[SweepRun]) -> list[str]:
     for label, settings in plan.settings.items():
         own = {key: value for key, value in settings.shown.items() if key not in shared}
         said.append(f"           {label}: {_keys(own)}")
+    if reused:
+        said.append(wrapped(f"reused     {len(reused)} finished runs of other sweeps: {', '.join(reused)}"))
     if plan.file.ray is None and plan.file.at_once > 1:
         said.append(wrapped("note: runs side by side share this machine, so their seconds are not compared"))
         if any(settings.config.threads == 0 for settings in plan.settings.values()):

@@ -40,6 +40,9 @@ class SweepFile(Section):
     """Runs side by side on this machine; seconds count only at 1."""
     baseline: str | None = None
     """The label that `winnow compare` measures the others against."""
+    reuse: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Folders of other sweeps, from where the user stands: their finished runs of the same configuration and seed are
+    copied and not trained again."""
     ray: Annotated[str, Field(min_length=1)] | None = None
     """A Ray cluster's address, "auto" for the one that this machine belongs to, "local" for one made for the sweep."""
     cpus_per_run: float = Field(1.0, gt=0)
@@ -59,8 +62,9 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
     changes = changes or {}
     data, text = read_toml(path)
     data |= changes
-    if isinstance(data.get("seeds"), list):
-        data["seeds"] = tuple(data["seeds"])
+    for key in ("seeds", "reuse"):
+        if isinstance(data.get(key), list):
+            data[key] = tuple(data[key])
     try:
         file = SweepFile.model_validate(data)
     except pydantic.ValidationError as error:
