@@ -140,8 +140,9 @@ def _taught(lab: Lab, folder: Path) -> bool:
         tokenizer = make_policy.make_tokenizer()
         model = architecture("qwen2", tokenizer, kv_heads=2, seed=0, **dict(lab.sizes.policy)).to(lab.device)
         counts = dict(lab.sizes.lessons)
-        lessons = make_policy.Lessons(LEVELS, make_policy.MIXED)
-        make_policy.warm_start(model, tokenizer, seed=0, **counts, lessons=lessons, peak=peak)
+        size = counts.pop("size")
+        lessons = make_policy.Lessons(LEVELS, make_policy.MIXED, **counts)
+        make_policy.warm_start(model, tokenizer, seed=0, size=size, lessons=lessons, peak=peak)
         model.save_pretrained(folder)
         load_tokenizer("bundled").save_pretrained(folder)
         found = winnow.evaluate(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from winnow.commands.sweep.sweep_plan import SweepPlan
@@ -28,10 +30,11 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
 
     It is the same run where the resolved configuration, the digests of the files that it names, and the seed are the
     same. Whether its seconds count is copied with it. A folder of `plan.file.reuse` that holds no sweep yet is passed
-    over. Raises RunFolderError and DataError for a sweep that cannot be read, and where a copy cannot be written.
+    over, and a pattern such as "sweeps/*" may match none. Raises RunFolderError and DataError for a sweep that cannot
+    be read, and where a copy cannot be written.
     """
     copied = []
-    found = _finished([Path(other).expanduser() for other in plan.file.reuse])
+    found = _finished(list(_named(plan.file.reuse)))
     for label, settings in plan.settings.items():
         for seed in plan.file.seeds:
             target = run_path(folder.path, label, seed)
@@ -43,6 +46,11 @@ def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
             folder.note(LedgerLine(label, seed, "finished", known[0].alone, exit_code=0))
             copied.append(f"{label}/{target.name}")
     return copied
+
+
+def _named(patterns: Sequence[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from map(Path, sorted(glob.glob(os.path.expanduser(pattern))))
 
 
 def _finished(sweeps: list[Path]) -> dict[tuple[str, int], tuple[SweepRun, Inputs]]:

@@ -41,8 +41,8 @@ class SweepFile(Section):
     baseline: str | None = None
     """The label that `winnow compare` measures the others against."""
     reuse: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Folders of other sweeps, from where the user stands: their finished runs of the same configuration and seed are
-    copied and not trained again."""
+    """Folders of other sweeps, from where the user stands, or patterns such as "sweeps/*": their finished runs of the
+    same configuration and seed are copied and not trained again."""
     ray: Annotated[str, Field(min_length=1)] | None = None
     """A Ray cluster's address, "auto" for the one that this machine belongs to, "local" for one made for the sweep."""
     cpus_per_run: float = Field(1.0, gt=0)

@@ -70,7 +70,7 @@ def reused(plan, *, resume=False):
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_finished_run_of_the_same_configuration_and_seed_is_copied(sweep_file, alone):
     trained(sweep_file("first", label="a", rate=1e-3), finished=("a",), alone=alone)
-    plan = sweep_file("second", label="b", rate=2e-3, reuse=["missing", "first"])
+    plan = sweep_file("second", label="b", rate=2e-3, reuse=["missing", "firs*"])
     assert reused(plan) == ["b/seed-0", "b/seed-1"]
     runs = {run.name: run for run in read_sweep(plan.output)}
     assert [run.finished for run in runs.values()] == [True, True, False, False]
