@@ -1,0 +1,186 @@
+"""The result of one claim's sweep: curves and contrasts, under every pair of cost curves.
+
+    winnow sweep configs/sweeps/claim_01_equal_m.toml
+    python benchmarks/claims.py claim_01_equal_m --costs benchmarks/results/DATE_costs.json configs/costs/pods_a.json
+
+Reads sweeps/NAME and the entries of benchmarks/claims.toml whose sweep it is, compares as `winnow compare` does, and
+writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. Seconds are recomputed
+from the costs; those that the runs measured are not used, as two of them shared the machine.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import frame
+from winnow.report.comparison.seed_times import SeedTime
+
+from winnow.report.comparison.compared import GroupComparison, compared, per_step
+from winnow.report.comparison.mean_curve import MeanCurve
+from winnow.report.comparison.run_groups import SeedGroup
+from winnow.state.cost_file import read_costs
+from winnow.state.logbook import read_metrics
+
+CLAIMS = frame.HERE / "claims.toml"
+MEASURED = "tokens and steps"  # what needs no costs
+WORK = (  # metrics of a step whose means describe a cell
+    "budget/rollouts", "budget/tokens_generated", "budget/probe_tokens", "budget/tokens_trained", "select/trained",
+    "group/flat", "group/count", "rollout/length_mean",
+)  # fmt: skip
+PHASES = ("generate", "verify", "select", "logprobs", "update", "probe", "critic", "values")
+
+
+def main() -> None:
+    parser = frame.parser(__doc__)
+    parser.add_argument("sweep", help="the name of the sweep, as in benchmarks/claims.toml")
+    parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
+    parser.add_argument(
+        "--costs", type=Path, nargs="+", required=True, help="files that `winnow compare --costs` reads"
+    )
+    options = frame.parse(parser)
+    folder = options.folder or Path("sweeps") / options.sweep
+    claims = [claim for claim in tomllib.loads(CLAIMS.read_text())["claim"] if claim["sweep"] == options.sweep]
+    if not claims:
+        raise SystemExit(f"{CLAIMS} has no claim with the sweep {options.sweep!r}")
+    (claim,) = claims
+    by_costs = {path.stem: compared([str(folder)], costs=read_costs(path)) for path in options.costs}
+    first = next(iter(by_costs.values()))
+    report = {
+        "claim": claim["number"],
+        "sweep": options.sweep,
+        "cells": cells(first.groups),
+        "costs": {path.stem: read_costs(path).source for path in options.costs},
+        "contrasts": [row for path in options.costs for row in contrasts(claim, folder, path)],
+        "curves": curves(first),
+        "seconds": {name: seconds(found) for name, found in by_costs.items()},
+    }
+    del options.folder
+    frame.finish(options.sweep, report, options, show=("contrasts",))
+
+
+def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
+    """Of each cell: its seeds, the commit of its runs, and the mean of what a step of it does and takes."""
+    found = {}
+    for group in groups:
+        rows = [[row for row in read_metrics(run.path) if "seconds/step" in row] for run in group.runs]
+        steps = [row for one in rows for row in one]
+        found[group.label] = {
+            "seeds": [run.seed for run in group.runs],
+            "steps": sorted({len(one) for one in rows}),
+            "commit": sorted({str(run.manifest.get("commit")) for run in group.runs}),
+            "keys": {key: value for key, value in group.runs[0].keys.items() if key in KEYS},
+            "per step": {name: _mean([row[name] for row in steps if name in row]) for name in WORK},
+            "shares of measured seconds": {name: _share(steps, name) for name in PHASES},
+        }
+    return found
+
+
+KEYS = (
+    "rollout.rollouts_per_prompt", "rollout.prompts_per_step", "optimizer.learning_rate", "steps", "model.path",
+)  # fmt: skip
+
+
+def contrasts(claim: Mapping[str, Any], folder: Path, path: Path) -> list[dict[str, Any]]:
+    """A row for each contrast and axis; tokens and steps are listed once, with the first costs."""
+    costs, rows = read_costs(path), list[dict[str, Any]]()
+    for baseline in dict.fromkeys(baseline for baseline, _ in claim["contrasts"]):
+        found = compared([str(folder)], baseline=baseline, costs=costs)
+        for first, group in claim["contrasts"]:
+            rows += [_row(found, group, axis, path.stem) for axis in claim["axes"] if first == baseline]
+    return rows
+
+
+def _row(found: GroupComparison, group: str, axis: str, costs: str) -> dict[str, Any]:
+    ratio, pods = next(((r.ratio, r.pods) for r in found.speed_ups if (r.group, r.axis) == (group, axis)), (None, None))
+    numbers = {} if ratio is None else {name: _number(getattr(ratio, name)) for name in RATIO}
+    return {
+        "baseline": found.baseline,
+        "group": group,
+        "axis": axis,
+        "costs": costs if axis == "seconds" else MEASURED,
+        "plateau": _number(found.plateau.value),
+        "level": _number(found.plateau.level),
+        "gain_of_last_third": _number(found.plateau.gain),
+        "still_rising": found.plateau.still_rising,
+        "paired": ratio is not None and ratio.paired,
+        "shows_difference": ratio is not None and ratio.shows_difference,
+        **numbers,
+        "pods_99": None if pods is None else _number(pods.ratio),
+        "times": {name: _times(found.times.get(label, ()), axis) for name, label in _sides(found.baseline, group)},
+        "final": {name: _final(found, label) for name, label in _sides(found.baseline, group)},
+        "per_step": {name: _per_step(found, label, axis) for name, label in _sides(found.baseline, group)},
+    }
+
+
+RATIO = ("ratio", "low", "high", "at_least", "at_most")
+
+
+def _sides(baseline: str, group: str) -> tuple[tuple[str, str], ...]:
+    return ("baseline", baseline), ("group", group)
+
+
+def _times(times: Sequence[SeedTime], axis: str) -> dict[str, Any]:
+    """By seed: when it reached the level, or how it ended."""
+    return {str(t.seed): _number(t.x[axis]) if t.reached else t.ending for t in times if axis in t.x}
+
+
+def _final(found: GroupComparison, label: str) -> float | None:
+    """The mean over seeds of the last evaluation's accuracy."""
+    curve = found.curves.get((label, "steps", found.measure))
+    return None if curve is None else _number(curve.mean[-1])
+
+
+def _per_step(found: GroupComparison, label: str, axis: str) -> float | None:
+    (group,) = (group for group in found.groups if group.label == label)
+    rate = per_step(group, axis)
+    return None if rate is None else _number(rate.mean)
+
+
+def curves(found: GroupComparison) -> dict[str, Any]:
+    """By label: accuracy over steps with its interval, and the mean tokens spent at these steps."""
+    made = {}
+    for group in found.groups:
+        curve: MeanCurve = found.curves[group.label, "steps", found.measure]
+        made[group.label] = {
+            "steps": [_number(x) for x in curve.x],
+            "accuracy": [_number(y) for y in curve.mean],
+            "low": [_number(y) for y in curve.low],
+            "high": [_number(y) for y in curve.high],
+            "seeds": {str(c.seed): [_number(y) for y in c.y[found.measure]] for c in group.curves},
+            "tokens_generated": [_number(x) for x in _mean_of(group, "tokens_generated")],
+            "tokens_trained": [_number(x) for x in _mean_of(group, "tokens_trained")],
+        }
+    return made
+
+
+def seconds(found: GroupComparison) -> dict[str, list[float | None]]:
+    """By label: the mean seconds under these costs at each evaluation."""
+    return {group.label: [_number(x) for x in _mean_of(group, "seconds")] for group in found.groups}
+
+
+def _mean_of(group: SeedGroup, axis: str) -> list[float]:
+    """At each evaluation; empty where the seeds were not evaluated alike."""
+    values = [curve.x[axis].tolist() for curve in group.curves]
+    return [statistics.fmean(at) for at in zip(*values, strict=True)] if len({*map(len, values)}) == 1 else []
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return _number(statistics.fmean(values)) if values else None
+
+
+def _share(steps: Sequence[Mapping[str, float]], phase: str) -> float | None:
+    whole = sum(row["seconds/step"] + row.get("seconds/probe", 0.0) for row in steps)
+    return _number(sum(row.get(f"seconds/{phase}", 0.0) for row in steps) / whole) if whole else None
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+if __name__ == "__main__":
+    main()
