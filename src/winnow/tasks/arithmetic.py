@@ -20,8 +20,15 @@ MOST_DRAWS = 5_000  # per problem; the rarest text of the smallest level is draw
 
 
 @register("task")
-def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 2048, seed: int = 0) -> list[Problem]:
-    """Sums, differences and products of small integers.
+def arithmetic(
+    split: str,
+    *,
+    levels: Sequence[int] = (2, 3, 4),
+    size: int = 2048,
+    train_size: int | None = None,
+    seed: int = 0,
+) -> list[Problem]:
+    """Sums, differences and products of small integers: `size` of each split, or `train_size` of the train split.
 
     Levels: 1 one-digit `3 + 4`, 2 two-digit `47 - 38`, 3 three terms `12 + 34 + 56`, 4 products `47 * 8`,
     5 brackets `(12 + 34) * 5`, 6 three-digit `471 + 856`. Every problem draws its level, then its text; levels weigh
@@ -32,7 +39,10 @@ def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 204
 
     Raises ConfigError for an unknown split or level, and where the levels hold fewer than `size` problems.
     """
-    _check(split, levels, size)
+    name = "size"
+    if split == "train" and train_size is not None:
+        name, size = "train_size", train_size
+    _check(split, levels, size, name)
     problems: dict[str, Problem] = {}  # by expression
     for item in range(size):
         draws = _draws(generator("arithmetic", seed, split, item), levels)
@@ -40,8 +50,8 @@ def arithmetic(split: str, *, levels: Sequence[int] = (2, 3, 4), size: int = 204
         found = next(new, None)
         if found is None:
             raise ConfigError(
-                f"task.size: arithmetic levels {list(levels)} hold about {item} {split} problems, {size} were asked "
-                f"for; lower task.size or add a larger level to task.levels"
+                f"task.{name}: arithmetic levels {list(levels)} hold about {item} {split} problems, {size} were asked "
+                f"for; lower task.{name} or add a larger level to task.levels"
             )
         problems[found[1]] = _problem(*found)
     return list(problems.values())
@@ -111,11 +121,11 @@ LEVELS: Mapping[int, Draw] = MappingProxyType(
 )
 
 
-def _check(split: str, levels: Sequence[int], size: int) -> None:
+def _check(split: str, levels: Sequence[int], size: int, name: str) -> None:
     check_split(split)
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
         problem = f"there is no level {unknown[0]!r}" if unknown else "no level is named"
         raise ConfigError(f"task.levels: {problem}; known: {', '.join(map(str, LEVELS))}")
     if size < 1:
-        raise ConfigError(f"task.size is {size}: a task needs at least 1 problem")
+        raise ConfigError(f"task.{name} is {size}: a task needs at least 1 problem")

@@ -82,3 +82,11 @@ def test_levels_weigh_the_same() -> None:
 def test_what_cannot_be_dealt_is_refused(split: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         arithmetic(split, **options)  # type: ignore[arg-type]
+
+
+def test_the_train_split_alone_may_have_another_size():
+    assert arithmetic("train", size=80, train_size=20) == arithmetic("train", size=20)
+    assert arithmetic("test", size=40, train_size=20) == arithmetic("test", size=40)
+    with pytest.raises(ConfigError) as refused:
+        arithmetic("train", train_size=0)
+    assert "task.train_size" in str(refused.value)
