@@ -11,7 +11,8 @@ accuracy in two thirds of the seconds ("cheaper"), or a T that is shorter by a t
 seconds, seed by seed ("paired", with correlation 0 or 0.5 of what two seeds of one number have in common) and as other
 seeds ("Welch"). Of each setting are counted: intervals that contain the true speed-up (coverage), intervals without 1
 of equal groups (false alarms), comparisons without an interval (a seed never reached the level, or began above it), the
-median half-width of the interval of the ratio in percent, and baselines called "still rising".
+median half-width of the interval of the ratio in percent, baselines called "still rising", and comparisons that would
+have no interval if the mean at either end of a curve, which is of two evaluations, did not count.
 
 With --runs, two groups of 3 and of 5 seeds are drawn from the runs of each label, without a seed in both, as often as
 there are trials; a label of fewer than 2 k seeds is drawn in groups of half its seeds, rounded down, and one of fewer
@@ -35,7 +36,7 @@ from winnow.report.comparison.curve import AXES, Curve
 from winnow.report.comparison.named_paths import named_inputs
 from winnow.report.comparison.plateau import plateau_of
 from winnow.report.comparison.run_groups import SeedGroup, seed_groups
-from winnow.report.comparison.seed_times import seed_time
+from winnow.report.comparison.seed_times import seed_time, smoothed
 from winnow.report.comparison.time_ratio import TimeRatio, time_ratio
 from winnow.seeds import generator
 
@@ -68,31 +69,47 @@ def main() -> None:
         {**report, "seconds": round(time.perf_counter() - begin, 1)},
         options,
         packages=("winnow-rl", "numpy"),
-        show=tuple(report),
+        show=("real runs",) if options.runs else ("summary",),
     )
 
 
 def simulated(options: argparse.Namespace) -> dict[str, Any]:
     """Of every setting, and over all of them."""
+    places = itertools.product(BASELINES, TRUTHS, SEEDS, EVALUATIONS, SHARED)
     settings = [
         {"baseline": baseline, "truth": truth, "seeds": seeds, "evaluations": evaluations, "shared": shared}
         | counted(baseline, truth, seeds, evaluations, shared, options)
-        for baseline, truth, seeds, evaluations, shared in itertools.product(
-            BASELINES, TRUTHS, SEEDS, EVALUATIONS, SHARED
-        )
+        for baseline, truth, seeds, evaluations, shared in places
     ]
-    return {"settings": settings, "summary": {truth: summary(settings, truth) for truth in TRUTHS}}
+    return {"settings": settings, "summary": summary(settings)}
 
 
-def summary(settings: Sequence[dict[str, Any]], truth: str) -> dict[str, Any]:
-    """By the number of evaluations: the mean, the lowest and the highest coverage over the settings."""
-    found = {}
-    for evaluations, method in itertools.product(EVALUATIONS, METHODS):
-        of = [s[method]["coverage"] for s in settings if (s["truth"], s["evaluations"]) == (truth, evaluations)]
-        found[f"{method}, {evaluations} evaluations"] = {
-            "mean": round(float(np.mean(of)), 4), "lowest": min(of), "highest": max(of),
-        }  # fmt: skip
-    return found
+def summary(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Over the settings: mean, lowest and highest of what a page quotes."""
+
+    def over(name: str, method: str | None = None, **of: Any) -> dict[str, float]:
+        chosen = [s for s in settings if all(s[key] == value for key, value in of.items())]
+        numbers = [s[name] if method is None else s[method][name] for s in chosen]
+        return {"mean": round(float(np.mean(numbers)), 4), "lowest": min(numbers), "highest": max(numbers)}
+
+    alarms, halves = "difference shown", "median half-width in percent"
+    return {
+        "false alarms": {f"{m}, {n} seeds": over(alarms, m, truth="equal", seeds=n) for m in METHODS for n in SEEDS},
+        "half-width": {f"{m}, {n} seeds": over(halves, m, truth="equal", seeds=n) for m in METHODS for n in SEEDS},
+        "coverage": {
+            f"{m}, {truth}, {n} evaluations": over("coverage", m, truth=truth, evaluations=n)
+            for m in METHODS
+            for truth in TRUTHS
+            for n in EVALUATIONS
+        },
+        "still rising": {
+            f"{b}, {n} seeds": over("still rising", baseline=b, seeds=n) for b in BASELINES for n in SEEDS
+        },
+        "no interval": {b: over("no interval", "paired", baseline=b, truth="equal") for b in BASELINES},
+        "no interval without the ends": {
+            b: over("no interval without the ends", baseline=b, truth="equal") for b in BASELINES
+        },
+    }
 
 
 def counted(
@@ -102,7 +119,7 @@ def counted(
     rng = generator(options.seed, "equal groups", baseline, truth, seeds, evaluations, str(shared))
     faster, cheaper = TRUTHS[truth]
     found: dict[str, list[TimeRatio]] = {method: [] for method in METHODS}
-    rising = 0
+    rising = without_ends = 0
     for _ in range(options.trials):
         common = rng.standard_normal(seeds)
         own = np.sqrt(1 - shared) * rng.standard_normal((2, seeds)) + np.sqrt(shared) * common
@@ -110,10 +127,20 @@ def counted(
         two = [seed_curve(rng, BASELINES[baseline] / faster, cheaper, z, evaluations, options) for z in own[1]]
         for method, ratio in compared(one, two, "seconds").items():
             found[method].append(ratio)
-        rising += plateau_of(one, ACCURACY).still_rising
-    return {"still rising": rising / options.trials} | {
-        method: shares(ratios, faster * cheaper) for method, ratios in found.items()
+        plateau = plateau_of(one, ACCURACY)
+        rising += plateau.still_rising
+        without_ends += not all(reached_without_ends(curve, plateau.level or 1.0) for curve in (*one, *two))
+    return {
+        "still rising": round(rising / options.trials, 4),
+        "no interval without the ends": round(without_ends / options.trials, 4),
+        **{method: shares(ratios, faster * cheaper) for method, ratios in found.items()},
     }
+
+
+def reached_without_ends(curve: Curve, level: float) -> bool:
+    """Whether a curve has a time to the level where only means of three whole neighbours count."""
+    inner = smoothed(curve.y[ACCURACY])[1:-1]
+    return bool(inner[0] < level <= inner.max())
 
 
 def seed_curve(

@@ -23,7 +23,7 @@ class Plateau:
 
     value: float  # mean over seeds of a seed's mean there
     gain: float  # mean over seeds of what a least-squares line gains there; NaN for a single evaluation
-    bound: float  # one-sided 95% upper bound of `gain`, by Student's t; the gain itself for one curve
+    bound: float  # one-sided 95% upper bound of `gain`, by Student's t; of one curve the gain itself
     share: bool  # whether values are between 0 and 1, so that a point is 0.01
 
     @property
@@ -39,7 +39,7 @@ class Plateau:
     @property
     def still_rising(self) -> bool:
         """Whether the runs do not show that the baseline has levelled off; longer ones may have a higher level."""
-        return self.bound > self.most_gain
+        return not self.bound <= self.most_gain
 
 
 def plateau_of(curves: Sequence[Curve], measure: str, *, share: bool = True) -> Plateau:

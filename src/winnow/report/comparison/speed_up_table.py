@@ -38,7 +38,7 @@ def _level(found: GroupComparison, ratio: TimeRatio) -> str:
     level, value = (number(found, of) for of in (plateau.level or math.nan, plateau.value))
     rising = f", {STILL_RISING}" * plateau.still_rising
     how = "compared seed by seed" if ratio.paired else "compared by group means, as the seeds are not the same"
-    return f"level {level} of {title(found.measure)} (plateau {value}{rising}); {how}"
+    return f"level: {title(found.measure)} {level} (plateau {value}{rising}); {how}"
 
 
 def _axis(found: GroupComparison, row: SpeedUpRow) -> str:

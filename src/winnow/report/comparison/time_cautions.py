@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -39,6 +40,8 @@ def time_cautions(
 
 
 def _rising(baseline: str, plateau: Plateau) -> str:
+    if math.isnan(plateau.gain):
+        return f"{baseline}: one evaluation, so whether it still rises is not known; evaluate during training"
     scale, unit = (100.0, " points") if plateau.share else (1.0, "")
     gain, bound, most = (f"{scale * number:.3g}" for number in (plateau.gain, plateau.bound, plateau.most_gain))
     return (

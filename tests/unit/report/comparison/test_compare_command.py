@@ -39,7 +39,7 @@ def test_the_table_has_values_level_times_and_speed_ups(curves):
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     # two seeds at 59 and 61: standard error 1, and 12.706 of them to either side by Student's t
     assert any(line.startswith("GRPO 2 60.0 ± 2.0 [47.3, 72.7] 60.0 ± 2.0 [47.3, 72.7] 3:00:00") for line in lines)
-    (level,) = (line for line in lines if line.startswith("level"))
+    (level,) = (line for line in lines if line.startswith("level:"))
     assert "52.2%" in level  # 95% of the mean of 50 and 60
     assert "still rising" in level
     (seconds,) = (line for line in lines if line.startswith("seconds"))

@@ -3,12 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from written_runs import write_manifest, write_run
+from written_runs import write_manifest, write_run, write_sweep
 
 from synthetic_run import RIGHT, WRONG
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.report.comparison.compared import compared
-from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder
 
 # Means of three: ... 0.5 0.5667 0.6, so that 0.57, 95% of the plateau, is reached after 5.1 evaluations.
 CURVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6)
@@ -184,19 +183,8 @@ def test_a_baseline_that_still_rises_and_one_without_a_level_get_a_note(runs):
     assert "nothing: its plateau is 0" in said(without)
 
 
-def sweep(folder, alone):
-    """A sweep of two labels, of which seed 0 has run; PODS had the machine alone as is said."""
-    with SweepFolder.open(folder, resume=False) as written:
-        written.describe(Contents({"PODS": {}, "GRPO": {}}, seeds=(0, 1), baseline="GRPO", inputs={}))
-        for label, own in (("GRPO", True), ("PODS", alone)):
-            write_run(folder / label / "seed-0", CURVE, **(GRPO if label == "GRPO" else PODS))
-            written.note(LedgerLine(label, 0, "began", own))
-            written.note(LedgerLine(label, 0, "finished", own, 0))
-    return folder
-
-
 def test_a_sweep_brings_labels_a_baseline_and_which_runs_had_the_machine_alone(tmp_path):
-    found = compare(sweep(tmp_path / "sweep", alone=True))
+    found = compare(write_sweep(tmp_path / "sweep", CURVE, pods=PODS, grpo=GRPO, alone=True))
     assert groups(found) == {"PODS": ["0"], "GRPO": ["0"]}
     assert found.baseline == "GRPO"
     assert "seed-1 has not begun, and is left out" in said(found)
@@ -205,7 +193,7 @@ def test_a_sweep_brings_labels_a_baseline_and_which_runs_had_the_machine_alone(t
 
 @pytest.mark.parametrize("inside", ["", "PODS/seed-0"])
 def test_seconds_of_a_run_that_shared_the_machine_do_not_count(tmp_path, inside):
-    found = compare(sweep(tmp_path / "sweep", alone=False) / inside)
+    found = compare(write_sweep(tmp_path / "sweep", CURVE, pods=PODS, grpo=GRPO, alone=False) / inside)
     assert ("PODS", "seconds", "accuracy") not in found.curves
     assert ("PODS", "tokens_generated", "accuracy") in found.curves
     assert "PODS: no seconds, as seed-0 did not have the machine alone" in said(found)

@@ -54,4 +54,9 @@ def test_a_measure_that_is_no_share_may_gain_one_percent_of_its_plateau():
 
 def test_nothing_above_zero_is_no_level():
     assert plateau_of(curves([0, 0, 0]), "m").level is None
-    assert math.isnan(plateau_of(curves([0.5]), "m").gain)
+
+
+def test_one_evaluation_does_not_show_that_a_curve_is_flat():
+    found = plateau_of(curves([0.5]), "m")
+    assert math.isnan(found.gain)
+    assert found.still_rising

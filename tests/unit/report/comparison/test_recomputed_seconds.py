@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from written_runs import write_run
+from written_runs import write_run, write_sweep
 
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.cli import app
@@ -49,7 +49,13 @@ def test_a_probe_is_one_more_call(tmp_path):
     assert seconds(run, costs(per="prompt")) == pytest.approx([0, 1.5, 4, 5.5, 7])
 
 
-def test_seconds_of_runs_that_shared_a_machine_are_compared_and_their_source_is_named(tmp_path):
+def test_seconds_of_a_run_that_shared_its_machine_are_compared(tmp_path):
+    sweep = write_sweep(tmp_path / "sweep", ACCURACIES, alone=False, pods={}, grpo={}, step=trained(8))
+    (row, *_) = compared([str(sweep)], costs=costs()).speed_ups
+    assert (row.group, row.axis, row.ratio.ratio) == ("PODS", "seconds", pytest.approx(1))
+
+
+def test_seconds_of_other_machines_are_compared_and_the_source_of_the_costs_is_named(tmp_path):
     for label, count, threads in (("a", 16, 1), ("b", 8, 2)):
         for seed in (0, 1):
             run = tmp_path / f"{label}-{seed}"

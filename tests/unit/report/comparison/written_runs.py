@@ -9,6 +9,7 @@ from winnow.config import dump
 from winnow.config_file import validate
 from winnow.state.logbook import Logbook
 from winnow.state.manifest import FORMAT, MANIFEST
+from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder
 
 
 def write_manifest(folder, *, changes=(), inputs=None, device="cpu", threads=1, **config):
@@ -49,4 +50,15 @@ def write_run(
             groups = [group(f"p{number}", rollouts)] if rollouts else []
             own = {"seconds/step": seconds, **(step(number) if step else {})}
             log.write(number, metrics(number, **own), groups, [batch(groups)])
+    return folder
+
+
+def write_sweep(folder, accuracies, *, alone, pods, grpo, step=None):
+    """A sweep of two labels, of which seed 0 has run; PODS had the machine alone where `alone` is true."""
+    with SweepFolder.open(folder, resume=False) as written:
+        written.describe(Contents({"PODS": {}, "GRPO": {}}, seeds=(0, 1), baseline="GRPO", inputs={}))
+        for label, own in (("GRPO", True), ("PODS", alone)):
+            write_run(folder / label / "seed-0", accuracies, step=step, **(grpo if label == "GRPO" else pods))
+            written.note(LedgerLine(label, 0, "began", own))
+            written.note(LedgerLine(label, 0, "finished", own, 0))
     return folder
