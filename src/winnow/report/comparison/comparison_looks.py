@@ -72,7 +72,7 @@ def scale_x(panel: Any, found: GroupComparison, axis: str) -> float:
         return 1.0
     last = max(float(curve.x[-1]) for (_, known, _), curve in found.curves.items() if known == axis)
     _, unit, name = next(clock for clock in CLOCKS if last >= clock[0])
-    panel.set_xlabel(f"{NAMES[axis]} ({name})")
+    panel.set_xlabel(f"{NAMES[axis]}{', computed' * (found.costs is not None)} ({name})")
     return unit
 
 

@@ -9,7 +9,7 @@ from winnow.report.comparison.compared import GroupComparison, per_step
 from winnow.report.comparison.mean_curve import NORMAL, Estimate
 from winnow.report.comparison.measure import title
 from winnow.report.comparison.speed_up_table import amount, speed_up_blocks
-from winnow.report.text import one_line, safe, shorten
+from winnow.report.text import one_line, safe
 
 WIDTH = 100
 LABEL = 23  # columns of a group's name, which goes on in further lines
@@ -24,7 +24,7 @@ def table(found: GroupComparison) -> str:
 
 def _values(found: GroupComparison) -> list[str]:
     share = found.plateau.share
-    head = _row("group", f"{'seeds':>5}  {'final':<12}{'[95%]':<16}  {'best':<12}{'[95%]':<16}  at")
+    head = _row("group", f"{'seeds':>5}  {'final':<14}{'[95%]':<16}{'best':<14}{'[95%]':<16} at")
     unit = " in percent" * share
     lines = [
         *textwrap.wrap(
@@ -39,9 +39,8 @@ def _values(found: GroupComparison) -> list[str]:
         curve = found.curves[group.label, axis, found.measure]
         best = int(curve.mean.argmax())
         seeds = "mean" if group.seeds is None else str(group.seeds)
-        scale = 100.0 if share else 1.0
-        shown = "  ".join(_value(curve.at(place), scale) for place in (len(curve.x) - 1, best))
-        lines += _labelled(group.label, f"{seeds:>5}  {shown}  {_at(axis, float(curve.x[best]))}")
+        shown = "".join(_value(curve.at(place), share) for place in (len(curve.x) - 1, best))
+        lines += _labelled(group.label, f"{seeds:>5}  {shown} {_at(axis, float(curve.x[best]))}")
     return lines
 
 
@@ -61,7 +60,8 @@ def _what_is_counted(found: GroupComparison) -> str:
     what = "per step, up to the last evaluation"
     if found.costs is None:
         return what
-    return f"{what}; seconds are computed from the costs of {shorten(one_line(found.costs.source), LONGEST)}"
+    source = textwrap.shorten(one_line(found.costs.source), LONGEST, placeholder=" ...")
+    return f"{what}; seconds are computed from the costs of {source}"
 
 
 def _notes(found: GroupComparison) -> list[str]:
@@ -81,17 +81,26 @@ def _row(label: str, cells: str) -> str:
     return f"{label:<{LABEL}} {cells}".rstrip()
 
 
-def _value(found: Estimate, scale: float) -> str:
-    """ "80.8 ± 1.2   [78.1, 83.5]   ", in percent where the scale is 100."""
-    error = "" if math.isnan(found.standard_error) else f" ± {scale * NORMAL * found.standard_error:.1f}"
-    interval = "" if math.isnan(found.low) else f"[{scale * found.low:.1f}, {scale * found.high:.1f}]"
-    return f"{f'{scale * found.mean:.1f}{error}':<12}{interval:<16}"
+def _value(found: Estimate, share: bool) -> str:
+    """ "80.8 ± 1.2     [78.1, 83.5]   ", a share in percent; anything else with three digits of the mean."""
+    scale, decimals = (100.0, 1) if share else (1.0, _decimals(abs(found.mean)))
+    mean, error, low, high = (
+        f"{scale * number:.{decimals}f}"
+        for number in (found.mean, NORMAL * found.standard_error, found.low, found.high)
+    )
+    interval = "" if math.isnan(found.low) else f"[{low}, {high}]"
+    return f"{mean if math.isnan(found.standard_error) else f'{mean} ± {error}':<14}{interval:<16}"
+
+
+def _decimals(number: float) -> int:
+    """After the point, so that three digits are shown."""
+    return max(0, 2 - math.floor(math.log10(number))) if 0 < number < 1000 else 0
 
 
 def _number(found: Estimate) -> str:
     """ "2.13 ± 0.08 [1.93, 2.33]k", three digits of the mean."""
     unit, letter = next((u for u in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if found.mean >= u[0]), (1.0, ""))
-    decimals = max(0, 2 - math.floor(math.log10(max(1.0, found.mean / unit))))
+    decimals = _decimals(max(1.0, found.mean / unit))
     mean, error, low, high = (
         f"{number / unit:.{decimals}f}" for number in (found.mean, NORMAL * found.standard_error, found.low, found.high)
     )

@@ -96,4 +96,4 @@ def amount(axis: str, x: float) -> str:
     """A place on an axis: "1:30:00", "3.4M", "12"."""
     if axis == "seconds":
         return duration(x) if x >= 60 else f"{x:.1f} s"
-    return compact(x) if axis != "steps" else f"{x:.4g}"
+    return compact(x) if axis != "steps" else f"{round(x, 1):g}"
