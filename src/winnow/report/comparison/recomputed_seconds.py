@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from winnow.algos.costs import StepCosts, StepWork
@@ -34,6 +34,27 @@ def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: st
     probed, probe_tokens = (row.get(name, 0.0) for name in PROBE)
     probe = StepWork(int(prompts), probed, probe_tokens, trained=0, tokens_trained=0)
     return costs.seconds(work) + (costs.seconds(probe) - costs.seconds_per_step if probed else 0.0)
+
+
+def costs_notes(costs: StepCosts, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Where computed seconds come from, and what runs (their group, their configuration) do that takes none of them."""
+    yield (
+        f"seconds are computed, not measured: from what every step sampled and trained, and the costs of {costs.source}"
+    )
+    for what, does in (("a value model", _has_value_model), ("a probe's gradient norms", _measures_norms)):
+        groups = dict.fromkeys(label for label, config in runs if does(config))
+        if groups:
+            yield f"{', '.join(groups)}: {what} takes no seconds in these costs, and would on a machine"
+
+
+def _has_value_model(config: Mapping[str, Any]) -> bool:
+    return at(config, "critic") is not None
+
+
+def _measures_norms(config: Mapping[str, Any]) -> bool:
+    allocate = at(config, "allocate")
+    name = at(allocate, "use") if isinstance(allocate, Mapping) else allocate
+    return bool(name == "gvm" and at(config, "probe", "gradient_norm") != "none")
 
 
 def _epochs(config: Mapping[str, Any], source: str) -> int:

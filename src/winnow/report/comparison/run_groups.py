@@ -16,7 +16,7 @@ from winnow.report.comparison.curve_csv import read_curves
 from winnow.report.comparison.key_differences import Keys, is_one_configuration, keys_of, labels
 from winnow.report.comparison.measure import ACCURACY, SHARES, check_measure, measurable
 from winnow.report.comparison.named_paths import NamedFile, NamedRun
-from winnow.report.comparison.recomputed_seconds import seconds_of
+from winnow.report.comparison.recomputed_seconds import costs_notes, seconds_of
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import read_manifest
 
@@ -96,15 +96,9 @@ def seed_groups(
     known = [(curve.source, run.measurable if run else frozenset(curve.y) & set(SHARES)) for _, curve, run in members]
     check_measure(reading.measure, known)
     if reading.costs is not None:
-        notes.append(_of_costs(reading.costs))
+        notes += costs_notes(reading.costs, [(group.label, run.config) for group in groups for run in group.runs])
         return groups, notes
     return [_without_shared_seconds(group, notes) for group in groups], notes
-
-
-def _of_costs(costs: StepCosts) -> str:
-    return (
-        f"seconds are computed, not measured: from what every step sampled and trained, and the costs of {costs.source}"
-    )
 
 
 def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) -> Iterator[ReadRun]:

@@ -73,6 +73,20 @@ def test_seconds_of_other_machines_are_compared_and_the_source_of_the_costs_is_n
     assert result.output.count("the paper") == 2  # above the costs of a step, and in the notes
 
 
+@pytest.mark.parametrize(
+    ("label", "keys"),
+    [
+        ("ppo", {"critic": {"form": "shared"}, "advantage": "gae"}),
+        ("gvm", {"allocate": "gvm"}),
+    ],
+)
+def test_what_the_costs_leave_out_is_named(tmp_path, label, keys):
+    write_run(tmp_path / "grpo", ACCURACIES, step=trained(8))
+    write_run(tmp_path / "other", ACCURACIES, step=trained(8), **keys)
+    notes = compared([f"grpo={tmp_path / 'grpo'}", f"{label}={tmp_path / 'other'}"], costs=costs()).notes
+    assert [note.split(":")[0] for note in notes if "takes no seconds" in note] == [label]
+
+
 def test_a_run_that_lacks_what_its_steps_did_is_refused(tmp_path):
     run = write_run(tmp_path / "run", ACCURACIES)
     with pytest.raises(DataError, match=r"step 0.*select/trained"):
