@@ -1,90 +1,220 @@
-"""What does `winnow compare` print for two groups of seeds of one configuration, whose true speed-up is 1?
+"""How often is `winnow compare` right about two groups of seeds: in simulations, and in real runs of one configuration?
 
     python benchmarks/equal_groups.py
+    python benchmarks/equal_groups.py --runs sweeps/many_seeds
 
 Curves are simulated, and compared by winnow's own functions. A seed's accuracy goes from 36% to 83% as 1 - exp(-t / T),
-t being the share of the run that is done, with a T of its own (scatter 5%), its seconds per step are its own (scatter
-2%), and each evaluation has an error of its own (standard deviation of `--noise-in-thousandths`). A "level" baseline
-has T = 1/9 and is within 0.2 points of its limit after two thirds of the run; a "rising" one has T = 2/3. Of each
-setting are counted: ranges "without one seed" that do not contain 1.00 as printed, the speed-ups printed there, levels
-first reached at a last evaluation, and baselines that the caution calls rising. Writes
-benchmarks/results/<date>_equal_groups.json.
+t being the share of the run that is done. Its T scatters by `--scatter` percent, its limit by half a point, its seconds
+per step by 2%, and each evaluation by `--noise` tenths of a point. A "level" baseline has T = 1/9 and is within 0.2
+points of its limit after two thirds of the run; a "rising" one has T = 2/3. The other group is "equal"; or has the same
+accuracy in two thirds of the seconds ("cheaper"), or a T that is shorter by a third ("faster"). Groups are compared by
+seconds, seed by seed ("paired", with correlation 0 or 0.5 of what two seeds of one number have in common) and as other
+seeds ("Welch"). Of each setting are counted: intervals that contain the true speed-up (coverage), intervals without 1
+of equal groups (false alarms), comparisons without an interval (a seed never reached the level, or began above it), the
+median half-width of the interval of the ratio in percent, baselines called "still rising", and comparisons that would
+have no interval if the mean at either end of a curve, which is of two evaluations, did not count.
+
+With --runs, two groups of 3 and of 5 seeds are drawn from the runs of each label, without a seed in both, as often as
+there are trials; a label of fewer than 2 k seeds is drawn in groups of half its seeds, rounded down, and one of fewer
+than 4 seeds is left out. Pairs are then of unrelated seeds. Draws of one label share seeds, so their shares are less
+certain than those of as many independent comparisons. Writes benchmarks/results/<date>_equal_groups.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import frame
 import numpy as np
 
-from winnow.report.comparison.curve import Curve
-from winnow.report.comparison.mean_curve import mean_curve
-from winnow.report.comparison.speed_up import is_rising, speed_up, without_one_seed
+from winnow.report.comparison.curve import AXES, Curve
+from winnow.report.comparison.named_paths import named_inputs
+from winnow.report.comparison.plateau import plateau_of
+from winnow.report.comparison.run_groups import SeedGroup, seed_groups
+from winnow.report.comparison.seed_times import seed_time, smoothed
+from winnow.report.comparison.time_ratio import TimeRatio, time_ratio
 from winnow.seeds import generator
 
-FIRST, LAST = 0.36, 0.83  # accuracy, of the bundled policy in configs/sweeps/pods.toml
+ACCURACY = "accuracy"
+FIRST, LAST, LIMIT_SCATTER = 0.36, 0.83, 0.005  # accuracy, of the bundled policy in configs/sweeps/pods.toml
+SECONDS_SCATTER = 0.02
 BASELINES = {"level": 1 / 9, "rising": 2 / 3}
-SEEDS = (2, 3, 5)
-EVALUATIONS = (4, 10, 20)
-SCATTER = {"T": 0.05, "seconds": 0.02}
+TRUTHS = {"equal": (1.0, 1.0), "cheaper": (1.0, 1.5), "faster": (1.5, 1.0)}  # of T, of seconds per step
+SEEDS = (3, 5, 8)
+EVALUATIONS = (10, 20, 40)
+SHARED = (0.0, 0.5)  # correlation of the T of two runs of one seed
+METHODS = ("paired", "Welch")
 
 
 def main() -> None:
-    options = frame.parse(
-        frame.parser(__doc__, trials=(500, "comparisons of each setting"), noise_in_thousandths=5, seed=0)
+    made = frame.parser(
+        __doc__,
+        trials=(400, "comparisons of each setting"),
+        noise=(5, "standard deviation of an evaluation, in tenths of a point"),
+        scatter=(10, "standard deviation of log T, in percent"),
+        seed=0,
     )
+    made.add_argument("--runs", nargs="+", metavar="FOLDER", help="sweeps or runs, of which labels have many seeds")
+    options = frame.parse(made)
     begin = time.perf_counter()
-    settings = {
-        f"{baseline}, {seeds} seeds, {evaluations} evaluations": counted(baseline, seeds, evaluations, options)
-        for baseline in BASELINES
-        for seeds in SEEDS
-        for evaluations in EVALUATIONS
+    report = {"real runs": resampled(options)} if options.runs else simulated(options)
+    options.runs = [frame._shared(folder) for folder in options.runs or ()]
+    frame.finish(
+        "equal_groups_of_runs" if options.runs else "equal_groups",
+        {**report, "seconds": round(time.perf_counter() - begin, 1)},
+        options,
+        packages=("winnow-rl", "numpy"),
+        show=("real runs",) if options.runs else ("summary",),
+    )
+
+
+def simulated(options: argparse.Namespace) -> dict[str, Any]:
+    """Of every setting, and over all of them."""
+    places = itertools.product(BASELINES, TRUTHS, SEEDS, EVALUATIONS, SHARED)
+    settings = [
+        {"baseline": baseline, "truth": truth, "seeds": seeds, "evaluations": evaluations, "shared": shared}
+        | counted(baseline, truth, seeds, evaluations, shared, options)
+        for baseline, truth, seeds, evaluations, shared in places
+    ]
+    return {"settings": settings, "summary": summary(settings)}
+
+
+def summary(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Over the settings: mean, lowest and highest of what a page quotes."""
+
+    def over(name: str, method: str | None = None, **of: Any) -> dict[str, float]:
+        chosen = [s for s in settings if all(s[key] == value for key, value in of.items())]
+        numbers = [s[name] if method is None else s[method][name] for s in chosen]
+        return {"mean": round(float(np.mean(numbers)), 4), "lowest": min(numbers), "highest": max(numbers)}
+
+    alarms, halves = "difference shown", "median half-width in percent"
+    return {
+        "false alarms": {f"{m}, {n} seeds": over(alarms, m, truth="equal", seeds=n) for m in METHODS for n in SEEDS},
+        "half-width": {f"{m}, {n} seeds": over(halves, m, truth="equal", seeds=n) for m in METHODS for n in SEEDS},
+        "coverage": {
+            f"{m}, {truth}, {n} evaluations": over("coverage", m, truth=truth, evaluations=n)
+            for m in METHODS
+            for truth in TRUTHS
+            for n in EVALUATIONS
+        },
+        "still rising": {
+            f"{b}, {n} seeds": over("still rising", baseline=b, seeds=n) for b in BASELINES for n in SEEDS
+        },
+        "no interval": {b: over("no interval", "paired", baseline=b, truth="equal") for b in BASELINES},
+        "no interval without the ends": {
+            b: over("no interval without the ends", baseline=b, truth="equal") for b in BASELINES
+        },
     }
-    report = {"equal groups": settings, "seconds": round(time.perf_counter() - begin, 1)}
-    frame.finish("equal_groups", report, options, packages=("winnow-rl", "numpy"), show=tuple(report))
 
 
-def counted(baseline: str, seeds: int, evaluations: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Shares of the comparisons of one setting, by axis, and the median speed-up where the range is without 1.00."""
-    rng = generator(options.seed, "equal groups", baseline, seeds, evaluations)
-    found: dict[str, list[tuple[bool, float, bool]]] = {"steps": [], "seconds": []}
+def counted(
+    baseline: str, truth: str, seeds: int, evaluations: int, shared: float, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Shares of the comparisons of one setting by seconds, by method."""
+    rng = generator(options.seed, "equal groups", baseline, truth, seeds, evaluations, str(shared))
+    faster, cheaper = TRUTHS[truth]
+    found: dict[str, list[TimeRatio]] = {method: [] for method in METHODS}
+    rising = without_ends = 0
+    for _ in range(options.trials):
+        common = rng.standard_normal(seeds)
+        own = np.sqrt(1 - shared) * rng.standard_normal((2, seeds)) + np.sqrt(shared) * common
+        one = [seed_curve(rng, BASELINES[baseline], 1.0, z, evaluations, options) for z in own[0]]
+        two = [seed_curve(rng, BASELINES[baseline] / faster, cheaper, z, evaluations, options) for z in own[1]]
+        for method, ratio in compared(one, two, "seconds").items():
+            found[method].append(ratio)
+        plateau = plateau_of(one, ACCURACY)
+        rising += plateau.still_rising
+        without_ends += not all(reached_without_ends(curve, plateau.level or 1.0) for curve in (*one, *two))
+    return {
+        "still rising": round(rising / options.trials, 4),
+        "no interval without the ends": round(without_ends / options.trials, 4),
+        **{method: shares(ratios, faster * cheaper) for method, ratios in found.items()},
+    }
+
+
+def reached_without_ends(curve: Curve, level: float) -> bool:
+    """Whether a curve has a time to the level where only means of three whole neighbours count."""
+    inner = smoothed(curve.y[ACCURACY])[1:-1]
+    return bool(inner[0] < level <= inner.max())
+
+
+def seed_curve(
+    rng: np.random.Generator, scale: float, cheaper: float, z: float, evaluations: int, options: argparse.Namespace
+) -> Curve:
+    """Evaluated before its first step, too."""
+    done = np.linspace(0, 1, evaluations + 1)
+    limit = LAST + LIMIT_SCATTER * rng.standard_normal()
+    accuracy = FIRST + (limit - FIRST) * -np.expm1(-done / (scale * np.exp(options.scatter / 100 * z)))
+    accuracy += options.noise / 1000 * rng.standard_normal(len(done))
+    seconds = 100 * done / cheaper * np.exp(SECONDS_SCATTER * rng.standard_normal())
+    return Curve("simulated", None, {"steps": 40 * done, "seconds": seconds}, {ACCURACY: accuracy})
+
+
+def compared(one: Sequence[Curve], two: Sequence[Curve], axis: str) -> dict[str, TimeRatio]:
+    """The second group against the first, as the same seeds and as others. Empty where the axis is missing."""
+    level = plateau_of(one, ACCURACY).level
+    if level is None:
+        return {}
+    found = {}
+    for method, names in (
+        ("paired", [str(i) for i in range(len(two))]),
+        ("Welch", [f"other {i}" for i in range(len(two))]),
+    ):
+        baseline = [replace(seed_time(curve, ACCURACY, level), seed=str(i)) for i, curve in enumerate(one)]
+        group = [replace(seed_time(curve, ACCURACY, level), seed=name) for name, curve in zip(names, two, strict=True)]
+        ratio = time_ratio(baseline, group, axis)
+        if ratio is not None:
+            found[method] = ratio
+    return found
+
+
+def shares(ratios: Sequence[TimeRatio], truth: float) -> dict[str, float]:
+    """Of comparisons, and of intervals."""
+    with_interval = [ratio for ratio in ratios if ratio.has_interval]
+    halves = [np.sqrt(ratio.high / ratio.low) - 1 for ratio in with_interval]
+    count = max(1, len(with_interval))
+    found = {
+        "no interval": round(1 - len(with_interval) / len(ratios), 4),
+        "coverage": round(sum(r.low <= truth <= r.high for r in with_interval) / count, 4),
+        "difference shown": round(sum(r.shows_difference for r in with_interval) / count, 4),
+        "median half-width in percent": round(100 * float(np.median(halves)), 1) if halves else None,
+    }
+    if with_interval:
+        found["median ratio over the true one"] = round(float(np.median([r.ratio / truth for r in with_interval])), 3)
+    return found
+
+
+def resampled(options: argparse.Namespace) -> dict[str, Any]:
+    """By label: shares of the comparisons of two groups of its own seeds."""
+    groups, notes = seed_groups(named_inputs(options.runs).inputs)
+    found: dict[str, Any] = {"notes": [note.replace("\n", " ") for note in notes]}
+    for group in groups:
+        found[group.label] = {"seeds": len(group.curves)} | {
+            f"groups of {size}": drawn(group, size, options)
+            for size in dict.fromkeys(min(asked, len(group.curves) // 2) for asked in (3, 5))
+            if size >= 2
+        }
+    return found
+
+
+def drawn(group: SeedGroup, size: int, options: argparse.Namespace) -> dict[str, Any]:
+    rng = generator(options.seed, "draws of runs", group.label, size)
+    axes = [axis for axis in AXES if all(axis in curve.x for curve in group.curves)]
+    found: dict[str, list[TimeRatio]] = {}
     rising = 0
     for _ in range(options.trials):
-        groups = [
-            [simulated(rng, baseline, evaluations, options.noise_in_thousandths / 1000) for _ in range(seeds)]
-            for _ in range(2)
-        ]
-        for axis, seen in found.items():
-            whole, left = speed_up(*groups, axis), without_one_seed(*groups, axis)
-            if whole is None or left is None or whole.ratio is None or left.lowest is None or left.highest is None:
-                seen.append((False, 1.0, False))
-            else:
-                without = round(left.lowest, 2) > 1 or round(left.highest, 2) < 1
-                seen.append((without, whole.ratio, whole.baseline_at_its_end or whole.other_at_its_end))
-        curve = mean_curve(groups[0], "steps", "accuracy")
-        rising += curve is not None and is_rising(curve)
-    return {"baseline called rising": rising / options.trials} | {axis: shares(seen) for axis, seen in found.items()}
-
-
-def shares(seen: list[tuple[bool, float, bool]]) -> dict[str, float]:
-    ratios = [max(ratio, 1 / ratio) for without, ratio, _ in seen if without]
-    return {
-        "range without 1.00": sum(without for without, _, _ in seen) / len(seen),
-        "median speed-up there": round(float(np.median(ratios)), 3) if ratios else 1.0,
-        "first reached at a last evaluation": sum(late for _, _, late in seen) / len(seen),
-    }
-
-
-def simulated(rng: np.random.Generator, baseline: str, evaluations: int, noise: float) -> Curve:
-    """A seed's curve, evaluated before its first step, too."""
-    done = np.linspace(0, 1, evaluations + 1)
-    scale = BASELINES[baseline] * np.exp(SCATTER["T"] * rng.standard_normal())
-    accuracy = FIRST + (LAST - FIRST) * -np.expm1(-done / scale) + noise * rng.standard_normal(len(done))
-    seconds = 100 * done * np.exp(SCATTER["seconds"] * rng.standard_normal())
-    return Curve("simulated", None, {"steps": 40 * done, "seconds": seconds}, {"accuracy": accuracy})
+        places = rng.permutation(len(group.curves))[: 2 * size]
+        one, two = ([group.curves[place] for place in places[half::2]] for half in (0, 1))
+        rising += plateau_of(one, ACCURACY).still_rising
+        for axis in axes:
+            for method, ratio in compared(one, two, axis).items():
+                found.setdefault(f"{axis}, {method}", []).append(ratio)
+    return {"still rising": rising / options.trials} | {key: shares(ratios, 1.0) for key, ratios in found.items()}
 
 
 if __name__ == "__main__":

@@ -79,6 +79,22 @@ def over_seeds(values: FloatArray, level: float = 0.95) -> Interval:
     return Interval(float(values.mean() - half), float(values.mean() + half))
 
 
+def of_seed_means(first: FloatArray, second: FloatArray, level: float = 0.95) -> Interval:
+    """Of the mean of [S] training runs minus that of [T] others: Welch's interval (1947, Biometrika 34, 28).
+
+    Student's t, with the degrees of freedom that allow for unequal variances. NaN where either has fewer than two runs.
+    """
+    if min(len(first), len(second)) < 2:
+        return Interval(math.nan, math.nan)
+    difference = float(first.mean() - second.mean())
+    one, two = (float(values.var(ddof=1)) / len(values) for values in (first, second))
+    if one + two == 0:
+        return Interval(difference, difference)
+    degrees = (one + two) ** 2 / (one**2 / (len(first) - 1) + two**2 / (len(second) - 1))
+    half = _t(level, degrees) * math.sqrt(one + two)
+    return Interval(difference - half, difference + half)
+
+
 def _widened(values: FloatArray, low: float, high: float, part: float) -> tuple[float, float]:
     """Mean, and squared standard error of the mean, of the values and a part of a problem at each end of the scale."""
     size = len(values) + 2 * part
@@ -87,6 +103,6 @@ def _widened(values: FloatArray, low: float, high: float, part: float) -> tuple[
     return float(mean), float((square - mean**2) / (size - 1))
 
 
-def _t(level: float, degrees: int) -> float:
+def _t(level: float, degrees: float) -> float:
     """Two-sided quantile of Student's distribution."""
     return float(stdtrit(degrees, 0.5 + level / 2))

@@ -20,22 +20,37 @@ def compare(
         str | None, typer.Option(metavar="LABEL", help="What the others are measured against. Default: the first.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="A further task of evaluate.tasks.")] = None,
+    measure: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="accuracy, correct_and_formatted, formatted, answer, or eval/NAME, any metric of an evaluation.",
+        ),
+    ] = "accuracy",
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Compute the seconds of every step from these costs (JSON), e.g. of `winnow profile`."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A new folder for tables (CSV) and the picture (PNG, SVG).")
     ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="The tables without the picture.")] = False,
 ) -> None:
-    """Compare groups of seeds: accuracy by time and tokens, and who reaches the baseline's best how much sooner."""
+    """Compare groups of seeds: accuracy by time and tokens, and how much sooner each reaches the baseline's plateau."""
     from winnow.report.comparison.compared import compared
     from winnow.report.comparison.comparison_csv import tables
     from winnow.report.comparison.comparison_table import table
+    from winnow.state.cost_file import read_costs
     from winnow.state.output_files import check_new, write_output_folder
 
     if output is not None:
         check_new(output)
         if not no_plot:
             from winnow.report.comparison.comparison_picture import pictures
-    found = compared(paths, baseline=baseline, task=task)
+    of_steps = None if costs is None else read_costs(costs)
+    found = compared(paths, baseline=baseline, task=task, measure=measure, costs=of_steps)
     say(table(found))
     if output is not None:
         files = tables(found) | ({} if no_plot else pictures(found))

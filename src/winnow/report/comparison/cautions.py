@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from winnow.config import leaves
-from winnow.report.comparison.curve import AXES, MEASURES
+from winnow.report.comparison.curve import AXES
 from winnow.report.comparison.key_differences import WHAT_IS_MEASURED, at, differing, shown, within
+from winnow.report.comparison.measure import MEASURES
 from winnow.report.comparison.run_groups import ReadRun, SeedGroup
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
 _MACHINE = ("device", "threads", "gpu", "platform")  # of a manifest: what seconds depend on
 
 
-def cautions(groups: Sequence[SeedGroup]) -> Iterator[str]:
-    """In sentences, the gravest first."""
+def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> Iterator[str]:
+    """In sentences, the gravest first. Machines matter only to seconds that were measured."""
     runs = [run for group in groups for run in group.runs]
     for group in groups:
         yield from _not_one_configuration(group)
@@ -24,7 +25,8 @@ def cautions(groups: Sequence[SeedGroup]) -> Iterator[str]:
     for run in runs:
         yield from _unfinished(run)
         yield from _changed(run)
-    yield from _unlike_machines(groups)
+    if seconds_measured:
+        yield from _unlike_machines(groups)
     for group in groups:
         yield from _one_seed(group)
         yield from _lacking(group)

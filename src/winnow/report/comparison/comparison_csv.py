@@ -1,4 +1,4 @@
-"""A comparison as CSV files: every point of every curve, speed-ups, and rollouts by pass rate."""
+"""A comparison as CSV files: points of curves, times to the level, speed-ups, rollouts by pass rate."""
 
 from __future__ import annotations
 
@@ -11,22 +11,33 @@ from typing import Any
 from winnow.report.comparison.compared import GroupComparison, SpeedUpRow
 from winnow.report.comparison.mean_curve import Estimate
 from winnow.report.comparison.pass_rate_counts import BINS
+from winnow.report.comparison.seed_times import SeedTime
+from winnow.report.comparison.speed_up import SpeedUp
 
 ESTIMATE = ("mean", "standard_error", "low", "high", "seeds")
 CURVES = ("group", "axis", "x", "measure", *ESTIMATE)
 SPEED_UPS = (
-    "group", "baseline", "axis", "share", "level", "baseline_x", "group_x", "group_last_x", "speed_up", "never_reached",
-    "lowest_without_one_seed", "highest_without_one_seed", "never_without_one_seed", "variants_without_one_seed",
+    "group", "baseline", "axis", "measure", "costs",
+    "level", "plateau", "plateau_gain", "plateau_gain_bound", "still_rising",
+    "seeds", "baseline_seeds", "paired", "censored_group", "censored_baseline", "at_first_group", "at_first_baseline",
+    "group_time", "baseline_time", "ratio", "low", "high", "at_least", "at_most", "difference_shown",
+    "pods_level", "pods_baseline_x", "pods_group_x", "pods_group_last_x", "pods_99", "pods_never_reached",
 )  # fmt: skip
+TIMES = ("group", "seed", "axis", "measure", "level", "ending", "time", "last_x", "at_last_evaluation")
 ALLOCATION = ("group", "pass_rate", *ESTIMATE)
+YES, NO = "yes", "no"
 
 
 def tables(found: GroupComparison) -> dict[str, bytes]:
-    """{file: its bytes} of curves.csv, speed_ups.csv and, where there is one, allocation.csv; an empty cell is an
-    unknown number.
+    """{file: its bytes} of curves.csv, speed_ups.csv, times.csv and, where there is one, allocation.csv.
+
+    An empty cell is an unknown number.
     """
-    speed_ups = (_speed_up(row, found.baseline) for row in found.speed_ups)
-    rows = {"curves.csv": (CURVES, _curves(found)), "speed_ups.csv": (SPEED_UPS, speed_ups)}
+    rows = {
+        "curves.csv": (CURVES, _curves(found)),
+        "speed_ups.csv": (SPEED_UPS, (_speed_up(row, found) for row in found.speed_ups)),
+        "times.csv": (TIMES, _times(found)),
+    }
     if found.allocation:
         rows["allocation.csv"] = (ALLOCATION, _allocation(found))
     return {name: _table(*rows_of) for name, rows_of in rows.items()}
@@ -47,12 +58,42 @@ def _curves(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
             yield label, axis, x, measure, *curve.at(place), seeds[label]
 
 
-def _speed_up(row: SpeedUpRow, baseline: str) -> tuple[Any, ...]:
-    whole, left = row.whole, row.left_out
-    never = [name for name, x in (("baseline", whole.baseline), ("group", whole.other)) if x is None]
-    moved = (None,) * 4 if left is None else (left.lowest, left.highest, left.never, left.variants)
-    reached = (whole.level, whole.baseline, whole.other, whole.ends, whole.ratio, " and ".join(never))
-    return row.group, baseline, row.axis, row.share, *reached, *moved
+def _speed_up(row: SpeedUpRow, found: GroupComparison) -> tuple[Any, ...]:
+    of, plateau = row.ratio, found.plateau
+    group, baseline = found.times[row.group], found.times[found.baseline]
+    seeds = {other.label: other.seeds for other in found.groups}
+    endings = (
+        sum(s.ending == ending for s in side) for ending in ("never", "at the first") for side in (group, baseline)
+    )
+    return (
+        *(row.group, found.baseline, row.axis, found.measure, None if found.costs is None else found.costs.source),
+        *(plateau.level, plateau.value, plateau.gain, plateau.bound, plateau.still_rising),
+        *(seeds[row.group], seeds[found.baseline], of.paired, *endings),
+        *(of.group, of.baseline, of.ratio, of.low, of.high, of.at_least, of.at_most),
+        of.shows_difference if of.has_interval else None,
+        *_pods(row.pods),
+    )
+
+
+def _pods(pods: SpeedUp | None) -> tuple[Any, ...]:
+    if pods is None:
+        return (None,) * 6
+    never = [name for name, x in (("baseline", pods.baseline), ("group", pods.other)) if x is None]
+    return pods.level, pods.baseline, pods.other, pods.ends, pods.ratio, " and ".join(never)
+
+
+def _times(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
+    for group in found.groups:
+        for seed, curve in zip(found.times.get(group.label, ()), group.curves, strict=False):
+            for axis, x in curve.x.items():
+                time = seed.x[axis] if seed.reached else None
+                yield _seed_time(group.label, axis, found, seed, time, float(x[-1]))
+
+
+def _seed_time(
+    label: str, axis: str, found: GroupComparison, seed: SeedTime, time: float | None, last: float
+) -> tuple[Any, ...]:
+    return label, seed.seed, axis, found.measure, found.plateau.level, seed.ending, time, last, seed.at_last
 
 
 def _allocation(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
@@ -64,4 +105,6 @@ def _allocation(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return YES if value else NO
     return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value

@@ -7,7 +7,7 @@ sampling, verification and update, the probe of an allocator included, and no ev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.records import FloatArray, IntArray
+from winnow.report.comparison.measure import ACCURACY, MEASURES, metrics_of, prefix_of
 
 SPENT = {  # axis -> the metrics of a step that add up to it
     "seconds": ("seconds/step", "seconds/probe"),
@@ -24,16 +25,6 @@ SPENT = {  # axis -> the metrics of a step that add up to it
 }
 AXES = tuple(SPENT)
 SAVING = "seconds/save"  # waiting for a checkpoint: part of a step's seconds, and none of what is compared
-MEASURED = {  # measure -> the metrics of an evaluation, the first one that is there counts
-    "accuracy": ("accuracy_sampled",),
-    "length": ("length_mean",),
-    "answer": ("part/answer", "accuracy_sampled"),
-    "formatted": ("formatted",),
-    "correct_and_formatted": ("correct_and_formatted",),
-}
-MEASURES = tuple(MEASURED)
-SHARES = tuple(measure for measure in MEASURES if measure != "length")
-
 Row = Mapping[str, float]
 
 
@@ -47,13 +38,22 @@ class Curve:
     y: Mapping[str, FloatArray]  # measure -> [P], NaN where it was not measured; only measures that are known
 
 
-def curve_of(rows: Sequence[Row], *, source: str, seed: str, task: str | None = None) -> Curve | None:
+def curve_of(
+    rows: Sequence[Row],
+    *,
+    source: str,
+    seed: str,
+    task: str | None = None,
+    measure: str = ACCURACY,
+    seconds: Callable[[Row], float] | None = None,
+) -> Curve | None:
     """The curve in the rows of a run's metrics, or of its further task `task`; None for a run without an evaluation.
 
-    Raises DataError for a log that lacks a step before an evaluation: what was spent before it is then not known.
+    It has every one of MEASURES that was measured, and `measure`. `seconds` gives those of a step in place of the
+    measured ones. Raises DataError for a log that lacks a step before an evaluation: what was spent before it is then
+    not known.
     """
-    prefix = "eval/" if task is None else f"eval/{task}/"
-    evaluated = [row for row in rows if not math.isnan(row.get(f"{prefix}accuracy_sampled", math.nan))]
+    evaluated = [row for row in rows if not math.isnan(row.get(f"{prefix_of(task)}accuracy_sampled", math.nan))]
     if not evaluated:
         return None
     steps = [row for row in rows if is_step(row)]
@@ -61,9 +61,11 @@ def curve_of(rows: Sequence[Row], *, source: str, seed: str, task: str | None = 
     after = [int(row["step"]) for row in evaluated]
     _check_whole(done, max(after), source)
     x = {axis: _spent(steps, names)[after] for axis, names in SPENT.items()}
-    y = {measure: _measured(evaluated, [prefix + name for name in names]) for measure, names in MEASURED.items()}
+    if seconds is not None:
+        x["seconds"] = _before([seconds(row) for row in steps])[after]
+    y = {name: _measured(evaluated, metrics_of(name, task)) for name in dict.fromkeys((*MEASURES, measure))}
     known_x = {axis: values for axis, values in x.items() if np.isfinite(values).all()}
-    known_y = {measure: values for measure, values in y.items() if np.isfinite(values).any()}
+    known_y = {name: values for name, values in y.items() if np.isfinite(values).any()}
     return Curve(source, seed, known_x, known_y)
 
 
@@ -82,6 +84,11 @@ def _spent(steps: Sequence[Row], names: Sequence[str]) -> FloatArray:
     each = [row.get(first, math.nan) + sum(row.get(name, 0.0) for name in others) if first else 1.0 for row in steps]
     if first == "seconds/step":
         each = [seconds - row.get(SAVING, 0.0) for seconds, row in zip(each, steps, strict=True)]
+    return _before(each)
+
+
+def _before(each: Sequence[float]) -> FloatArray:
+    """[steps + 1] the sum over the steps before each, and before the next one."""
     return np.concatenate([[0.0], np.cumsum(np.array(each, dtype=np.float64))])
 
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from winnow.errors import DataError, did_you_mean
 from winnow.records import FloatArray
-from winnow.report.comparison.curve import AXES, MEASURES, SHARES, Curve
+from winnow.report.comparison.curve import AXES, Curve
+from winnow.report.comparison.measure import MEASURES, SHARES
 from winnow.state.disk import check_kind
 
 CLOCKS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}  # column -> seconds in one

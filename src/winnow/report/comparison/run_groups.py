@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from winnow.algos.costs import StepCosts
 from winnow.errors import DataError
 from winnow.metrics import is_step
 from winnow.report.comparison.curve import Curve, curve_of
 from winnow.report.comparison.curve_csv import read_curves
 from winnow.report.comparison.key_differences import Keys, is_one_configuration, keys_of, labels
+from winnow.report.comparison.measure import ACCURACY, SHARES, check_measure, measurable
 from winnow.report.comparison.named_paths import NamedFile, NamedRun
+from winnow.report.comparison.recomputed_seconds import costs_notes, seconds_of
 from winnow.state.logbook import read_metrics
 from winnow.state.saved_runs import read_manifest
 
@@ -26,6 +29,7 @@ class ReadRun:
     manifest: Mapping[str, Any]
     done: int  # steps
     curve: Curve
+    measurable: frozenset[str]  # what its evaluations measured
 
     @property
     def path(self) -> Path:
@@ -59,41 +63,66 @@ class SeedGroup:
         return None if any(curve.seed is None for curve in self.curves) else len(self.curves)
 
 
-def seed_groups(inputs: Sequence[NamedRun | NamedFile], task: str | None = None) -> tuple[list[SeedGroup], list[str]]:
+@dataclass(frozen=True)
+class Reading:
+    """How runs and files are read."""
+
+    task: str | None = None  # a further task of the evaluations
+    measure: str = ACCURACY  # what every curve has to have
+    costs: StepCosts | None = None  # gives a run's seconds, in place of the measured ones
+
+
+def seed_groups(
+    inputs: Sequence[NamedRun | NamedFile], reading: Reading = Reading()
+) -> tuple[list[SeedGroup], list[str]]:
     """The groups in the order in which they come, and notes on what was left out.
 
     Raises DataError where nothing is left, for two runs of one seed in a group, and as what reads runs and files does;
-    RunFolderError for a folder without a manifest.
+    RunFolderError for a folder without a manifest; ConfigError for a measure that a run or a file lacks.
     """
     notes: list[str] = []
     members: list[tuple[str, Curve, ReadRun | None]] = []
-    runs = list(_read_runs([item for item in inputs if isinstance(item, NamedRun)], task, notes))
+    runs = list(_read_runs([item for item in inputs if isinstance(item, NamedRun)], reading, notes))
     named = dict(zip((run.path for run in runs), _labels(runs), strict=True))
     by_path = {run.path: run for run in runs}
     for item in inputs:
         if isinstance(item, NamedFile):
-            members += _from_file(item, task, notes)
+            members += _from_file(item, reading, notes)
         elif item.path in by_path:
             members.append((named[item.path], by_path[item.path].curve, by_path[item.path]))
     groups = [_group(label, members) for label in dict.fromkeys(label for label, _, _ in members)]
     if not groups:
         raise DataError("; ".join(["nothing is left to compare", *notes]))
+    known = [(curve.source, run.measurable if run else frozenset(curve.y) & set(SHARES)) for _, curve, run in members]
+    check_measure(reading.measure, known)
+    if reading.costs is not None:
+        notes += costs_notes(reading.costs, [(group.label, run.config) for group in groups for run in group.runs])
+        return groups, notes
     return [_without_shared_seconds(group, notes) for group in groups], notes
 
 
-def _read_runs(named: Sequence[NamedRun], task: str | None, notes: list[str]) -> Iterator[ReadRun]:
+def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) -> Iterator[ReadRun]:
+    task, costs = reading.task, reading.costs
     for item in named:
         if not item.begun:
             notes.append(f"{item.path} has not begun, and is left out")
             continue
         manifest = read_manifest(item.path, own=False).data
-        rows = read_metrics(item.path)
-        curve = curve_of(rows, source=str(item.path), seed=str(manifest["config"].get("seed")), task=task)
+        rows, config = read_metrics(item.path), manifest["config"]
+        seconds = None if costs is None else partial(seconds_of, costs=costs, config=config, source=str(item.path))
+        curve = curve_of(
+            rows,
+            source=str(item.path),
+            seed=str(config.get("seed")),
+            task=task,
+            measure=reading.measure,
+            seconds=seconds,
+        )
         if curve is None:
             of = "" if task is None else f" of {task}"
             notes.append(f"{item.path} has no evaluation{of} yet, and is left out")
             continue
-        yield ReadRun(item, manifest, sum(map(is_step, rows)), curve)
+        yield ReadRun(item, manifest, sum(map(is_step, rows)), curve, measurable(rows, task))
 
 
 def _labels(runs: Sequence[ReadRun]) -> list[str]:
@@ -122,11 +151,16 @@ def _own_name(runs: Sequence[ReadRun]) -> str:
     return first if len(names) == 1 else first[:same].rstrip("-_. ") or "runs"
 
 
-def _from_file(item: NamedFile, task: str | None, notes: list[str]) -> list[tuple[str, Curve, None]]:
-    if task is not None:
+def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tuple[str, Curve, None]]:
+    if reading.task is not None:
         raise DataError(f"{item.path}: a CSV file holds curves of one task; leave the task away, or the file")
     read = read_curves(item.path)
     notes += read.notes
+    if reading.costs is not None and any("seconds" in curve.x for _, curve in read.curves):
+        raise DataError(
+            f"{item.path}: the seconds of a CSV file cannot be computed from a step's costs; leave the file away, or "
+            f"remove its column of time"
+        )
     if item.label is not None and any(group is not None for group, _ in read.curves):
         raise DataError(f"{item.label}={item.path}: its column 'group' names its curves; name the file without a label")
     return [(group or item.label or item.path.stem, curve, None) for group, curve in read.curves]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 import xml.etree.ElementTree
 
@@ -12,6 +13,7 @@ from synthetic_run import NASTY, RIGHT, WRONG
 from winnow.cli import app
 from winnow.report.comparison.compared import compared
 from winnow.report.comparison.comparison_picture import draw_comparison
+from winnow.report.text import duration
 
 
 def winnow(*arguments):
@@ -30,36 +32,55 @@ def curves(tmp_path):
     return path
 
 
-def test_the_table_says_accuracies_speed_ups_and_how_far_they_move(curves):
+def test_the_table_has_values_level_times_and_speed_ups(curves):
     result = winnow("compare", curves)
     assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 100
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     # two seeds at 59 and 61: standard error 1, and 12.706 of them to either side by Student's t
-    assert "GRPO 2 60.0 ± 2.0 [47.3, 72.7] 60.0 ± 2.0 [47.3, 72.7] 3:00:00" in lines
-    assert "seconds 59.4% 3:00:00 1:30:00 2.00x 1.50-2.00 1.50x" in lines
-    assert "tokens generated 59.4% 3.0k 6.0k 0.50x 0.38-0.50 0.38x" in lines
+    assert any(line.startswith("GRPO 2 60.0 ± 2.0 [47.3, 72.7] 60.0 ± 2.0 [47.3, 72.7] 3:00:00") for line in lines)
+    (level,) = (line for line in lines if line.startswith("level:"))
+    assert "52.2%" in level  # 95% of the mean of 50 and 60
+    assert "still rising" in level
+    (seconds,) = (line for line in lines if line.startswith("seconds"))
+    # means of GRPO: 0.3 0.4 0.55, of PODS 0.3475 0.435 0.6025, of the seeds 0.01 less and more. To 0.5225:
+    grpo = math.sqrt((1 + 2 * (0.5225 - 0.39) / 0.15) * (1 + 2 * (0.5225 - 0.41) / 0.15))
+    pods = math.sqrt((1.5 + 0.5 * (0.5225 - 0.425) / 0.1675) * (1.5 + 0.5 * (0.5225 - 0.445) / 0.1675))
+    assert seconds.split()[1:4] == [duration(3600 * grpo), duration(3600 * pods), f"{grpo / pods:.2f}x"]
 
 
-def test_a_speed_up_that_longer_runs_could_change_gets_notes_and_the_range_an_explanation(curves, tmp_path):
-    percent, at_an_end, rising = compared([str(curves)]).notes  # GRPO reaches its level at its last point, and rises
-    assert ("GRPO" in at_an_end, "PODS" in at_an_end) == (True, True)
-    assert ("GRPO" in rising, "PODS" in rising) == (True, False)
-    again = curves.read_text() + "".join(
-        f"{group},{seed},{x},{x * 4000},60,200,60,55\n" for group in ("GRPO", "PODS") for seed in (0, 1) for x in (4, 5)
-    )
-    curves.write_text(again)  # now both have been at 60% for two evaluations more
-    assert compared([str(curves)]).notes == (percent,)
-    result = winnow("compare", curves)
-    assert '"without one seed"' in result.output.split("\n\n")[-2]  # under the table, above the notes
-    (tmp_path / "one.csv").write_text("group,steps,accuracy\nA,1,0.5\nA,2,0.5\nB,1,0.5\nB,2,0.5\n")
-    assert '"without one seed"' not in winnow("compare", tmp_path / "one.csv").output  # no seed to leave out
+@pytest.mark.parametrize(("scale", "words"), [(1.0, True), (3.0, False)])
+def test_a_row_whose_interval_contains_one_has_the_words(tmp_path, scale, words):
+    rows = ["group,seed,steps,tokens_generated,accuracy"]
+    for group, slow in (("A", scale), ("B", 1.0)):
+        for seed, late in enumerate((1.0, 1.02, 0.99) if group == "A" else (1.01, 1.0, 1.0)):
+            rows += [f"{group},{seed},{x},{x * late * slow},{min(60, 10 * x + 10)}" for x in range(9)]
+    (tmp_path / "c.csv").write_text("\n".join(rows) + "\n")
+    result = winnow("compare", tmp_path / "c.csv")
+    (line,) = (line for line in result.output.splitlines() if line.startswith("  tokens generated"))
+    assert ("no difference shown" in line) is words
+
+
+def test_files_have_the_times_of_every_seed_and_what_a_page_needs(curves, tmp_path):
+    assert winnow("compare", curves, "-o", tmp_path / "out", "--no-plot").exit_code == 0
+    with (tmp_path / "out" / "times.csv").open() as file:
+        times = {(row["group"], row["seed"], row["axis"]): row for row in csv.DictReader(file)}
+    assert len(times) == 8
+    with (tmp_path / "out" / "speed_ups.csv").open() as file:
+        (seconds, tokens) = csv.DictReader(file)
+    own = [float(times["GRPO", seed, "seconds"]["time"]) for seed in "01"]
+    assert float(seconds["baseline_time"]) == pytest.approx((own[0] * own[1]) ** 0.5)
+    said = ("axis", "measure", "seeds", "paired", "still_rising", "censored_group", "censored_baseline")
+    assert [seconds[name] for name in said] == ["seconds", "accuracy", "2", "yes", "yes", "0", "0"]
+    assert float(tokens["level"]) == pytest.approx(0.5225)
+    assert float(tokens["low"]) < float(tokens["ratio"]) < float(tokens["high"])
+    assert seconds["pods_99"] == "2.0"  # 59.4% after 3 hours and after 1.5
 
 
 def test_the_tables_hold_every_point_and_nothing_is_overwritten(curves, tmp_path):
     out = tmp_path / "out"
     assert winnow("compare", curves, "-o", out, "--no-plot").exit_code == 0
-    assert sorted(file.name for file in out.iterdir()) == ["curves.csv", "speed_ups.csv"]
+    assert sorted(file.name for file in out.iterdir()) == ["curves.csv", "speed_ups.csv", "times.csv"]
     with (out / "curves.csv").open() as file:
         rows = list(csv.DictReader(file))
     (last,) = (
@@ -89,7 +110,7 @@ def test_the_picture_has_a_panel_for_all_that_is_known(curves, tmp_path):
     mean = next(line for line in panels[0].get_lines() if line.get_color() == "#000000")
     assert mean.get_xdata().tolist() == [0, 1, 3]
     assert mean.get_ydata() == pytest.approx([0.1, 0.5, 0.6])
-    assert [text.get_text() for text in panels[0].get_legend().get_texts()] == ["PODS: 2.00x"]
+    assert [text.get_text()[:7] for text in panels[0].get_legend().get_texts()] == ["PODS: 1"]
 
 
 def test_groups_differ_in_more_than_their_colour(tmp_path):

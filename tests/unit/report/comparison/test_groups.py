@@ -3,15 +3,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from written_runs import write_manifest, write_run
+from written_runs import write_manifest, write_run, write_sweep
 
 from synthetic_run import RIGHT, WRONG
 from winnow.errors import ConfigError, DataError, RunFolderError
 from winnow.report.comparison.compared import compared
-from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder
 
-CURVE = (0.1, 0.6, 0.6)  # the level is reached before the last evaluation, and the baseline no longer rises
-LATE = (0.1, 0.4, 0.6)
+# Means of three: ... 0.5 0.5667 0.6, so that 0.57, 95% of the plateau, is reached after 5.1 evaluations.
+CURVE = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6)
+REACHED = 10.2  # steps, with an evaluation every two
 PODS = {"select": {"use": "max_variance", "keep_per_prompt": 4}}
 GRPO = {"select": {"use": "max_variance", "keep_per_prompt": 16}}
 
@@ -41,17 +41,20 @@ def test_runs_that_differ_in_their_seed_are_a_group_named_by_the_keys_in_which_g
     found = compare(*(runs / name for name in ("grpo-0", "pods-0", "grpo-1", "pods-1")))
     assert groups(found) == {"select.keep_per_prompt = 16": ["0", "1"], "select.keep_per_prompt = 4": ["0", "1"]}
     assert found.baseline == "select.keep_per_prompt = 16"
-    assert {row.axis: row.whole.ratio for row in found.speed_ups if row.share < 1} == {
-        "seconds": 2.0, "tokens_generated": 1.0, "tokens_trained": 1.0, "steps": 1.0,
-    }  # fmt: skip
+    ratios = {row.axis: row.ratio for row in found.speed_ups}
+    assert list(ratios) == ["seconds", "tokens_generated", "tokens_trained", "steps"]
+    assert [of.ratio for of in ratios.values()] == pytest.approx([2, 1, 1, 1])
+    assert (ratios["steps"].baseline, ratios["seconds"].group) == pytest.approx((REACHED, 5 * REACHED))
+    assert all(of.paired and of.has_interval for of in ratios.values())
+    assert [row.pods.ratio for row in found.speed_ups] == [2, 1, 1, 1]
     assert found.notes == ()
 
 
 def test_what_computes_no_number_makes_no_other_group_and_another_machine_is_said(runs):
-    write_run(runs / "grpo-2", CURVE, seed=2, threads=2, log={"every": 3}, checkpoint={"every": 7}, steps=9, **GRPO)
+    write_run(runs / "grpo-2", CURVE, seed=2, threads=2, log={"every": 3}, checkpoint={"every": 7}, steps=99, **GRPO)
     found = compare(runs / "grpo-0", runs / "grpo-2")
     assert groups(found) == {"grpo": ["0", "2"]}
-    assert "grpo-2 has done 4 of 9 steps: it is still going, or was interrupted" in said(found)
+    assert "grpo-2 has done 16 of 99 steps: it is still going, or was interrupted" in said(found)
     assert "seconds are of different machines: threads is 1 (grpo-0) and 2 (grpo-2)" in said(found)
 
 
@@ -138,29 +141,50 @@ def test_a_manifest_of_strange_shape_ends_no_comparison(runs, damage):
     assert "grpo-0" in "".join(groups(compare(runs / "grpo-0"))) + said(compare(runs / "grpo-0"))
 
 
-def test_a_level_that_is_reached_by_steps_alone_is_said(runs):
-    for seed, seconds in ((0, 5), (1, 20)):  # over seconds they end where seed 0 has 60%, and seed 1 is on its way
-        write_run(runs / f"slow-{seed}", LATE, seed=seed, seconds=seconds, **PODS)
-    found = compare(f"GRPO={runs}/grpo-*", f"slow={runs}/slow-*")
-    assert {row.axis: row.whole.other for row in found.speed_ups if row.share < 1} == {
-        "seconds": None, "tokens_generated": 4000, "tokens_trained": 1000, "steps": 4,
-    }  # fmt: skip
-    assert "slow: reached by steps, and not over seconds, where its first seed ended before" in said(found)
+def test_a_seed_that_lacks_an_evaluation_of_the_others_is_named(runs):
+    write_run(runs / "grpo-2", (*CURVE[:3], None, *CURVE[4:]), seed=2, **GRPO)
+    (note,) = compare(*(runs / f"grpo-{seed}" for seed in range(3))).notes
+    assert ("grpo-2" in note, "after 6 steps" in note) == (True, True)
 
 
-def sweep(folder, alone):
-    """A sweep of two labels, of which seed 0 has run; PODS had the machine alone as is said."""
-    with SweepFolder.open(folder, resume=False) as written:
-        written.describe(Contents({"PODS": {}, "GRPO": {}}, seeds=(0, 1), baseline="GRPO", inputs={}))
-        for label, own in (("GRPO", True), ("PODS", alone)):
-            write_run(folder / label / "seed-0", CURVE, **(GRPO if label == "GRPO" else PODS))
-            written.note(LedgerLine(label, 0, "began", own))
-            written.note(LedgerLine(label, 0, "finished", own, 0))
-    return folder
+def test_evaluations_by_the_clock_are_at_other_steps_for_every_seed(runs):
+    clock = {"evaluate": {"every_minutes": 1.0}}
+    write_run(runs / "a", CURVE, seed=0, **clock)
+    write_run(runs / "b", (*CURVE[:3], None, *CURVE[4:]), seed=1, **clock)
+    assert compare(f"G={runs / 'a'}", f"G={runs / 'b'}").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "words"),
+    [
+        ((0.1,) * 9, "2 of 2 seeds never reached the level"),
+        ((0.6,) * 9, "2 of 2 seeds are above the level at their first evaluation"),
+        ((*(0.1,) * 7, 0.5, 0.7), "2 of 2 seeds first reach the level at their last evaluation"),
+        ((0.1, *(0.6,) * 8), "reaches the level 1.8 evaluations after its first one"),
+    ],
+)
+def test_times_that_longer_runs_or_more_evaluations_could_change_get_a_note(runs, accuracies, words):
+    for seed in (0, 1):
+        write_run(runs / f"other-{seed}", accuracies, seed=seed)
+    (note,) = compare(f"GRPO={runs}/grpo-*", f"other={runs}/other-*").notes
+    assert note.startswith("other: ")
+    assert words in note
+
+
+def test_a_baseline_that_still_rises_and_one_without_a_level_get_a_note(runs):
+    for seed in (0, 1):
+        write_run(runs / f"rising-{seed}", (*CURVE[:7], 0.62, 0.64), seed=seed)
+        write_run(runs / f"nothing-{seed}", (0.0,) * 9, seed=seed)
+    others = f"rising={runs}/rising-*", f"nothing={runs}/nothing-*"
+    assert compare(*others, baseline="rising").plateau.still_rising
+    assert said(compare(f"rising={runs}/rising-*")) == ""  # nothing is compared with it
+    without = compare(*others, baseline="nothing")
+    assert (without.plateau.level, without.speed_ups, without.times) == (None, (), {})
+    assert "nothing: its plateau is 0" in said(without)
 
 
 def test_a_sweep_brings_labels_a_baseline_and_which_runs_had_the_machine_alone(tmp_path):
-    found = compare(sweep(tmp_path / "sweep", alone=True))
+    found = compare(write_sweep(tmp_path / "sweep", CURVE, pods=PODS, grpo=GRPO, alone=True))
     assert groups(found) == {"PODS": ["0"], "GRPO": ["0"]}
     assert found.baseline == "GRPO"
     assert "seed-1 has not begun, and is left out" in said(found)
@@ -169,18 +193,22 @@ def test_a_sweep_brings_labels_a_baseline_and_which_runs_had_the_machine_alone(t
 
 @pytest.mark.parametrize("inside", ["", "PODS/seed-0"])
 def test_seconds_of_a_run_that_shared_the_machine_do_not_count(tmp_path, inside):
-    found = compare(sweep(tmp_path / "sweep", alone=False) / inside)
+    found = compare(write_sweep(tmp_path / "sweep", CURVE, pods=PODS, grpo=GRPO, alone=False) / inside)
     assert ("PODS", "seconds", "accuracy") not in found.curves
     assert ("PODS", "tokens_generated", "accuracy") in found.curves
     assert "PODS: no seconds, as seed-0 did not have the machine alone" in said(found)
 
 
 def test_a_file_and_runs_stand_side_by_side(runs):
-    (runs / "GA.csv").write_text("seconds,accuracy\n0,10\n40,61\n")
+    (runs / "GA.csv").write_text("seconds,accuracy\n0,10\n10,10\n20,10\n30,61\n40,61\n50,61\n")
     found = compare(runs / "GA.csv", f"PODS={runs}/pods-*")
     assert groups(found) == {"GA": [None], "PODS": ["0", "1"]}
-    (row,) = (row for row in found.speed_ups if row.share < 1)
-    assert (row.axis, row.whole.baseline, row.whole.other) == ("seconds", 40, None)  # 60.39%; PODS ends at 60%
+    (row,) = found.speed_ups
+    # 0.5795, from a mean of 0.44 after 30 seconds to one of 0.61 after 40; PODS: 0.5795 from 0.5667 to 0.6
+    ends = 30 + 10 * (0.5795 - 0.44) / 0.17, 50 + 10 * (0.5795 - 17 / 30) / (1 / 30)
+    assert (row.axis, row.ratio.baseline, row.ratio.group) == ("seconds", *map(pytest.approx, ends))
+    assert not row.ratio.has_interval  # a mean curve has none
+    assert (row.pods.baseline, row.pods.other) == (30, None)  # 60.39%; PODS ends at 60%
     (runs / "named.csv").write_text("group,seconds,accuracy\nB,0,10\n")
     with pytest.raises(DataError, match="its column 'group' names its curves; name the file without a label"):
         compare(f"A={runs / 'named.csv'}")

@@ -9,6 +9,7 @@ from winnow.config import dump
 from winnow.config_file import validate
 from winnow.state.logbook import Logbook
 from winnow.state.manifest import FORMAT, MANIFEST
+from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder
 
 
 def write_manifest(folder, *, changes=(), inputs=None, device="cpu", threads=1, **config):
@@ -24,8 +25,12 @@ def write_manifest(folder, *, changes=(), inputs=None, device="cpu", threads=1, 
     (folder / MANIFEST).write_text(json.dumps({**said, "device": device, "threads": threads}))
 
 
-def write_run(folder, accuracies, *, seed=0, seconds=10.0, every=2, rollouts=(), done=None, step=None, **config):
-    """A run with an evaluation of each accuracy, every two steps from 0 on; `step` changes a step's metrics.
+def write_run(
+    folder, accuracies, *, seed=0, seconds=10.0, every=2, rollouts=(), done=None, step=None, evaluation=(), **config
+):
+    """A run with an evaluation of each accuracy, every two steps from 0 on; None leaves one out.
+
+    `step` changes a step's metrics, and `evaluation` has further metrics of each evaluation.
 
     `rollouts` are the outcomes of the one prompt of each step, which is logged where there are any.
     """
@@ -33,14 +38,27 @@ def write_run(folder, accuracies, *, seed=0, seconds=10.0, every=2, rollouts=(),
     log = Logbook(folder, seed=seed, rollouts="all" if rollouts else "none")
     last = (len(accuracies) - 1) * every if done is None else done
     for number in range(last + 1):
-        if number % every == 0 and number // every < len(accuracies):
-            accuracy = accuracies[number // every]
-            log.write_between(
-                number,
-                {"eval/accuracy_sampled": accuracy, "eval/length_mean": 20.0 - number, "eval/seconds": 1000.0},
-            )
+        place = number // every
+        if number % every == 0 and place < len(accuracies) and accuracies[place] is not None:
+            own = {
+                "eval/accuracy_sampled": accuracies[place],
+                "eval/length_mean": 20.0 - number,
+                "eval/seconds": 1000.0,
+            }
+            log.write_between(number, own | (evaluation[place] if evaluation else {}))
         if number < last:
             groups = [group(f"p{number}", rollouts)] if rollouts else []
             own = {"seconds/step": seconds, **(step(number) if step else {})}
             log.write(number, metrics(number, **own), groups, [batch(groups)])
+    return folder
+
+
+def write_sweep(folder, accuracies, *, alone, pods, grpo, step=None):
+    """A sweep of two labels, of which seed 0 has run; PODS had the machine alone where `alone` is true."""
+    with SweepFolder.open(folder, resume=False) as written:
+        written.describe(Contents({"PODS": {}, "GRPO": {}}, seeds=(0, 1), baseline="GRPO", inputs={}))
+        for label, own in (("GRPO", True), ("PODS", alone)):
+            write_run(folder / label / "seed-0", accuracies, step=step, **(grpo if label == "GRPO" else pods))
+            written.note(LedgerLine(label, 0, "began", own))
+            written.note(LedgerLine(label, 0, "finished", own, 0))
     return folder

@@ -1,0 +1,66 @@
+"""Seconds of a run's steps as two cost curves give them, from what each step did: `winnow compare --costs`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from winnow.algos.costs import StepCosts, StepWork
+from winnow.errors import DataError
+from winnow.report.comparison.key_differences import at
+
+Row = Mapping[str, float]
+
+WORK = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
+PROBE = ("budget/probe_rollouts", "budget/probe_tokens")
+
+
+def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: str) -> float:
+    """Seconds of one step, the probe before it included. Raises DataError for a row that lacks what the step did.
+
+    A probe is one further call that samples all prompts of its window. Where the curves are of one prompt, the window's
+    prompts are spread over as many machines as the step's prompts have.
+    """
+    lacking = [name for name in WORK if math.isnan(row.get(name, math.nan))]
+    if lacking:
+        raise DataError(
+            f"{source}: its metrics of step {row['step']:g} lack {', '.join(lacking)}, from which its seconds are "
+            f"computed; compare measured seconds (no costs), or leave the run out"
+        )
+    prompts, rollouts, generated, trained, tokens_trained = (row[name] for name in WORK)
+    epochs = _epochs(config, source)
+    work = StepWork(int(prompts), rollouts, generated, epochs * trained, epochs * tokens_trained)
+    probed, probe_tokens = (row.get(name, 0.0) for name in PROBE)
+    probe = StepWork(int(prompts), probed, probe_tokens, trained=0, tokens_trained=0)
+    return costs.seconds(work) + (costs.seconds(probe) - costs.seconds_per_step if probed else 0.0)
+
+
+def costs_notes(costs: StepCosts, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    """Where computed seconds come from, and what runs (their group, their configuration) do that takes none of them."""
+    yield (
+        f"seconds are computed, not measured: from what every step sampled and trained, and the costs of {costs.source}"
+    )
+    for what, does in (("a value model", _has_value_model), ("a probe's gradient norms", _measures_norms)):
+        groups = dict.fromkeys(label for label, config in runs if does(config))
+        if groups:
+            yield f"{', '.join(groups)}: {what} takes no seconds in these costs, and would on a machine"
+
+
+def _has_value_model(config: Mapping[str, Any]) -> bool:
+    return at(config, "critic") is not None
+
+
+def _measures_norms(config: Mapping[str, Any]) -> bool:
+    allocate = at(config, "allocate")
+    name = at(allocate, "use") if isinstance(allocate, Mapping) else allocate
+    return bool(name == "gvm" and at(config, "probe", "gradient_norm") != "none")
+
+
+def _epochs(config: Mapping[str, Any], source: str) -> int:
+    epochs = at(config, "update", "epochs")
+    if epochs is None:
+        return 1
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise DataError(f"{source}: update.epochs in its manifest is {epochs!r}; seconds need a number of epochs")
+    return epochs

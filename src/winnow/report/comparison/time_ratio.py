@@ -1,0 +1,101 @@
+"""How many times sooner the seeds of a group reach the level than those of the baseline, with an interval.
+
+The ratio is that of geometric means, so its logarithm is a difference of mean log times. Of that difference Student's t
+gives the 95% interval: of the differences seed by seed where both groups have the same seeds, Welch's otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from winnow.algos.intervals import Interval, of_seed_means, over_seeds
+from winnow.records import FloatArray
+from winnow.report.comparison.seed_times import SeedTime
+
+ROUNDING = 1e-9  # of a ratio
+
+
+@dataclass(frozen=True)
+class TimeRatio:
+    """A speed-up: above 1 the group is sooner. Of seeds that did not reach the level there are only bounds."""
+
+    baseline: float  # geometric mean of its times; NaN where a seed did not reach the level after its first evaluation
+    group: float
+    ratio: float  # NaN where either is
+    low: float  # 95% interval; NaN where there is no ratio, and for fewer than two seeds on a side
+    high: float
+    paired: bool  # by seed
+    at_least: float  # the ratio of these seeds whatever longer runs would give; NaN where nothing is known
+    at_most: float
+
+    @property
+    def has_interval(self) -> bool:
+        return not math.isnan(self.low)
+
+    @property
+    def shows_difference(self) -> bool:
+        """Whether the interval excludes 1."""
+        return self.has_interval and not self.low - ROUNDING <= 1 <= self.high + ROUNDING
+
+
+def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: str) -> TimeRatio | None:
+    """On one axis; None where a seed of either lacks it, or a time on it is 0."""
+    if any(axis not in seed.x for seed in (*baseline, *group)):
+        return None
+    one, two = (np.array([seed.x[axis] for seed in seeds]) for seeds in (baseline, group))
+    if any(seed.reached and seed.x[axis] <= 0 for seed in (*baseline, *group)):
+        return None
+    paired = is_paired(baseline, group)
+    if all(seed.reached for seed in (*baseline, *group)):
+        low, high = np.exp(_interval(np.log(one), np.log(two), _order(baseline, group) if paired else None))
+        ratio = _mean(one) / _mean(two)
+        return TimeRatio(_mean(one), _mean(two), ratio, float(low), float(high), paired, ratio, ratio)
+    at_least, at_most = _bounds(baseline, group, one, two)
+    nan = math.nan
+    first, second = (_mean(x) if all(s.reached for s in of) else nan for x, of in ((one, baseline), (two, group)))
+    return TimeRatio(first, second, nan, nan, nan, paired, at_least, at_most)
+
+
+def is_paired(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> bool:
+    """Whether the two have the same seeds."""
+    one, two = ({seed.seed for seed in seeds} for seeds in (baseline, group))
+    return one == two and None not in one
+
+
+def _order(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> list[int]:
+    """Where each seed of the baseline is in the group."""
+    places = {seed.seed: place for place, seed in enumerate(group)}
+    return [places[seed.seed] for seed in baseline]
+
+
+def _interval(baseline: FloatArray, group: FloatArray, order: Sequence[int] | None) -> Interval:
+    return of_seed_means(baseline, group) if order is None else over_seeds(baseline - group[list(order)])
+
+
+def _bounds(
+    baseline: Sequence[SeedTime], group: Sequence[SeedTime], one: FloatArray, two: FloatArray
+) -> tuple[float, float]:
+    """(at least, at most). A seed that never reached the level takes longer than it was trained, and one that was above
+    it at its first evaluation less than until then.
+    """
+    if (one <= 0).any() or (two <= 0).any():
+        return math.nan, math.nan
+    longer = {"baseline": _any(baseline, "never"), "group": _any(group, "never")}
+    shorter = {"baseline": _any(baseline, "at the first"), "group": _any(group, "at the first")}
+    above = longer["baseline"] or shorter["group"]
+    below = longer["group"] or shorter["baseline"]
+    ratio = _mean(one) / _mean(two)
+    return (math.nan if below else ratio), (math.nan if above else ratio)
+
+
+def _any(seeds: Sequence[SeedTime], ending: str) -> bool:
+    return any(seed.ending == ending for seed in seeds)
+
+
+def _mean(times: FloatArray) -> float:
+    """Geometric."""
+    return float(np.exp(np.log(times).mean()))
