@@ -47,7 +47,7 @@ def main() -> None:
     frame.finish("step_costs", report, options, show=("runs",))
 
 
-def trained(n: int, m: int, steps: int, threads: int, seed: int) -> list[Row]:
+def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[Row]:
     """The rows of the steps of a run, without the first ones."""
     select = '"all"' if m == n else f'{{ use = "max_variance", keep_per_prompt = {m} }}'
     with tempfile.TemporaryDirectory() as home:

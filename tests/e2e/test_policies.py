@@ -1,4 +1,4 @@
-"""The policies of configs/policies: small enough to commit, and where the claims of docs/results.md need them to start."""
+"""The policies of configs/policies are small enough to commit, and start where docs/results.md needs them to start."""
 
 from pathlib import Path
 
