@@ -142,7 +142,8 @@ def _taught(lab: Lab, folder: Path) -> bool:
         counts = dict(lab.sizes.lessons)
         size = counts.pop("size")
         lessons = make_policy.Lessons(LEVELS, make_policy.MIXED, **counts)
-        make_policy.warm_start(model, tokenizer, seed=0, size=size, lessons=lessons, peak=peak)
+        pairs = make_policy.course(lessons, seed=0, size=size)
+        make_policy.warm_start(model, tokenizer, pairs, size=size, steps=lessons.careful + lessons.mixed, peak=peak)
         model.save_pretrained(folder)
         load_tokenizer("bundled").save_pretrained(folder)
         found = winnow.evaluate(

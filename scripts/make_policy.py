@@ -93,18 +93,18 @@ LESSONS = {
 }
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level, so every text has tokens and comes back unchanged; digits one by one, for WORDS has none to merge."""
+def make_tokenizer(words: str = WORDS, size: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """Byte-level, so every text has tokens and comes back unchanged. Digits are single tokens, as `words` has none."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(TAGS),
+        vocab_size=size - len(TAGS),
         special_tokens=[PAD, END, *ROLES],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    core.train_from_iterator(WORDS.split("\n"), trainer)
+    core.train_from_iterator(words.split("\n"), trainer)
     core.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAGS])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -193,12 +193,9 @@ def slip(result: int, slips: float, rng: np.random.Generator) -> int:
     return max(0, result + int(rng.choice((-2, -1, 1, 2)))) if rng.random() < slips else result
 
 
-def batches(
-    tokenizer: Any, habits: Habits, size: int, rng: np.random.Generator, levels: Sequence[int]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (tokens, labels), padded on the right; labels are the demonstration alone."""
-    while True:
-        rows = [row(tokenizer, habits, rng, levels) for _ in range(size)]
+def batches(tokenizer: Any, pairs: Iterator[tuple[str, str]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(tokens, labels) of `size` questions and demonstrations, padded on the right; labels are the demonstration alone."""
+    while rows := [row(tokenizer, *pair) for pair in itertools.islice(pairs, size)]:
         tokens = [torch.tensor(tokens) for tokens, _ in rows]
         labels = [torch.tensor(labels) for _, labels in rows]
         yield (
@@ -207,11 +204,23 @@ def batches(
         )
 
 
-def row(tokenizer: Any, habits: Habits, rng: np.random.Generator, levels: Sequence[int]) -> tuple[list[int], list[int]]:
-    expression = draw(rng, levels)
-    asked = tokenizer.encode(f"<|user|>What is {expression}?{END}<|assistant|><think>", add_special_tokens=False)
-    answer = tokenizer.encode(demonstrate(expression, habits, rng), add_special_tokens=False)
+def row(tokenizer: Any, question: str, demonstration: str) -> tuple[list[int], list[int]]:
+    asked = tokenizer.encode(f"<|user|>{question}{END}<|assistant|><think>", add_special_tokens=False)
+    answer = tokenizer.encode(demonstration, add_special_tokens=False)
     return asked + answer, [-100] * len(asked) + answer
+
+
+def pairs(levels: Sequence[int], habits: Habits, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
+    """Endless questions with their demonstrations."""
+    while True:
+        expression = draw(rng, levels)
+        yield f"What is {expression}?", demonstrate(expression, habits, rng)
+
+
+def course(lessons: Lessons, *, seed: int, size: int) -> Iterator[tuple[str, str]]:
+    """Teach the method first, then the habits: a policy cannot mix what it has not learned. `size` pairs are a step."""
+    for habits, name, steps in (CAREFUL, "careful", lessons.careful), (lessons.habits, "mixed", lessons.mixed):
+        yield from itertools.islice(pairs(lessons.levels, habits, generator("make_policy", seed, name)), steps * size)
 
 
 def draw(rng: np.random.Generator, levels: Sequence[int]) -> str:
@@ -225,24 +234,17 @@ def draw(rng: np.random.Generator, levels: Sequence[int]) -> str:
 def warm_start(
     model: PreTrainedModel,
     tokenizer: Any,
+    pairs: Iterator[tuple[str, str]],
     *,
-    seed: int,
     size: int,
-    lessons: Lessons = LESSONS["bundled"],
+    steps: int,
     peak: float = PEAK,
 ) -> None:
-    """Teach the method first, then the habits: a policy cannot mix what it has not learned. Counts are steps."""
-
-    def taught(habits: Habits, name: str, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        rng = generator("make_policy", seed, name)
-        return itertools.islice(batches(tokenizer, habits, size, rng, lessons.levels), steps)
-
-    careful, mixed = lessons.careful, lessons.mixed
-    course = itertools.chain(taught(CAREFUL, "careful", careful), taught(lessons.habits, "mixed", mixed))
+    """Supervised training on questions and demonstrations, `size` of them in each of so many steps."""
     optimizers = make_optimizers(model)
-    for step, (tokens, labels) in enumerate(course):
+    for step, (tokens, labels) in enumerate(batches(tokenizer, pairs, size)):
         for optimizer in optimizers:
-            optimizer.param_groups[0]["lr"] = peak * min((step + 1) / 50, 1.0, 2 * (1 - step / (careful + mixed)))
+            optimizer.param_groups[0]["lr"] = peak * min((step + 1) / 50, 1.0, 2 * (1 - step / steps))
         loss = model(input_ids=tokens.to(model.device), labels=labels.to(model.device), use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -276,10 +278,17 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     tokenizer = make_tokenizer()
     model = architecture(arguments.arch, tokenizer, context=CONTEXT, seed=arguments.seed)
-    warm_start(model, tokenizer, seed=arguments.seed, size=arguments.batch, lessons=LESSONS[arguments.lessons])
-    model.to(torch.float16).save_pretrained(arguments.out)
-    tokenizer.save_pretrained(arguments.out)
-    (arguments.out / "model.safetensors").chmod(0o644)
+    lessons, size = LESSONS[arguments.lessons], arguments.batch
+    pairs = course(lessons, seed=arguments.seed, size=size)
+    warm_start(model, tokenizer, pairs, size=size, steps=lessons.careful + lessons.mixed)
+    save(model, tokenizer, arguments.out)
+
+
+def save(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
+    """In float16."""
+    model.to(torch.float16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
 
 
 if __name__ == "__main__":
