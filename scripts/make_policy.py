@@ -194,7 +194,7 @@ def slip(result: int, slips: float, rng: np.random.Generator) -> int:
 
 
 def batches(tokenizer: Any, pairs: Iterator[tuple[str, str]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(tokens, labels) of `size` questions and demonstrations, padded on the right; labels are the demonstration alone."""
+    """(tokens, labels) of `size` pairs each, padded on the right; labels are the demonstration alone."""
     while rows := [row(tokenizer, *pair) for pair in itertools.islice(pairs, size)]:
         tokens = [torch.tensor(tokens) for tokens, _ in rows]
         labels = [torch.tensor(labels) for _, labels in rows]
