@@ -1,0 +1,76 @@
+#!/usr/bin/env python
+"""Print the test files that a change can affect, one per line: `scripts/test-changed` runs them.
+
+    python scripts/changed_tests.py [--since REVISION]
+
+A test file is affected if it changed, if it imports a changed module of src, scripts or benchmarks, or if it is in the
+folder of tests/unit that mirrors the module's. The laws are always included. Imports are followed for one step: run
+`scripts/test` before you open a pull request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ALWAYS = ("tests/unit/test_laws.py",)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--since", default="main", help="compare with where the branch left this revision")
+    for path in affected(changed(parser.parse_args().since)):
+        print(path)
+
+
+def changed(since: str) -> list[str]:
+    """Files that differ from the revision at which the branch left `since`, and new ones; relative to the root."""
+    base = _git("merge-base", since, "HEAD").strip()
+    return [*_git("diff", "--name-only", base).split(), *_git("ls-files", "--others", "--exclude-standard").split()]
+
+
+def affected(paths: Iterable[str]) -> list[str]:
+    """The test files of changed files, in order; only those that exist."""
+    paths = list(paths)
+    modules = {module for path in paths if (module := module_of(path))}
+    folders = {Path("tests/unit", *Path(path).parts[2:-1]) for path in paths if path.startswith("src/winnow/")}
+    chosen = {name for name in ALWAYS if (ROOT / name).exists()}
+    for test in (ROOT / "tests").rglob("test_*.py"):
+        name = test.relative_to(ROOT)
+        if str(name) in paths or name.parent in folders or modules & imports(test):
+            chosen.add(str(name))
+    return sorted(chosen)
+
+
+def module_of(path: str) -> str | None:
+    """The name that a test imports a changed file by; None for what is no module."""
+    file = Path(path)
+    if file.suffix != ".py":
+        return None
+    if file.parts[0] == "src":
+        parts = file.with_suffix("").parts[1:]
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return file.stem if file.parts[0] in ("scripts", "benchmarks", "tests") else None
+
+
+def imports(test: Path) -> set[str]:
+    """Every module that a test file imports, and what it imports from them: either may be the changed module."""
+    found = set()
+    for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    main()
