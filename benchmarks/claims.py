@@ -22,6 +22,7 @@ from winnow.report.comparison.seed_times import SeedTime
 
 from winnow.report.comparison.compared import GroupComparison, compared, per_step
 from winnow.report.comparison.mean_curve import MeanCurve
+from winnow.report.comparison.pass_rate_counts import BINS
 from winnow.report.comparison.run_groups import SeedGroup
 from winnow.state.cost_file import read_costs
 from winnow.state.logbook import read_metrics
@@ -58,6 +59,10 @@ def main() -> None:
         "contrasts": [row for path in options.costs for row in contrasts(claim, folder, path)],
         "curves": curves(first),
         "seconds": {name: seconds(found) for name, found in by_costs.items()},
+        "rollouts by pass rate": {
+            label: dict(zip(BINS, (None if one is None else _number(one.mean) for one in found.counts), strict=True))
+            for label, found in first.allocation.items()
+        },
     }
     del options.folder
     frame.finish(options.sweep, report, options, show=("contrasts",))

@@ -180,7 +180,9 @@ def draw(result: Result, path: Path) -> None:
 
     mpl.rcParams["svg.hashsalt"], mpl.rcParams["svg.fonttype"] = "winnow", "none"
     figure = Figure(figsize=(11, 3.4), layout="constrained")
-    panels = figure.subplots(1, 1 + len(result["seconds"]), sharey=True)
+    allocation = result["rollouts by pass rate"]
+    every = figure.subplots(1, 1 + len(result["seconds"]) + bool(allocation))
+    panels = every[: 1 + len(result["seconds"])]
     for label, color in zip(result["curves"], (COLORS * 3), strict=False):
         curve = result["curves"][label]
         over = {"steps": curve["steps"]} | {name: by[label] for name, by in result["seconds"].items()}
@@ -196,7 +198,12 @@ def draw(result: Result, path: Path) -> None:
         panel.grid(alpha=0.25)
         for level in levels:
             panel.axhline(level, color="#888888", linewidth=0.8, linestyle=":")
+        panel.set_ylim(0, 1)
     panels[0].set_ylabel("held-out accuracy")
+    for (label, counts), color in zip(allocation.items(), COLORS * 3, strict=False):
+        known = [(name, count) for name, count in counts.items() if count is not None]
+        every[-1].plot(*zip(*known, strict=True), color=color, marker="o", linewidth=1.2, label=label)
+        every[-1].set(xlabel="pass rate of a prompt in the step, %", ylabel="rollouts per prompt")
     panels[0].legend(fontsize=7, frameon=False, loc="lower right")
     figure.savefig(path, metadata={"Date": None})
 
