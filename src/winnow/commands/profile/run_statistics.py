@@ -1,0 +1,157 @@
+"""What a run's log says of its last steps: how often prompts are solved, how long rollouts are, where the time goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from winnow.algos.pass_rates import PassRates, fit_pass_rates
+from winnow.config import Config
+from winnow.config_file import validate
+from winnow.errors import ConfigError, DataError
+from winnow.metrics import is_step
+from winnow.records import BoolArray, FloatArray, IntArray
+from winnow.state.logbook import read_metrics, read_rows
+from winnow.state.rollout_files import ROLLOUTS, files_by_step
+from winnow.state.saved_runs import read_manifest
+
+PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")  # all of a step but the wait for a checkpoint
+COUNTS = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
+SPLITS = 64  # values that are tried as the border between right and wrong
+
+
+@dataclass(frozen=True)
+class TwoValues:
+    """Rewards with several values as right and wrong: above a border, and not."""
+
+    border: float
+    values: int  # distinct rewards
+    explained: float  # share of the variance within prompts that the two values have; 1 where there are no more
+
+
+@dataclass(frozen=True)
+class RunStatistics:
+    """Means over a window of steps."""
+
+    run: Path
+    config: Config
+    first: int  # step
+    last: int
+    groups: int  # in all, with a verified rollout
+    rates: PassRates
+    flat: float  # share of these groups
+    two_values: TwoValues
+    counts: Mapping[str, float]  # by COUNTS, of a step
+    seconds: Mapping[str, float]  # by PHASES, of a step; of the first step of a run only where there is no other
+    grad_norm: float | None  # before clipping
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a sampled rollout."""
+        return self.counts["budget/tokens_generated"] / self.counts["budget/rollouts"]
+
+    @property
+    def trained_length(self) -> float:
+        """Mean tokens of a trained rollout; of a sampled one where none was trained."""
+        trained = self.counts["select/trained"]
+        return self.counts["budget/tokens_trained"] / trained if trained else self.length
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+def statistics_of(run: Path, *, window: int) -> RunStatistics:
+    """Of the last `window` steps that are finished and have their rollouts logged.
+
+    Raises RunFolderError for what is no run, DataError for one without such steps, and ConfigError where all groups
+    are flat.
+    """
+    config = validate(read_manifest(run, own=False).config, source=str(run))
+    logged = files_by_step(run / ROLLOUTS)
+    rows = [row for row in read_metrics(run) if is_step(row) and row["step"] in logged][-window:]
+    if not rows:
+        raise DataError(
+            f"{run} has no finished step whose rollouts are logged, so nothing is known of its prompts; train a few "
+            f'steps with log.rollouts = "all" (or "kept"), and plan again'
+        )
+    groups = [rewards for row in rows for rewards in _rewards(run, int(row["step"]))]
+    flat = [bool(np.ptp(rewards) == 0) for rewards in groups]
+    if not groups or all(flat):
+        raise ConfigError(
+            f"{run}, steps {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}: the rewards of every prompt are all "
+            f"equal, so no setting is known to teach anything; sample more rollouts of a prompt, take easier or harder "
+            f"problems, or a reward with parts, and train a few steps again"
+        )
+    two = _two_values(groups)
+    right = [int((rewards > two.border).sum()) for rewards in groups]
+    timed = [row for row in rows if row["step"] > 0] or rows
+    return RunStatistics(
+        run=run,
+        config=config,
+        first=int(rows[0]["step"]),
+        last=int(rows[-1]["step"]),
+        groups=len(groups),
+        rates=fit_pass_rates(right, [len(rewards) for rewards in groups]),
+        flat=float(np.mean(flat)),
+        two_values=two,
+        counts={name: _mean(rows, name, run) for name in COUNTS},
+        seconds={name: _mean(timed, f"seconds/{name}", run) for name in PHASES},
+        grad_norm=_grad_norm(rows),
+    )
+
+
+def _rewards(run: Path, step: int) -> Iterator[FloatArray]:
+    """[N] the rewards of each prompt's verified rollouts; nothing of a prompt without one."""
+    found: dict[str, list[float]] = {}
+    for row in read_rows(run, step, columns=("prompt_id", "kind", "reward")):
+        if row["kind"] != "failed":
+            found.setdefault(row["prompt_id"], []).append(row["reward"])
+    yield from (np.array(rewards) for rewards in found.values())
+
+
+def _two_values(groups: Sequence[FloatArray]) -> TwoValues:
+    """The border at which right and wrong have the most of the rewards' variance within prompts.
+
+    That is the squared correlation of the two values with the rewards, each less its prompt's mean, over all rollouts.
+    """
+    rewards = np.concatenate(groups)
+    prompt = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    values = np.unique(rewards)
+    borders = (values[:-1] + values[1:]) / 2
+    if len(borders) > SPLITS:
+        borders = borders[np.linspace(0, len(borders) - 1, SPLITS).astype(int)]
+    within = _centred(rewards, prompt)
+    explained = [_explained(within, _centred(rewards > border, prompt)) for border in borders]
+    best = int(np.argmax(explained))
+    return TwoValues(float(borders[best]), len(values), float(explained[best]))
+
+
+def _centred(values: FloatArray | BoolArray, prompt: IntArray) -> FloatArray:
+    """[N] less the mean of those of the same prompt."""
+    values = values.astype(np.float64)
+    means = np.bincount(prompt, weights=values) / np.bincount(prompt)
+    return np.asarray(values - means[prompt], dtype=np.float64)
+
+
+def _explained(rewards: FloatArray, right: FloatArray) -> float:
+    spread = float(right @ right)
+    return float(rewards @ right) ** 2 / (float(rewards @ rewards) * spread) if spread else 0.0
+
+
+def _mean(rows: Sequence[Mapping[str, float]], name: str, run: Path) -> float:
+    values = [row.get(name, math.nan) for row in rows]
+    if not np.isfinite(values).all():
+        raise DataError(f"{run}: its metrics lack {name}, of which a step's seconds are computed; name another run")
+    return float(np.mean(values))
+
+
+def _grad_norm(rows: Sequence[Mapping[str, float]]) -> float | None:
+    """None where no update of the window has a finite one."""
+    values = [row.get("policy/grad_norm", math.nan) for row in rows]
+    there = [value for value in values if math.isfinite(value) and value > 0]
+    return float(np.mean(there)) if there else None
