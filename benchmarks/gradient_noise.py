@@ -10,7 +10,11 @@ halves, so that no product below contains a rollout's noise times itself.
     between  mean |delta|^2 less the signal, over the signal: how much prompts differ
     noise    the trace of the covariance of one rollout's gradient within its kind, over the signal
 
-The last two are the planner's numbers `between` and `noise`. Intervals: bootstrap over prompts. Writes
+The last two are the planner's numbers `between` and `noise`. Intervals: bootstrap over prompts.
+
+`spread` is the share of the trained weights that AdamW's eps acts on. A weight with the share w^2 of the squared
+gradient moves it by w^2 / (norm w + eps). So many weights of one share that all move it as far, over all weights, are
+the spread, at the configuration's eps and a gradient of the norm 0.45, which the runs of this policy have. Writes
 benchmarks/results/<date>_gradient_noise.json.
 """
 
@@ -34,6 +38,7 @@ from winnow.training.build import Run, build
 from winnow.training.resolve import resolve_members
 
 CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
+NORM = 0.45  # of an update's gradient, in runs of this policy
 FEWEST = 4  # rollouts of each kind, two for each half
 
 
@@ -44,6 +49,7 @@ class Measured:
     rates: FloatArray  # [K] share of right rollouts
     products: FloatArray  # [K, K] of deltas; on the diagonal that of the two halves
     noise: FloatArray  # [K] trace of the covariance of one rollout's gradient within its kind
+    spread: float  # share of the weights
 
 
 def main() -> None:
@@ -55,10 +61,13 @@ def main() -> None:
     report = {
         "parameters": sum(p.numel() for p in run.learner.parameters.values()),
         "prompts": len(measured.rates),
+        "spread": measured.spread,
         "pass_rates": np.quantile(measured.rates, [0, 0.25, 0.5, 0.75, 1]).round(3).tolist(),
         **summary(measured, options.resamples),
     }
-    frame.finish("gradient_noise", report, options, show=("prompts", "signal", "between", "noise", "by_pass_rate"))
+    frame.finish(
+        "gradient_noise", report, options, show=("prompts", "spread", "signal", "between", "noise", "by_pass_rate")
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -85,7 +94,16 @@ def measure(run: Run, options: argparse.Namespace) -> Measured:
     both = (one + two) / 2
     products = (both @ both.T).numpy()
     np.fill_diagonal(products, (one * two).sum(1).numpy())
-    return Measured(np.array(rates), products, np.array(noise))
+    eps = run.members.config.optimizer.eps
+    return Measured(np.array(rates), products, np.array(noise), spread((both**2).sum(0).numpy(), eps))
+
+
+def spread(energy: FloatArray, eps: float) -> float:
+    """Of [D] squared gradients: the share of the weights that would move as far if all of these had as much of it."""
+    share = energy / energy.sum()
+    moved = float((share / (NORM * np.sqrt(share) + eps)).sum())
+    root = (1 / moved - eps) / NORM
+    return 1 / (root**2 * len(energy))
 
 
 def _rows(group: Group) -> list[TrainingSequence]:

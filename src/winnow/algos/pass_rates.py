@@ -7,14 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import betaln, gammaln
+from scipy.optimize import brentq, minimize
+from scipy.special import betaincinv, betaln, expit, gammaln, logit, xlog1py, xlogy
 
 from winnow.records import FloatArray, IntArray
 
 LEAST, MOST = 1e-3, 1e3  # of both parameters: beyond these the distribution is two points, or one
+POINTS = 200  # that stand for a shifted distribution, all of one weight
+FARTHEST = 40.0  # shift of log-odds
+
+
+class Rates(Protocol):
+    """A distribution of the pass rate of a prompt."""
+
+    @property
+    def mean(self) -> float: ...
+
+    def of_counts(self, n: int) -> FloatArray:
+        """[n + 1] the probability that k of n rollouts are right."""
+        ...
+
+    def given(self, n: int) -> tuple[FloatArray, FloatArray]:
+        """2 x [n + 1] the mean of the pass rate, and that of its square, where k of n rollouts are right."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,10 +56,50 @@ class PassRates:
         total = self.a + self.b + n
         return a / total, a * (a + 1) / (total * (total + 1))
 
-    def flat(self, n: int) -> float:
-        """The share of groups of n rollouts that are all right or all wrong."""
-        counts = self.of_counts(n)
-        return float(counts[0] + counts[-1]) if n else 1.0
+    def shifted(self, by: float) -> RatePoints:
+        """Every prompt's log-odds plus a number."""
+        rates = betaincinv(self.a, self.b, (np.arange(POINTS) + 0.5) / POINTS)
+        return RatePoints(np.asarray(expit(logit(rates) + by), dtype=np.float64))
+
+    def towards(self, mean: float, stages: int) -> list[RatePoints]:
+        """The distribution while the mean pass rate goes to `mean`: so many, in equal steps of the log-odds, the first
+        half a step from here, the last half a step from there. Raises ValueError where no shift leads there.
+        """
+        if not self.mean < mean < self.shifted(FARTHEST).mean:
+            raise ValueError(f"no training leads from a mean pass rate of {self.mean:.3f} to {mean:g}")
+        shift = brentq(lambda by: self.shifted(by).mean - mean, -1.0, FARTHEST)
+        return [self.shifted(float(shift) * (stage + 0.5) / stages) for stage in range(stages)]
+
+
+@dataclass(frozen=True, eq=False)
+class RatePoints:
+    """So many pass rates, all as likely."""
+
+    rates: FloatArray  # [Q]
+
+    @property
+    def mean(self) -> float:
+        return float(self.rates.mean())
+
+    def of_counts(self, n: int) -> FloatArray:
+        return np.asarray(self._each(n).mean(axis=1), dtype=np.float64)
+
+    def given(self, n: int) -> tuple[FloatArray, FloatArray]:
+        each = self._each(n)
+        total = np.maximum(each.sum(axis=1), np.finfo(np.float64).tiny)
+        return each @ self.rates / total, each @ self.rates**2 / total
+
+    def _each(self, n: int) -> FloatArray:
+        """[n + 1, Q] the probability of a count at each rate."""
+        k = np.arange(n + 1)[:, None]
+        ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        return np.asarray(np.exp(ways + xlogy(k, self.rates) + xlog1py(n - k, -self.rates)), dtype=np.float64)
+
+
+def flat_share(rates: Rates, n: int) -> float:
+    """The share of groups of n rollouts that are all right or all wrong."""
+    counts = rates.of_counts(n)
+    return float(counts[0] + counts[-1])
 
 
 def fit_pass_rates(right: Sequence[int] | IntArray, of: Sequence[int] | IntArray) -> PassRates:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from winnow.algos.advantage import Statistics
-from winnow.algos.pass_rates import PassRates
+from winnow.algos.pass_rates import Rates
 from winnow.records import FloatArray, IntArray
 
 CreditName = Literal["grpo", "dr_grpo", "rloo"]
@@ -64,7 +64,7 @@ def kept_right(n: int, m: int) -> IntArray:
     return np.minimum(np.maximum(m // 2, m - (n - k)), np.minimum(k, m)).astype(np.int64)
 
 
-def group_signal(rates: PassRates, n: int, m: int, rule: Rule) -> GroupSignal:
+def group_signal(rates: Rates, n: int, m: int, rule: Rule) -> GroupSignal:
     """Of `max_variance`, which keeps m of n rollouts; m >= n keeps all. 0 everywhere for fewer than two kept."""
     m = min(n, m)
     c = kept_right(n, m)

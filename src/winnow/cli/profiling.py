@@ -43,6 +43,10 @@ Rate = Annotated[
     Literal["fixed", "tuned"],
     typer.Option(help="Whether the learning rate stays, or is tuned for each candidate.", rich_help_panel=PLAN),
 ]
+Until = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Count progress up to this mean pass rate. Default: now.", rich_help_panel=PLAN),
+]
 Noises = Annotated[
     float | None, typer.Option(min=0, help="Of a rollout's gradient, over the signal.", rich_help_panel=PLAN)
 ]
@@ -76,6 +80,7 @@ def profile(
     memory: Memory = None,
     window: Window = 20,
     learning_rate: Rate = "fixed",
+    until: Until = None,
     noise: Noises = None,
     between: Between = None,
     as_measured: AsMeasured = False,
@@ -88,8 +93,10 @@ def profile(
     from winnow.memory.sizes import in_bytes
     from winnow.state.output_files import check_new
 
-    of_plan = {"--run": run, "--costs": costs, "--prompts": prompts, "--memory": memory, "--noise": noise,
-               "--between": between, "--as-measured": as_measured or None}  # fmt: skip
+    of_plan = {
+        "--run": run, "--costs": costs, "--prompts": prompts, "--memory": memory, "--until": until, "--noise": noise,
+        "--between": between, "--as-measured": as_measured or None,
+    }  # fmt: skip
     if not plan and (given := [name for name, value in of_plan.items() if value is not None]):
         raise typer.BadParameter(f"{given[0]} is for a plan; add --plan")
     if plan and run is None:
@@ -119,6 +126,7 @@ def profile(
             law=learning_rate,
             noise=type(NOISE)(NOISE.rollout if noise is None else noise, NOISE.between if between is None else between),
             calibrate=not as_measured,
+            until=until,
         )
         known = None if costs is None else read_costs(costs)
         planned = prepared_plan(config, sets or (), run, wanted, window=window, unset=unset or ())

@@ -42,6 +42,8 @@ def opening_lines(plan: StepPlan) -> Iterator[str]:
         f"law        {LAWS[asked.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g} "
         f"(docs/planner.md)"
     )
+    if asked.until is not None:
+        yield f"counted    progress up to a mean pass rate of {percent(asked.until)}"
     other = differing([keys_of(dump(run.config)), keys_of(dump(plan.config))])
     if other := [key for key in other if not within(key, CHOSEN)]:
         yield f"note       the run has other values of {', '.join(other)}; its statistics may not hold"
@@ -83,7 +85,7 @@ def as_plan_json(plan: StepPlan, clock: StepClock, found: Sequence[Candidate]) -
     return {
         "winnow_plan": 1,
         "run": _statistics(run),
-        "law": {"learning_rate": asked.law, **asdict(asked.noise), **_bounds(plan)},
+        "law": {"learning_rate": asked.law, "until": asked.until, **asdict(asked.noise), **_bounds(plan)},
         "costs": as_json(clock.costs),
         "scale": {
             "sampling": clock.sampling_factor,
@@ -155,7 +157,6 @@ def _as_json(one: Candidate) -> dict[str, Any]:
         "sampled_at_once": one.room.at_once,
         "memory_bytes": one.room.bytes,
         "flat": one.flat,
-        "signal": one.group.signal,
         "progress": one.progress,
         "seconds": {**asdict(one.seconds), "step": one.seconds.total},
         "progress_per_second": one.rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class RunStatistics:
     counts: Mapping[str, float]  # by COUNTS, of a step
     seconds: Mapping[str, float]  # by PHASES, of a step; of the first step of a run only where there is no other
     grad_norm: float | None  # before clipping
+    lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens
 
     @property
     def length(self) -> float:
@@ -65,21 +66,22 @@ class RunStatistics:
         return sum(self.seconds.values())
 
 
-def statistics_of(run: Path, *, window: int) -> RunStatistics:
-    """Of the last `window` steps that are finished and have their rollouts logged.
+def statistics_of(run: Path, *, window: int, before: int | None = None) -> RunStatistics:
+    """Of the last `window` steps that are finished and have their rollouts logged; of those before a step, if given.
 
     Raises RunFolderError for what is no run, DataError for one without such steps, and ConfigError where all groups
     are flat.
     """
     config = validate(read_manifest(run, own=False).config, source=str(run))
     logged = files_by_step(run / ROLLOUTS)
-    rows = [row for row in read_metrics(run) if is_step(row) and row["step"] in logged][-window:]
+    steps = [step for step in logged if before is None or step < before]
+    rows = [row for row in read_metrics(run) if is_step(row) and row["step"] in steps][-window:]
     if not rows:
         raise DataError(
             f"{run} has no finished step whose rollouts are logged, so nothing is known of its prompts; train a few "
             f'steps with log.rollouts = "all" (or "kept"), and plan again'
         )
-    groups = [rewards for row in rows for rewards in _rewards(run, int(row["step"]))]
+    groups, lengths = _logged(run, [int(row["step"]) for row in rows])
     flat = [bool(np.ptp(rewards) == 0) for rewards in groups]
     if not groups or all(flat):
         raise ConfigError(
@@ -102,16 +104,22 @@ def statistics_of(run: Path, *, window: int) -> RunStatistics:
         counts={name: _mean(rows, name, run) for name in COUNTS},
         seconds={name: _mean(timed, f"seconds/{name}", run) for name in PHASES},
         grad_norm=_grad_norm(rows),
+        lasting=1 - np.cumsum(np.bincount(lengths))[:-1] / len(lengths),
     )
 
 
-def _rewards(run: Path, step: int) -> Iterator[FloatArray]:
-    """[N] the rewards of each prompt's verified rollouts; nothing of a prompt without one."""
-    found: dict[str, list[float]] = {}
-    for row in read_rows(run, step, columns=("prompt_id", "kind", "reward")):
-        if row["kind"] != "failed":
-            found.setdefault(row["prompt_id"], []).append(row["reward"])
-    yield from (np.array(rewards) for rewards in found.values())
+def _logged(run: Path, steps: Sequence[int]) -> tuple[list[FloatArray], list[int]]:
+    """The rewards [N] of each prompt's verified rollouts, and the length of every rollout. A prompt without a verified
+    one has none.
+    """
+    found: dict[tuple[int, str], list[float]] = {}
+    lengths = list[int]()
+    for step in steps:
+        for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length")):
+            lengths.append(row["length"])
+            if row["kind"] != "failed":
+                found.setdefault((step, row["prompt_id"]), []).append(row["reward"])
+    return [np.array(rewards) for rewards in found.values()], lengths
 
 
 def _two_values(groups: Sequence[FloatArray]) -> TwoValues:

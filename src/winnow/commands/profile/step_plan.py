@@ -6,8 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypedDict
+
+import numpy as np
 
 from winnow.algos.costs import StepCosts, StepWork
+from winnow.algos.pass_rates import Rates, flat_share
 from winnow.algos.planning_law import (
     GroupSignal,
     Law,
@@ -31,6 +35,8 @@ from winnow.training.members import Members
 from winnow.training.prompts import run_prompts
 
 NOISE = Noise(rollout=6.3, between=4.3)  # of the bundled policy: docs/planner.md
+SPREAD = 0.1  # share of the trained weights that AdamW's eps acts on, of the bundled policy
+STAGES = 8  # of the way to a mean pass rate
 SAMPLED = (4, 8, 16, 32, 64, 128, 256)  # n
 KEPT = (2, 4, 8, 16, 32, 64)  # m
 TIMES = (0.25, 0.5, 1, 2, 4)  # the prompts of a step, over those of the configuration
@@ -46,6 +52,7 @@ class PlanAsked:
     law: Law = "fixed"
     noise: Noise = NOISE
     calibrate: bool = True  # the curves to the run's own seconds
+    until: float | None = None  # the mean pass rate up to which progress counts; None: only that of now
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,11 @@ class Room:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting with all that is predicted of it."""
+    """A setting with all that is predicted of it: now, or on average over the steps of the way that counts."""
 
     setting: Setting
     room: Room
-    group: GroupSignal
-    flat: float  # share of groups
+    flat: float  # share of groups, now
     progress: float  # of a step
     seconds: PredictedSeconds
     extrapolated: bool  # a cost curve ends before this many rollouts
@@ -73,6 +79,11 @@ class Candidate:
     def rate(self) -> float:
         """Progress per second."""
         return self.progress / self.seconds.total
+
+
+class _Mean(TypedDict):
+    progress: float
+    seconds: PredictedSeconds
 
 
 class StepPlan:
@@ -87,6 +98,7 @@ class StepPlan:
         self.current = setting_of(self.config, "the configuration")
         setting_of(run.config, str(run.run))
         self.device = planned_device(self.config.device)
+        self.stages = self._stages()
         prompts = run_prompts(members)
         self._longest, self._most = prompts.longest, len(prompts.training.prompts)
         self._rooms: dict[tuple[int, int], Room | None] = {}
@@ -122,7 +134,9 @@ class StepPlan:
             return UpdateBounds()
         unit = run.grad_norm / moment**0.5
         optimizer = self.config.optimizer
-        return UpdateBounds(eps=optimizer.eps * self.trained_weights**0.5 / unit, clip=optimizer.max_grad_norm / unit)
+        return UpdateBounds(
+            eps=optimizer.eps * (SPREAD * self.trained_weights) ** 0.5 / unit, clip=optimizer.max_grad_norm / unit
+        )
 
     @cached_property
     def trained_weights(self) -> int:
@@ -141,7 +155,7 @@ class StepPlan:
     def clock(self, costs: StepCosts) -> StepClock:
         """The costs, at the run's scale where that is asked for."""
         at_once = self.run.config.rollout.max_rollouts_at_once
-        return calibrated(costs, self.run, at_once=at_once) if self.asked.calibrate else uncalibrated(costs)
+        return calibrated(costs, self.run, at_once=at_once) if self.asked.calibrate else uncalibrated(costs, self.run)
 
     def candidates(self, clock: StepClock) -> list[Candidate]:
         """The most progress per second first; of two that are equal, the one that samples less."""
@@ -153,20 +167,34 @@ class StepPlan:
         room = self.room(setting)
         if room is None:
             raise ConfigError(f"{setting} does not fit: {self._why}")
-        run, config = self.run, self.config
-        group = group_signal(run.rates, setting.rollouts, setting.kept, rule_of(config))
-        work = self.work(setting, group)
-        of_update = setting.prompts / config.update.updates_per_step
-        each = progress(group, of_update, self.asked.noise, law=self.asked.law, optimizer=self.bounds)
+        rule = rule_of(self.config)
+        groups = [group_signal(rates, setting.rollouts, setting.kept, rule) for rates in self.stages]
+        works = [self.work(setting, group) for group in groups]
+        gains = [self._progress(setting, group) for group in groups]
+        seconds = [clock.seconds(work, at_once=room.at_once) for work in works]
         return Candidate(
             setting=setting,
             room=room,
-            group=group,
-            flat=run.rates.flat(setting.rollouts),
-            progress=updates_of(config) * each,
-            seconds=clock.seconds(work, at_once=room.at_once),
-            extrapolated=clock.extrapolates(work, at_once=room.at_once),
+            flat=flat_share(self.run.rates, setting.rollouts),
+            **_over_stages(gains, seconds),
+            extrapolated=any(clock.extrapolates(work, at_once=room.at_once) for work in works),
         )
+
+    def _progress(self, setting: Setting, group: GroupSignal) -> float:
+        """Of a step."""
+        of_update = setting.prompts / self.config.update.updates_per_step
+        each = progress(group, of_update, self.asked.noise, law=self.asked.law, optimizer=self.bounds)
+        return updates_of(self.config) * each
+
+    def _stages(self) -> Sequence[Rates]:
+        """The pass rates of now, or those of the way that counts."""
+        until = self.asked.until
+        if until is None:
+            return [self.run.rates]
+        try:
+            return self.run.rates.towards(until, STAGES)
+        except ValueError as error:
+            raise ConfigError(f"{self.run.run}: {error}; name a mean pass rate between its own and 1") from error
 
     def work(self, setting: Setting, group: GroupSignal) -> StepWork:
         """What a step of a setting does, at the run's lengths. Flat groups are not trained on, but under a term."""
@@ -225,6 +253,16 @@ class StepPlan:
         memory = self.asked.memory
         plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=memory)
         return plan, free if memory is None else assumed(memory, self.device.type)
+
+
+def _over_stages(progress: Sequence[float], seconds: Sequence[PredictedSeconds]) -> _Mean:
+    """Stages of equal progress: each takes the more steps, the less a step of it gains."""
+    if min(progress) <= 0:
+        return {"progress": 0.0, "seconds": seconds[0]}
+    steps = 1 / np.array(progress)
+    names = ("sampling", "update", "rest")
+    means = {name: float(np.average([getattr(one, name) for one in seconds], weights=steps)) for name in names}
+    return {"progress": len(steps) / float(steps.sum()), "seconds": PredictedSeconds(**means)}
 
 
 def _at_once(plan: MemoryPlan, most: int) -> int:

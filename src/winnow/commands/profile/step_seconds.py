@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from winnow.algos.costs import CostCurve, StepCosts, StepWork
+from winnow.algos.costs import StepCosts, StepWork
 from winnow.commands.profile.run_statistics import RunStatistics
 from winnow.errors import DataError
+from winnow.records import FloatArray
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,15 @@ class StepClock:
     """The curves of `costs`, each times a factor, and what else a step takes."""
 
     costs: StepCosts
+    lasting: FloatArray  # [T] the share of rollouts longer than t tokens
     sampling_factor: float = 1.0
     update_factor: float = 1.0
     per_rollout: float = 0.0  # seconds per sampled rollout: verdicts and selection
     per_step: float = 0.0
 
     def seconds(self, work: StepWork, *, at_once: int) -> PredictedSeconds:
-        """Of a step whose engine samples at most `at_once` rollouts side by side: more of them take their turns, each
-        turn as long as a call of so many.
-        """
-        sampling, update = _by_the_curves(self.costs, work, at_once)
+        """Of a step whose engine samples at most `at_once` rollouts side by side."""
+        sampling, update = _by_the_curves(self.costs, work, self.lasting, at_once)
         parts = _parts(self.costs, work)
         return PredictedSeconds(
             sampling=self.sampling_factor * sampling,
@@ -51,9 +51,9 @@ class StepClock:
         return bool(sampled > self.costs.sampling.rollouts[-1] or trained > self.costs.update.rollouts[-1])
 
 
-def uncalibrated(costs: StepCosts) -> StepClock:
-    """The costs as they are, such as those of another machine."""
-    return StepClock(costs, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step)
+def uncalibrated(costs: StepCosts, run: RunStatistics) -> StepClock:
+    """The costs as they are, such as those of another machine, at the run's lengths."""
+    return StepClock(costs, run.lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step)
 
 
 def calibrated(costs: StepCosts, run: RunStatistics, *, at_once: int) -> StepClock:
@@ -62,7 +62,7 @@ def calibrated(costs: StepCosts, run: RunStatistics, *, at_once: int) -> StepClo
     Raises DataError where a curve has no seconds there, so that there is no scale.
     """
     work = own_work(run)
-    sampling, update = _by_the_curves(costs, work, at_once)
+    sampling, update = _by_the_curves(costs, work, run.lasting, at_once)
     if sampling <= 0 or update <= 0:
         raise DataError(
             f"{costs.source or 'the cost curves'}: at the {work.rollouts:.0f} rollouts that a step of {run.run} "
@@ -72,6 +72,7 @@ def calibrated(costs: StepCosts, run: RunStatistics, *, at_once: int) -> StepClo
     seconds = run.seconds
     return StepClock(
         costs,
+        run.lasting,
         sampling_factor=seconds["generate"] / sampling,
         update_factor=(seconds["logprobs"] + seconds["update"]) / update,
         per_rollout=(seconds["verify"] + seconds["select"]) / (work.rollouts / _parts(costs, work)),
@@ -91,19 +92,13 @@ def own_work(run: RunStatistics) -> StepWork:
     )
 
 
-def _by_the_curves(costs: StepCosts, work: StepWork, at_once: int) -> tuple[float, float]:
+def _by_the_curves(costs: StepCosts, work: StepWork, lasting: FloatArray, at_once: int) -> tuple[float, float]:
+    """Seconds of sampling, and of the update."""
     parts = _parts(costs, work)
-    sampled = work.rollouts / parts
-    turns = max(1.0, sampled / at_once)
-    length = work.tokens_generated / work.rollouts if work.rollouts else 0.0
     return (
-        turns * _at(costs.sampling, sampled / turns, length),
+        costs.sampling.of_lengths(work.rollouts / parts, lasting, at_once=at_once),
         costs.update.at(work.trained / parts, work.tokens_trained / parts),
     )
-
-
-def _at(curve: CostCurve, rollouts: float, length: float) -> float:
-    return curve.at(rollouts, rollouts * length)
 
 
 def _parts(costs: StepCosts, work: StepWork) -> int:
