@@ -105,7 +105,7 @@ class StepPlan:
         self._why: ConfigError | None = None
         self.settings = [setting for setting in self._asked_for() if self.room(setting) is not None]
         if not self.settings:
-            raise ConfigError(f"no candidate fits into the memory. The smallest one: {self._why}") from self._why
+            raise ConfigError(f"no candidate fits into the memory. Of the smallest one: {self._why}") from self._why
 
     @property
     def config(self) -> Config:
@@ -235,8 +235,8 @@ class StepPlan:
             try:
                 plan.check(free_on)
             except ConfigError as error:
-                self._why = self._why or error
                 if tokens // 2 < FEWEST_TOKENS:
+                    self._why = self._why or error
                     return None
                 tokens //= 2
                 continue
