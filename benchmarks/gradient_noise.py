@@ -1,6 +1,7 @@
 """How large is the noise of one rollout's gradient against the signal that the planner maximises?
 
-    python benchmarks/gradient_noise.py [--model RUN/checkpoints/step-000040]
+    python benchmarks/gradient_noise.py
+    python benchmarks/gradient_noise.py --config configs/arithmetic.toml --model RUN/checkpoints/step-000040
 
 Of each prompt that is solved sometimes, delta is the difference between the mean gradients of log P of its right and of
 its wrong rollouts: by docs/planner.md the gradient of the log-odds of a right answer. The rollouts are divided into two
@@ -55,8 +56,10 @@ class Measured:
 def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="winnow-noise-") as folder:
-        sets = [f"seed={options.seed}", "verify.workers=0", f"model.path={options.model}"]
-        run = build(resolve_members(load(CONFIG, sets), CONFIG.parent), folder=Path(folder), device=torch.device("cpu"))
+        model = [] if options.model is None else [f"model.path={options.model}"]
+        config = load(options.config, [f"seed={options.seed}", "verify.workers=0", *model])
+        members = resolve_members(config, options.config.parent)
+        run = build(members, folder=Path(folder), device=torch.device("cpu"))
         measured = measure(run, options)
     report = {
         "parameters": sum(p.numel() for p in run.learner.parameters.values()),
@@ -72,7 +75,8 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, prompts=64, rollouts=32, resamples=1000, threads=1, seed=0)
-    parser.add_argument("--model", default="bundled", help="whose rollouts and gradients")
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--model", help="whose rollouts and gradients; by default the configuration's")
     return frame.parse(parser)
 
 
