@@ -112,7 +112,8 @@ class UpdateBounds:
 def progress(group: GroupSignal, prompts: float, noise: Noise, *, law: Law, optimizer: UpdateBounds) -> float:
     """Of one update, in units that compare settings of one run and one law.
 
-    "fixed": how far AdamW moves along mean delta at a learning rate that stays. "tuned": what an update gains at the
+    "fixed": how far AdamW moves along mean delta at a learning rate that stays. Where all groups are flat there is no
+    update, and the second moment that AdamW divides by is that of the others. "tuned": what an update gains at the
     learning rate that is best for it (McCandlish et al. 2018, arXiv 1812.06162).
     """
     moment = second_moment(group, prompts, noise)
@@ -120,6 +121,7 @@ def progress(group: GroupSignal, prompts: float, noise: Noise, *, law: Law, opti
         return 0.0
     if law == "tuned":
         return group.signal**2 / moment
-    norm = float(np.sqrt(moment))
+    taken = 1 - (1 - group.learning) ** prompts  # the share of updates that have a group to learn from
+    norm = float(np.sqrt(moment / taken))
     clipped = min(1.0, optimizer.clip / norm)
     return clipped * group.signal / (clipped * norm + optimizer.eps)

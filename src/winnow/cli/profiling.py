@@ -53,6 +53,10 @@ Noises = Annotated[
 Between = Annotated[
     float | None, typer.Option(min=0, help="Of the gradients of prompts, over the signal.", rich_help_panel=PLAN)
 ]
+Spread = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Of the weights, those that carry the gradient.", rich_help_panel=PLAN),
+]
 AsMeasured = Annotated[
     bool, typer.Option("--as-measured", help="The curves' seconds, not at the run's scale.", rich_help_panel=PLAN)
 ]
@@ -83,6 +87,7 @@ def profile(
     until: Until = None,
     noise: Noises = None,
     between: Between = None,
+    spread: Spread = None,
     as_measured: AsMeasured = False,
 ) -> None:
     """Time sampling, updates and steps against the number of rollouts, on this machine. Trains nothing that is kept.
@@ -95,7 +100,7 @@ def profile(
 
     of_plan = {
         "--run": run, "--costs": costs, "--prompts": prompts, "--memory": memory, "--until": until, "--noise": noise,
-        "--between": between, "--as-measured": as_measured or None,
+        "--between": between, "--spread": spread, "--as-measured": as_measured or None,
     }  # fmt: skip
     if not plan and (given := [name for name, value in of_plan.items() if value is not None]):
         raise typer.BadParameter(f"{given[0]} is for a plan; add --plan")
@@ -117,7 +122,7 @@ def profile(
     if plan and run is not None:
         from winnow.commands.profile.plan_lines import opening_lines
         from winnow.commands.profile.planned_step import prepared_plan
-        from winnow.commands.profile.step_plan import NOISE, PlanAsked
+        from winnow.commands.profile.step_plan import NOISE, SPREAD, PlanAsked
         from winnow.state.cost_file import read_costs
 
         wanted = PlanAsked(
@@ -125,6 +130,7 @@ def profile(
             memory=None if memory is None else in_bytes(memory),
             law=learning_rate,
             noise=type(NOISE)(NOISE.rollout if noise is None else noise, NOISE.between if between is None else between),
+            spread=SPREAD if spread is None else spread,
             calibrate=not as_measured,
             until=until,
         )

@@ -31,6 +31,13 @@ def test_progress_at_a_fixed_learning_rate(optimizer, expected):
     assert progress(GROUP, 11, NOISE, law="fixed", optimizer=optimizer) == pytest.approx(expected)
 
 
+def test_adamw_normalises_by_the_updates_that_are_taken():
+    """One prompt, flat in one step of ten: 0.9 of the steps have a gradient, of 1 / 0.9 of the mean square."""
+    moment = second_moment(GROUP, 1, NOISE)
+    expected = 0.9 * (0.3 / 0.9) / (moment / 0.9) ** 0.5
+    assert progress(GROUP, 1, NOISE, law="fixed", optimizer=UpdateBounds()) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("law", ["fixed", "tuned"])
 def test_one_kept_rollout_makes_no_progress(law):
     nothing = group_signal(PassRates(1.0, 1.0), 8, 1, Rule("grpo"))

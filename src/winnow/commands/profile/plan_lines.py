@@ -39,8 +39,8 @@ def opening_lines(plan: StepPlan) -> Iterator[str]:
         )
     noise = asked.noise
     yield (
-        f"law        {LAWS[asked.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g} "
-        f"(docs/planner.md)"
+        f"law        {LAWS[asked.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g}; gradients "
+        f"in {percent(asked.spread)} of the weights (docs/planner.md)"
     )
     if asked.until is not None:
         yield f"counted    progress up to a mean pass rate of {percent(asked.until)}"
@@ -81,11 +81,11 @@ def plan_lines(plan: StepPlan, clock: StepClock, found: Sequence[Candidate], con
 
 def as_plan_json(plan: StepPlan, clock: StepClock, found: Sequence[Candidate]) -> dict[str, Any]:
     """Everything: the statistics, the costs, and all candidates, the best first."""
-    run, asked, current = plan.run, plan.asked, _current(plan, found)
+    run, current = plan.run, _current(plan, found)
     return {
         "winnow_plan": 1,
         "run": _statistics(run),
-        "law": {"learning_rate": asked.law, "until": asked.until, **asdict(asked.noise), **_bounds(plan)},
+        "law": _law(plan),
         "costs": as_json(clock.costs),
         "scale": {
             "sampling": clock.sampling_factor,
@@ -141,10 +141,19 @@ def _statistics(run: RunStatistics) -> dict[str, Any]:
     }
 
 
-def _bounds(plan: StepPlan) -> dict[str, float | None]:
-    """In units of |mean delta|; null where the run has no gradient norm, and the bounds are none."""
-    known = plan.run.grad_norm is not None
-    return {"eps": plan.bounds.eps, "max_grad_norm": plan.bounds.clip if known else None}
+def _law(plan: StepPlan) -> dict[str, Any]:
+    """What progress is computed with. The last two are in units of |mean delta|; null where the run has no gradient
+    norm, which then sets no bound.
+    """
+    asked, known = plan.asked, plan.run.grad_norm is not None
+    return {
+        "learning_rate": asked.law,
+        "until": asked.until,
+        **asdict(asked.noise),
+        "spread": asked.spread,
+        "eps": plan.bounds.eps if known else None,
+        "max_grad_norm": plan.bounds.clip if known else None,
+    }
 
 
 def _as_json(one: Candidate) -> dict[str, Any]:

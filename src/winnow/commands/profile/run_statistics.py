@@ -47,7 +47,7 @@ class RunStatistics:
     two_values: TwoValues
     counts: Mapping[str, float]  # by COUNTS, of a step
     seconds: Mapping[str, float]  # by PHASES, of a step; of the first step of a run only where there is no other
-    grad_norm: float | None  # before clipping
+    grad_norm: float | None  # root mean square before clipping, 0 where a step took no update
     lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens
 
     @property
@@ -159,7 +159,7 @@ def _mean(rows: Sequence[Mapping[str, float]], name: str, run: Path) -> float:
 
 
 def _grad_norm(rows: Sequence[Mapping[str, float]]) -> float | None:
-    """None where no update of the window has a finite one."""
-    values = [row.get("policy/grad_norm", math.nan) for row in rows]
-    there = [value for value in values if math.isfinite(value) and value > 0]
-    return float(np.mean(there)) if there else None
+    """The root of the mean square; a step without an update has 0. None where no step has a finite one above 0."""
+    values = np.array([row.get("policy/grad_norm", math.nan) for row in rows])
+    values = np.where(np.isfinite(values), values, 0.0)
+    return float(np.sqrt((values**2).mean())) or None

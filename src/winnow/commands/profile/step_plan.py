@@ -51,6 +51,7 @@ class PlanAsked:
     memory: int | None = None  # bytes of the policy's device; None: what is free here
     law: Law = "fixed"
     noise: Noise = NOISE
+    spread: float = SPREAD  # share of the trained weights that AdamW's eps acts on
     calibrate: bool = True  # the curves to the run's own seconds
     until: float | None = None  # the mean pass rate up to which progress counts; None: only that of now
 
@@ -133,10 +134,8 @@ class StepPlan:
         if run.grad_norm is None or moment <= 0:
             return UpdateBounds()
         unit = run.grad_norm / moment**0.5
-        optimizer = self.config.optimizer
-        return UpdateBounds(
-            eps=optimizer.eps * (SPREAD * self.trained_weights) ** 0.5 / unit, clip=optimizer.max_grad_norm / unit
-        )
+        optimizer, weights = self.config.optimizer, self.asked.spread * self.trained_weights
+        return UpdateBounds(eps=optimizer.eps * weights**0.5 / unit, clip=optimizer.max_grad_norm / unit)
 
     @cached_property
     def trained_weights(self) -> int:
