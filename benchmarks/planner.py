@@ -55,10 +55,10 @@ class Cell:
 
 def main() -> None:
     options = _options()
-    costs = read_costs(options.costs)
-    cells = dict(_cells(options.sweeps))
+    costs = read_costs(Path(options.costs))
+    cells = dict(_cells(options.sweeps, options.cells))
     found = compared(
-        [str(sweep) for sweep in options.sweeps],
+        [f"{label}={run.path}" for label, cell in cells.items() for run in cell.runs.values()],
         baseline=options.baseline,
         costs=costs if options.as_measured else None,
     )
@@ -106,10 +106,11 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, steps=(20, "first steps of the pilot that the planner reads"))
-    parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP")
+    parser.add_argument("sweeps", nargs="+", metavar="SWEEP")
     parser.add_argument("--baseline", required=True, metavar="LABEL")
     parser.add_argument("--pilot", metavar="LABEL", help="by default the baseline")
-    parser.add_argument("--costs", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--cells", nargs="+", metavar="LABEL", help="by default all, of the seeds that all have")
+    parser.add_argument("--costs", required=True, metavar="FILE")
     for name, value, meaning in (
         ("noise", NOISE.rollout, "of a rollout's gradient, by benchmarks/gradient_noise.py"),
         ("between", NOISE.between, "of prompts' gradients, by the same"),
@@ -120,14 +121,18 @@ def _options() -> argparse.Namespace:
     return frame.parse(parser)
 
 
-def _cells(sweeps: Sequence[Path]) -> Iterator[tuple[str, Cell]]:
-    runs: dict[str, list[SweepRun]] = {}
-    for sweep in sweeps:
-        for run in read_sweep(sweep):
-            runs.setdefault(run.label, []).append(run)
+def _cells(sweeps: Sequence[str], labels: Sequence[str] | None) -> Iterator[tuple[str, Cell]]:
+    """Finished runs by label and seed. Of a label and seed that several sweeps have, the first sweep's counts."""
+    runs: dict[str, dict[str, SweepRun]] = {}
+    for run in (run for sweep in sweeps for run in read_sweep(Path(sweep))):
+        if run.finished and (labels is None or run.label in labels):
+            runs.setdefault(run.label, {}).setdefault(str(run.seed), run)
+    if lacking := set(labels or ()) - set(runs):
+        raise SystemExit(f"no finished run of {', '.join(sorted(lacking))}")
+    seeds = set.intersection(*(set(of) for of in runs.values()))
     for label, of in runs.items():
-        config = load(of[0].settings)
-        yield label, Cell(config, setting_of(config, label), {str(run.seed): run for run in of})
+        config = load(next(iter(of.values())).settings)
+        yield label, Cell(config, setting_of(config, label), {seed: of[seed] for seed in sorted(seeds)})
 
 
 def _plan(pilot: Cell, run: SweepRun, options: argparse.Namespace, **changes: Any) -> StepPlan:
@@ -155,8 +160,6 @@ def _seconds(
     """(predicted, taken) seconds of a step of each cell, over the steps that the planner read of the pilot."""
     clock, found = plan.clock(costs), {}
     for label, cell in cells.items():
-        if seed not in cell.runs:
-            continue
         run = cell.runs[seed]
         rows = [row for row in read_metrics(run.path) if is_step(row) and row["step"] < options.steps]
         if options.as_measured:
