@@ -72,7 +72,13 @@ def statistics_of(run: Path, *, window: int, before: int | None = None) -> RunSt
     Raises RunFolderError for what is no run, DataError for one without such steps, and ConfigError where all groups
     are flat.
     """
-    config = validate(read_manifest(run, own=False).config, source=str(run))
+    manifest = read_manifest(run, own=False)
+    config = validate(manifest.config, source=str(run))
+    if manifest.data.get("ranks", 1) != 1:
+        raise ConfigError(
+            f"{run} was computed by {manifest.data['ranks']} processes, and a plan is made for one; train a few steps "
+            f"in one process"
+        )
     logged = files_by_step(run / ROLLOUTS)
     steps = [step for step in logged if before is None or step < before]
     rows = [row for row in read_metrics(run) if is_step(row) and row["step"] in steps][-window:]

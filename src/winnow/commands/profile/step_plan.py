@@ -55,6 +55,13 @@ class PlanAsked:
     calibrate: bool = True  # the curves to the run's own seconds
     until: float | None = None  # the mean pass rate up to which progress counts; None: only that of now
 
+    def __post_init__(self) -> None:
+        for name, value in (("noise", self.noise.rollout), ("between", self.noise.between), ("spread", self.spread)):
+            if not 0 <= value < np.inf:
+                raise ConfigError(
+                    f"{name} is {value}; it is a number of 0 or more, as benchmarks/gradient_noise.py finds"
+                )
+
 
 @dataclass(frozen=True)
 class Room:

@@ -1,5 +1,7 @@
 """What a plan reads of a run, by hand."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,23 @@ def test_a_run_without_rollouts_or_numbers_is_refused(tmp_path):
         file.unlink()
     with pytest.raises(DataError, match="rollouts"):
         statistics_of(lacks, window=20)
+
+
+def test_a_run_of_several_processes_is_refused(tmp_path):
+    run = write_planned_run(tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"ranks": 2}))
+    with pytest.raises(ConfigError, match="2 processes"):
+        statistics_of(run, window=20)
+
+
+def test_steps_without_an_update_have_no_gradient(tmp_path):
+    """The root of the mean square: 0.5 in the two steps that have one, 0 in the third."""
+    run = write_planned_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    del lines[1]["policy/grad_norm"]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert statistics_of(run, window=20).grad_norm == pytest.approx(0.5 * (2 / 3) ** 0.5)
 
 
 def test_a_run_without_an_update_has_no_gradient_norm(tmp_path):

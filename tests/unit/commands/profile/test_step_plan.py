@@ -186,7 +186,14 @@ def test_the_command_prints_the_plan_and_writes_all_of_it(run, costs, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [["--plan"], ["--prompts", "4"], ["--costs", "x.json"], ["--plan", "--run", "/nowhere"], ["--as-measured"]],
+    [
+        ["--plan"],
+        ["--plan", "--run", "/nowhere", "--noise", "nan"],
+        ["--prompts", "4"],
+        ["--costs", "x.json"],
+        ["--plan", "--run", "/nowhere"],
+        ["--as-measured"],
+    ],
 )
 def test_options_that_do_not_fit_together_are_refused(words):
     result = call(*words)
