@@ -117,18 +117,8 @@ READING: dict[str, list[Callable[[Path], list[Any]]]] = {
 _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 
 # Paths among a command's parameters: read, or written by a call above.
-READ = {
-    "train.config",
-    "check.config",
-    "eval.config",
-    "profile.config",
-    "profile.run",
-    "profile.costs",
-    "sweep.file",
-    "show.run",
-    "plot.run",
-}
-READ |= {"report.runs", "export.run", "score.file"}
+READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
+READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
 WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder"}
 

@@ -58,9 +58,7 @@ class PlanAsked:
     def __post_init__(self) -> None:
         for name, value in (("noise", self.noise.rollout), ("between", self.noise.between), ("spread", self.spread)):
             if not 0 <= value < np.inf:
-                raise ConfigError(
-                    f"{name} is {value}; it is a number of 0 or more, as benchmarks/gradient_noise.py finds"
-                )
+                raise ConfigError(f"{name} is {value}; it is a number of 0 or more, by benchmarks/gradient_noise.py")
 
 
 @dataclass(frozen=True)

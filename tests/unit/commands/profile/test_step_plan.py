@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from planned_run import CONFIG, SECONDS, SETS, N, write_planned_run
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
 from winnow.algos.pass_rates import flat_share
-from winnow.algos.planning_law import Rule, group_signal
+from winnow.algos.planning_law import Noise, Rule, group_signal
 from winnow.cli import app
 from winnow.commands.profile.plan_setting import Setting, rule_of, setting_of
 from winnow.commands.profile.planned_step import prepared_plan
@@ -104,6 +104,12 @@ def test_candidates_have_the_laws_numbers_and_the_best_is_first(plan):
     assert (current.seconds.sampling, current.seconds.update) == pytest.approx((seconds.sampling, seconds.update))
 
 
+@pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
+def test_noise_is_a_number(noise):
+    with pytest.raises(ConfigError):
+        PlanAsked(noise=noise)
+
+
 def test_prompts_of_a_step_can_be_fixed(run):
     plan = prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=2), window=20)
     assert {setting.prompts for setting in plan.settings} == {2, 4}  # and the current setting, to compare with
@@ -188,7 +194,6 @@ def test_the_command_prints_the_plan_and_writes_all_of_it(run, costs, tmp_path):
     "words",
     [
         ["--plan"],
-        ["--plan", "--run", "/nowhere", "--noise", "nan"],
         ["--prompts", "4"],
         ["--costs", "x.json"],
         ["--plan", "--run", "/nowhere"],
