@@ -157,6 +157,7 @@ SPEAKS_OF_FLAGS = {
     "commands/doctor/lines.py",
     "commands/doctor/machine.py",
     "commands/doctor/missing.py",
+    "commands/profile/plan_lines.py",
     "commands/sweep/run_process.py",
     "config_file.py",
     "report/training_history.py",

@@ -48,6 +48,25 @@ class CostCurve:
         length = 1.0 if self.tokens_per_rollout is None else tokens / rollouts / self.tokens_per_rollout
         return max(0.0, seconds) * length
 
+    def of_lengths(self, rollouts: float, lasting: FloatArray, *, at_once: float = np.inf) -> float:
+        """Seconds of sampling rollouts that end at different lengths, at most `at_once` side by side.
+
+        `lasting` [T] is the share of rollouts that are longer than t = 0 ... T - 1 tokens, so that its sum is the mean
+        length. A token takes as long as one of a call with as many rollouts as are not finished, by this curve. Where
+        more are sampled than fit side by side, one begins as another ends, until the last `at_once` are under way.
+        Where the curve's length is not known, lengths do not count.
+        """
+        if rollouts <= 0:
+            return 0.0
+        side_by_side = min(rollouts, at_once)
+        turns = rollouts / side_by_side - 1
+        if self.tokens_per_rollout is None:
+            return (turns + 1) * self.at(side_by_side, 0.0)
+        under_way = 1 - (1 - lasting) ** side_by_side  # the chance that a rollout still is
+        each = [self.at(max(1.0, side_by_side * share), max(1.0, side_by_side * share)) for share in lasting]
+        full = self.at(side_by_side, side_by_side * float(lasting.sum()))
+        return turns * full + float(under_way @ np.array(each))
+
 
 @dataclass(frozen=True)
 class StepWork:

@@ -31,7 +31,7 @@ def read_costs(path: Path) -> StepCosts:
     try:
         check_kind(path, "a file", follow=True)
         data = json.loads(path.read_bytes())
-        return _of_profile(data, path) if "winnow_profile" in data else _of_costs(data, path)
+        return of_profile(data, str(path)) if "winnow_profile" in data else _of_costs(data, path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; name a file that `winnow profile` wrote") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -85,19 +85,21 @@ def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
     )
 
 
-def _of_profile(data: Mapping[str, Any], path: Path) -> StepCosts:
-    """The medians of a profile: sampling, and updates of all rollouts with accumulation."""
+def of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
+    """The medians of a profile: sampling, and updates of all rollouts with accumulation. `data` has its "points" as the
+    .json file does, and `source` is named in messages. Raises DataError for a curve without a measured point.
+    """
 
     def curve(what: str, counted: str) -> CostCurve:
         points = [p for p in data["points"] if p["measured"] == what and p["ending"] == MEASURED]
         points.sort(key=lambda point: point[counted])
         lengths = {point["tokens"] / point[counted] for point in points}
-        where = f"{path}: {what}"
+        where = f"{source}: {what}"
         if not points:
             raise DataError(f"{where}: no point of it was measured; profile with smaller numbers of rollouts")
         return _curve([p[counted] for p in points], [p["seconds"] for p in points], max(lengths), where)
 
-    return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=str(path))
+    return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=source)
 
 
 def _curve(rollouts: Sequence[float], seconds: Sequence[float], length: float | None, where: str) -> CostCurve:

@@ -28,6 +28,26 @@ def test_longer_rollouts_take_proportionally_more_where_the_length_is_known():
     assert UPDATE.at(4, 1e9) == pytest.approx(1.0)
 
 
+def test_rollouts_of_one_length_take_what_the_curve_gives():
+    assert SAMPLING.of_lengths(10, np.ones(5)) == pytest.approx(SAMPLING.at(10, 50))
+    assert SAMPLING.of_lengths(10, np.ones(10)) == pytest.approx(SAMPLING.at(10, 100))
+    assert SAMPLING.of_lengths(0, np.ones(5)) == 0.0
+
+
+def test_a_token_takes_as_long_as_with_the_rollouts_that_are_left():
+    """20 rollouts, half of them of two tokens: 3.0 / 5 for the first token, 2.0 / 5 for the second."""
+    chance = 1 - 0.5**20
+    assert SAMPLING.of_lengths(20, np.array([1.0, 0.5])) == pytest.approx(3.0 / 5 + chance * 2.0 / 5)
+
+
+def test_rollouts_that_do_not_fit_side_by_side_take_turns():
+    """Of 40, the first 20 take the mean length of a full call, 1.5 tokens; the last 20 as above."""
+    lasting = np.array([1.0, 0.5])
+    last = SAMPLING.of_lengths(20, lasting)
+    assert SAMPLING.of_lengths(40, lasting, at_once=20) == pytest.approx(1.5 * 3.0 / 5 + last)
+    assert UPDATE.of_lengths(8, lasting, at_once=4) == pytest.approx(2.0)  # without a length: two calls of 1.0
+
+
 def test_a_curve_of_one_point_is_a_line_through_zero():
     assert UPDATE.at(8, 0.0) == pytest.approx(2.0)
 

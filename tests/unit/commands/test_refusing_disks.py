@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import winnow.commands.fetch
+from planned_run import write_planned_run
 from refusing_disks import full_disk, read_only
 from synthetic_run import write_run
 from winnow.cli import app
@@ -68,6 +69,7 @@ WRITING: dict[str, list[Writing]] = {
     ],
     "profile": [
         Writing(lambda here, place: ["profile", CONFIG, *SETS, *_FEWEST, "--output", place / "profile"]),
+        Writing(lambda here, place: ["profile", CONFIG, *SETS, *_planned(here), "--output", place / "plan"]),
     ],
     "plot": [
         Writing(lambda here, place: ["plot", here / "run", "--output", place / "plot.png"]),
@@ -91,6 +93,13 @@ WRITING: dict[str, list[Writing]] = {
     ],
 }
 _FEWEST = ["--rollouts", "4", "--kept", "4", "--repeats", "1"]
+
+
+def _planned(here: Path) -> list[Any]:
+    costs = CONFIG.parent / "costs" / "pods_a.json"
+    return ["--plan", "--run", here / "planned", "--costs", costs, "--prompts", "8"]
+
+
 _REWARD = ["--reward", "length", "--workers", "0"]
 
 # Calls that write nothing: none of them needs a disk with room.
@@ -109,7 +118,7 @@ _SMALL = ["--set", "task.size=8", "--set", "verify.workers=0"]
 
 # Paths among a command's parameters: read, or written by a call above.
 READ = {"train.config", "check.config", "eval.config", "profile.config", "sweep.file", "show.run", "plot.run"}
-READ |= {"report.runs", "export.run", "score.file"}
+READ |= {"profile.run", "profile.costs", "compare.costs", "report.runs", "export.run", "score.file"}
 WRITTEN = {f"{name}.output" for name in ("train", "eval", "profile", "plot", "report", "export", "score", "compare")}
 WRITTEN |= {"sweep.output", "eval.metrics", "fetch.folder"}
 
@@ -125,6 +134,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands read."""
     folder = tmp_path_factory.mktemp("read")
     write_run(folder / "run", steps=2)
+    write_planned_run(folder / "planned")
     (folder / "curves.csv").write_text("steps,accuracy\n1,0.5\n2,0.6\n")
     (folder / "sweep.toml").write_text(SWEEP)
     winnow_("plot", folder / "run", "-o", folder / "first.png")  # matplotlib writes a cache the first time

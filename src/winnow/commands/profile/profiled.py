@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from winnow.commands.profile.apart import measured_apart
 from winnow.commands.profile.device_memory import check_limit
 from winnow.commands.profile.measuring import measure
-from winnow.commands.profile.points import Asked, Found, Job, Point, points
+from winnow.commands.profile.points import WAYS, Asked, Found, Job, Point, Way, points
 from winnow.config import Config
 from winnow.config_file import load
 from winnow.errors import ConfigError
@@ -67,9 +67,13 @@ class Profile:
             memory_limit=asked.memory_limit,
         )
 
-    def measure(self, measure: Callable[[Job, Callable[[], None]], Found] = measure) -> Iterator[Found]:
-        """Point after point."""
+    def measure(
+        self, measure: Callable[[Job, Callable[[], None]], Found] = measure, *, ways: Collection[Way] = tuple(WAYS)
+    ) -> Iterator[Found]:
+        """Point after point of these ways."""
         for point in points(self.asked, selects=self.selects != ALL):
+            if point.way not in ways:
+                continue
             one = measured_apart(self.job(point), measure, on_cpu=self.device.type == "cpu")
             self.found.append(one)
             yield one

@@ -1,0 +1,174 @@
+"""A plan for a person and for a program: the run's statistics, the best candidates, and the keys to take over."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from winnow.commands.profile.run_statistics import RunStatistics
+from winnow.commands.profile.step_plan import Candidate, StepPlan
+from winnow.commands.profile.step_seconds import StepClock
+from winnow.config import dump
+from winnow.memory.sizes import readable
+from winnow.report.comparison.key_differences import differing, keys_of, within
+from winnow.report.text import percent
+from winnow.state.cost_file import as_json
+
+SHOWN = 10  # candidates
+CHOSEN = ("rollout.prompts_per_step", "rollout.rollouts_per_prompt", "select", "update.tokens_per_micro_batch")
+LAWS = {"fixed": "a learning rate that stays", "tuned": "a learning rate that is tuned for each candidate"}
+
+
+def opening_lines(plan: StepPlan) -> Iterator[str]:
+    """What is known before any cost: the run, its pass rates, and what differs from the configuration."""
+    run, asked = plan.run, plan.asked
+    yield (
+        f"run        {run.run}, steps {run.first} to {run.last}: {run.groups} groups, {percent(run.flat)} of them "
+        f"flat, rollouts of {run.length:.1f} tokens"
+    )
+    rates = run.rates
+    yield f"pass rate  Beta({rates.a:.3g}, {rates.b:.3g}), mean {percent(rates.mean)}"
+    two = run.two_values
+    if two.values > 2:
+        yield (
+            f"rewards    {two.values} values, taken as two: above {two.border:.4g} and not, which is "
+            f"{percent(two.explained)} of their variance within prompts"
+        )
+    noise = asked.noise
+    yield (
+        f"law        {LAWS[asked.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g}; gradients "
+        f"in {percent(asked.spread)} of the weights (docs/planner.md)"
+    )
+    if asked.until is not None:
+        yield f"counted    progress up to a mean pass rate of {percent(asked.until)}"
+    other = differing([keys_of(dump(run.config)), keys_of(dump(plan.config))])
+    if other := [key for key in other if not within(key, CHOSEN)]:
+        yield f"note       the run has other values of {', '.join(other)}; its statistics may not hold"
+
+
+def plan_lines(plan: StepPlan, clock: StepClock, found: Sequence[Candidate], config: Path) -> Iterator[str]:
+    """The table of the best candidates with the current setting, and how to take the best one over."""
+    current = _current(plan, found)
+    beside = current or found[0]
+    run, costs = plan.run, clock.costs
+    yield f"costs      {costs.source or 'measured'}, rollouts counted per {costs.per}"
+    if plan.asked.calibrate:
+        own = run.step_seconds
+        yield (
+            f"scale      the run's {own:.4g} s per step: sampling x {clock.sampling_factor:.3g}, update x "
+            f"{clock.update_factor:.3g}, rest {1e3 * clock.per_rollout:.3g} ms per rollout and {clock.per_step:.3g} s"
+        )
+    yield ""
+    heads = ("n", "m", "prompts", "micro-batch", "flat", "sampling s", "update s", "step s", "per step", "per second")
+    yield f"{'':<10}" + "".join(f"{head:>12}" for head in heads) + f"{'memory':>12}"
+    rows = list(found[:SHOWN])
+    if current is not None and current not in rows:
+        rows.append(current)
+    for place, one in enumerate(rows):
+        name = "current" if one is current else "best" if place == 0 else ""
+        yield f"{name:<10}" + _row(one, beside)
+    yield ""
+    yield f"per step and per second: progress, over that of {'the current setting' if current else 'the best one'}"
+    if any(one.extrapolated for one in rows):
+        yield "+ the number of rollouts is beyond the last point of a cost curve, which goes on as a straight line"
+    if plan.left_out:
+        yield f"{plan.left_out} pairs of n and prompts do not fit into the memory, and are left out"
+    yield f"take over  {_command(plan, found[0], config)}"
+
+
+def as_plan_json(plan: StepPlan, clock: StepClock, found: Sequence[Candidate]) -> dict[str, Any]:
+    """Everything: the statistics, the costs, and all candidates, the best first."""
+    run, current = plan.run, _current(plan, found)
+    return {
+        "winnow_plan": 1,
+        "run": _statistics(run),
+        "law": _law(plan),
+        "costs": as_json(clock.costs),
+        "scale": {
+            "sampling": clock.sampling_factor,
+            "update": clock.update_factor,
+            "seconds_per_rollout": clock.per_rollout,
+            "seconds_per_step": clock.per_step,
+        },
+        "current": None if current is None else _as_json(current),
+        "candidates": [_as_json(one) for one in found],
+        "left_out": plan.left_out,
+    }
+
+
+def _current(plan: StepPlan, found: Sequence[Candidate]) -> Candidate | None:
+    return next((one for one in found if one.setting == plan.current), None)
+
+
+def _row(one: Candidate, beside: Candidate) -> str:
+    setting, seconds = one.setting, one.seconds
+    cells = (
+        setting.rollouts,
+        "all" if setting.kept == setting.rollouts else setting.kept,
+        setting.prompts,
+        one.room.tokens,
+        percent(one.flat),
+        f"{seconds.sampling:.3g}",
+        f"{seconds.update:.3g}",
+        f"{seconds.total:.3g}{'+' * one.extrapolated}",
+        f"{one.progress / beside.progress:.2f}" if beside.progress else "-",
+        f"{one.rate / beside.rate:.2f}" if beside.rate else "-",
+    )
+    return "".join(f"{cell:>12}" for cell in cells) + f"{readable(one.room.bytes):>12}"
+
+
+def _command(plan: StepPlan, best: Candidate, config: Path) -> str:
+    settings = [*best.setting.settings, f"update.tokens_per_micro_batch={best.room.tokens}"]
+    return shlex.join(["winnow", "train", str(config), *(word for s in settings for word in ("--set", s))])
+
+
+def _statistics(run: RunStatistics) -> dict[str, Any]:
+    return {
+        "path": str(run.run),
+        "steps": [run.first, run.last],
+        "groups": run.groups,
+        "pass_rate": {"a": run.rates.a, "b": run.rates.b, "mean": run.rates.mean},
+        "flat": run.flat,
+        "rewards": asdict(run.two_values),
+        "length": run.length,
+        "trained_length": run.trained_length,
+        "per_step": dict(run.counts),
+        "seconds": dict(run.seconds),
+        "grad_norm": run.grad_norm,
+    }
+
+
+def _law(plan: StepPlan) -> dict[str, Any]:
+    """What progress is computed with. The last two are in units of |mean delta|; null where the run has no gradient
+    norm, which then sets no bound.
+    """
+    asked, known = plan.asked, plan.run.grad_norm is not None
+    return {
+        "learning_rate": asked.law,
+        "until": asked.until,
+        **asdict(asked.noise),
+        "spread": asked.spread,
+        "eps": plan.bounds.eps if known else None,
+        "max_grad_norm": plan.bounds.clip if known else None,
+    }
+
+
+def _as_json(one: Candidate) -> dict[str, Any]:
+    setting = one.setting
+    return {
+        "rollouts_per_prompt": setting.rollouts,
+        "keep_per_prompt": setting.kept,
+        "prompts_per_step": setting.prompts,
+        "tokens_per_micro_batch": one.room.tokens,
+        "sampled_at_once": one.room.at_once,
+        "memory_bytes": one.room.bytes,
+        "flat": one.flat,
+        "progress": one.progress,
+        "seconds": {**asdict(one.seconds), "step": one.seconds.total},
+        "progress_per_second": one.rate,
+        "extrapolated": one.extrapolated,
+        "set": [*setting.settings, f"update.tokens_per_micro_batch={one.room.tokens}"],
+    }

@@ -1,0 +1,102 @@
+"""What a plan chooses, and which configurations it can choose for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from winnow.algos.planning_law import Rule
+from winnow.algos.selection import kept_size
+from winnow.config import Config, Member
+from winnow.errors import ConfigError
+from winnow.families import ADVANTAGE, SELECTOR
+from winnow.registry import resolve
+
+CREDITS = ("grpo", "dr_grpo", "rloo")
+SELECTORS = ("max_variance", "all")
+REMEDY = "change it in the configuration, or choose n and m by hand (docs/choosing-n-and-m.md)"
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """n, m and P of a step."""
+
+    rollouts: int  # n, sampled of each prompt
+    kept: int  # m, trained on; n: all
+    prompts: int  # P of a step
+
+    @property
+    def sampled(self) -> int:
+        """Rollouts of a step."""
+        return self.rollouts * self.prompts
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The keys of a configuration with their values, as `--set` takes them."""
+        if self.kept >= self.rollouts:
+            select = 'select="all"'
+        else:
+            select = f'select={{use="max_variance", keep_per_prompt={self.kept}}}'
+        return (
+            f"rollout.prompts_per_step={self.prompts}",
+            f"rollout.rollouts_per_prompt={self.rollouts}",
+            select,
+        )
+
+
+def setting_of(config: Config, where: str) -> Setting:
+    """The setting of a configuration. Raises ConfigError, which begins with `where`, for one that no plan is made for.
+
+    Supported are a uniform allocation without dynamic sampling, `max_variance` or `all` as the only selector, the
+    advantages of CREDITS, and no value model.
+    """
+    rollout = config.rollout
+    _check_supported(config, where)
+    n, (selector,) = rollout.rollouts_per_prompt, config.select
+    kept = n if selector.use == "all" else kept_size(_option(selector, "keep_per_prompt"), n)
+    if kept < 2:
+        raise ConfigError(
+            f"{where}: {kept} rollout of a prompt is trained on, which has nothing to be compared with; set "
+            f"select.keep_per_prompt to 2 or more"
+        )
+    return Setting(n, kept, rollout.prompts_per_step)
+
+
+def rule_of(config: Config) -> Rule:
+    """The advantage of a supported configuration, with the defaults of the options that it leaves out."""
+    advantage = config.advantage
+    return Rule.of(advantage.use, {**resolve(ADVANTAGE, advantage.use).defaults, **advantage.options})  # type: ignore[arg-type]
+
+
+def updates_of(config: Config) -> int:
+    """Optimizer updates of a step."""
+    return config.update.epochs * config.update.updates_per_step
+
+
+def _option(selector: Member, name: str) -> int | float:
+    return {**resolve(SELECTOR, selector.use).defaults, **selector.options}[name]  # type: ignore[no-any-return]
+
+
+def _check_supported(config: Config, where: str) -> None:
+    found = {
+        f"allocate.use = {config.allocate.label!r}; a plan is made for 'uniform'": config.allocate.use != "uniform",
+        f"rollout.dynamic_sampling_rounds = {config.rollout.dynamic_sampling_rounds}; a plan is made for 0": (
+            config.rollout.dynamic_sampling_rounds > 0
+        ),
+        f"{len(config.select)} selectors; a plan is made for one": len(config.select) != 1,
+        f"select.use = {config.select[0].label!r}; a plan is made for {' or '.join(map(repr, SELECTORS))}": (
+            config.select[0].use not in SELECTORS
+        ),
+        "select.chunk is set; a plan is made for selection among all rollouts of a prompt": any(
+            selector.chunk is not None for selector in config.select
+        ),
+        f"advantage.use = {config.advantage.label!r}; a plan is made for {', '.join(map(repr, CREDITS))}": (
+            config.advantage.use not in CREDITS
+        ),
+        "advantage.chunk is set; a plan is made for comparisons among all kept rollouts of a prompt": (
+            config.advantage.chunk is not None
+        ),
+        "there is a value model ([critic]); a plan is made without one": config.critic is not None,
+    }
+    for said, wrong in found.items():
+        if wrong:
+            raise ConfigError(f"{where}: {said}; {REMEDY}")

@@ -1,0 +1,45 @@
+"""`winnow profile --plan`, from its options to a plan: what can be refused is refused before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from winnow.algos.costs import StepCosts
+from winnow.commands.profile.points import Asked, Found, Way
+from winnow.commands.profile.profiled import Profile, prepared
+from winnow.commands.profile.run_statistics import statistics_of
+from winnow.commands.profile.step_plan import PlanAsked, StepPlan
+from winnow.commands.profile.tables import row
+from winnow.config_file import load
+from winnow.state.cost_file import of_profile
+from winnow.training.resolve import resolve_members
+
+MEASURED: tuple[Way, ...] = ("sampling", "accumulated")  # the two curves
+
+
+def prepared_plan(
+    config: Path, sets: Sequence[str], run: Path, asked: PlanAsked, *, window: int, unset: Sequence[str] = ()
+) -> StepPlan:
+    """Candidates without seconds. Raises WinnowError for all that can be refused without a cost."""
+    members = resolve_members(load(config, sets, unset), base=config.parent)
+    return StepPlan(members, statistics_of(run.expanduser(), window=window), asked)
+
+
+def curves_to_measure(
+    config: Path, sets: Sequence[str], plan: StepPlan, asked: Asked, *, unset: Sequence[str] = ()
+) -> Profile:
+    """The two curves of the configuration, at the run's length."""
+    length = max(1, round(plan.run.length))
+    return prepared(config, [*sets, f"rollout.max_new_tokens={length}"], asked, unset=unset)
+
+
+def measured_points(profile: Profile) -> Iterator[Found]:
+    """Point after point of the two curves."""
+    return profile.measure(ways=MEASURED)
+
+
+def measured_costs(profile: Profile) -> StepCosts:
+    """Of the points that were measured. Raises DataError where a curve has none."""
+    on = profile.measured_on
+    return of_profile({"points": [row(found) for found in profile.found]}, f"measured on {on['date']}, {on['cpu']}")

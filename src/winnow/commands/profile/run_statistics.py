@@ -1,0 +1,171 @@
+"""What a run's log says of its last steps: how often prompts are solved, how long rollouts are, where the time goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from winnow.algos.pass_rates import PassRates, fit_pass_rates
+from winnow.config import Config
+from winnow.config_file import validate
+from winnow.errors import ConfigError, DataError
+from winnow.metrics import is_step
+from winnow.records import BoolArray, FloatArray, IntArray
+from winnow.state.logbook import read_metrics, read_rows
+from winnow.state.rollout_files import ROLLOUTS, files_by_step
+from winnow.state.saved_runs import read_manifest
+
+PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")  # all of a step but the wait for a checkpoint
+COUNTS = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
+SPLITS = 64  # values that are tried as the border between right and wrong
+
+
+@dataclass(frozen=True)
+class TwoValues:
+    """Rewards with several values as right and wrong: above a border, and not."""
+
+    border: float
+    values: int  # distinct rewards
+    explained: float  # share of the variance within prompts that the two values have; 1 where there are no more
+
+
+@dataclass(frozen=True)
+class RunStatistics:
+    """Means over a window of steps."""
+
+    run: Path
+    config: Config
+    first: int  # step
+    last: int
+    groups: int  # in all, with a verified rollout
+    rates: PassRates
+    flat: float  # share of these groups
+    two_values: TwoValues
+    counts: Mapping[str, float]  # by COUNTS, of a step
+    seconds: Mapping[str, float]  # by PHASES, of a step; of the first step of a run only where there is no other
+    grad_norm: float | None  # root mean square before clipping, 0 where a step took no update
+    lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens
+
+    @property
+    def length(self) -> float:
+        """Mean tokens of a sampled rollout."""
+        return self.counts["budget/tokens_generated"] / self.counts["budget/rollouts"]
+
+    @property
+    def trained_length(self) -> float:
+        """Mean tokens of a trained rollout; of a sampled one where none was trained."""
+        trained = self.counts["select/trained"]
+        return self.counts["budget/tokens_trained"] / trained if trained else self.length
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+def statistics_of(run: Path, *, window: int, before: int | None = None) -> RunStatistics:
+    """Of the last `window` steps that are finished and have their rollouts logged; of those before a step, if given.
+
+    Raises RunFolderError for what is no run, DataError for one without such steps, and ConfigError where all groups
+    are flat.
+    """
+    manifest = read_manifest(run, own=False)
+    config = validate(manifest.config, source=str(run))
+    if manifest.data.get("ranks", 1) != 1:
+        raise ConfigError(
+            f"{run} was computed by {manifest.data['ranks']} processes, and a plan is made for one; train a few steps "
+            f"in one process"
+        )
+    logged = files_by_step(run / ROLLOUTS)
+    steps = [step for step in logged if before is None or step < before]
+    rows = [row for row in read_metrics(run) if is_step(row) and row["step"] in steps][-window:]
+    if not rows:
+        raise DataError(
+            f"{run} has no finished step whose rollouts are logged, so nothing is known of its prompts; train a few "
+            f'steps with log.rollouts = "all" (or "kept"), and plan again'
+        )
+    groups, lengths = _logged(run, [int(row["step"]) for row in rows])
+    flat = [bool(np.ptp(rewards) == 0) for rewards in groups]
+    if not groups or all(flat):
+        raise ConfigError(
+            f"{run}, steps {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}: the rewards of every prompt are all "
+            f"equal, so no setting is known to teach anything; sample more rollouts of a prompt, take easier or harder "
+            f"problems, or a reward with parts, and train a few steps again"
+        )
+    two = _two_values(groups)
+    right = [int((rewards > two.border).sum()) for rewards in groups]
+    timed = [row for row in rows if row["step"] > 0] or rows
+    return RunStatistics(
+        run=run,
+        config=config,
+        first=int(rows[0]["step"]),
+        last=int(rows[-1]["step"]),
+        groups=len(groups),
+        rates=fit_pass_rates(right, [len(rewards) for rewards in groups]),
+        flat=float(np.mean(flat)),
+        two_values=two,
+        counts={name: _mean(rows, name, run) for name in COUNTS},
+        seconds={name: _mean(timed, f"seconds/{name}", run) for name in PHASES},
+        grad_norm=_grad_norm(rows),
+        lasting=1 - np.cumsum(np.bincount(lengths))[:-1] / len(lengths),
+    )
+
+
+def _logged(run: Path, steps: Sequence[int]) -> tuple[list[FloatArray], list[int]]:
+    """The rewards [N] of each prompt's verified rollouts, and the length of every rollout. A prompt without a verified
+    one has none.
+    """
+    found: dict[tuple[int, str], list[float]] = {}
+    lengths = list[int]()
+    for step in steps:
+        for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length")):
+            lengths.append(row["length"])
+            if row["kind"] != "failed":
+                found.setdefault((step, row["prompt_id"]), []).append(row["reward"])
+    return [np.array(rewards) for rewards in found.values()], lengths
+
+
+def _two_values(groups: Sequence[FloatArray]) -> TwoValues:
+    """The border at which right and wrong have the most of the rewards' variance within prompts.
+
+    That is the squared correlation of the two values with the rewards, each less its prompt's mean, over all rollouts.
+    """
+    rewards = np.concatenate(groups)
+    prompt = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    values = np.unique(rewards)
+    borders = (values[:-1] + values[1:]) / 2
+    if len(borders) > SPLITS:
+        borders = borders[np.linspace(0, len(borders) - 1, SPLITS).astype(int)]
+    within = _centred(rewards, prompt)
+    explained = [_explained(within, _centred(rewards > border, prompt)) for border in borders]
+    best = int(np.argmax(explained))
+    return TwoValues(float(borders[best]), len(values), float(explained[best]))
+
+
+def _centred(values: FloatArray | BoolArray, prompt: IntArray) -> FloatArray:
+    """[N] less the mean of those of the same prompt."""
+    values = values.astype(np.float64)
+    means = np.bincount(prompt, weights=values) / np.bincount(prompt)
+    return np.asarray(values - means[prompt], dtype=np.float64)
+
+
+def _explained(rewards: FloatArray, right: FloatArray) -> float:
+    spread = float(right @ right)
+    return float(rewards @ right) ** 2 / (float(rewards @ rewards) * spread) if spread else 0.0
+
+
+def _mean(rows: Sequence[Mapping[str, float]], name: str, run: Path) -> float:
+    values = [row.get(name, math.nan) for row in rows]
+    if not np.isfinite(values).all():
+        raise DataError(f"{run}: its metrics lack {name}, of which a step's seconds are computed; name another run")
+    return float(np.mean(values))
+
+
+def _grad_norm(rows: Sequence[Mapping[str, float]]) -> float | None:
+    """The root of the mean square; a step without an update has 0. None where no step has a finite one above 0."""
+    values = np.array([row.get("policy/grad_norm", math.nan) for row in rows])
+    values = np.where(np.isfinite(values), values, 0.0)
+    return float(np.sqrt((values**2).mean())) or None

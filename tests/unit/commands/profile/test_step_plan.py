@@ -1,0 +1,227 @@
+"""A plan from a run's folder and a file of costs: its seconds, its choice, and what is refused before a measurement."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from planned_run import CONFIG, SECONDS, SETS, N, write_planned_run
+from winnow.algos.costs import CostCurve, StepCosts, StepWork
+from winnow.algos.pass_rates import flat_share
+from winnow.algos.planning_law import Noise, Rule, group_signal
+from winnow.cli import app
+from winnow.commands.profile.plan_setting import Setting, rule_of, setting_of
+from winnow.commands.profile.planned_step import prepared_plan
+from winnow.commands.profile.run_statistics import statistics_of
+from winnow.commands.profile.step_plan import PlanAsked
+from winnow.commands.profile.step_seconds import StepClock, calibrated, own_work, uncalibrated
+from winnow.config_file import load, validate
+from winnow.errors import ConfigError, DataError
+from winnow.state.cost_file import as_json
+
+COSTS = StepCosts(
+    CostCurve(np.array([8.0, 32.0]), np.array([1.0, 1.6]), tokens_per_rollout=6.0),
+    CostCurve(np.array([8.0, 24.0]), np.array([0.4, 1.0]), tokens_per_rollout=6.0),
+    source="by hand",
+)
+OWN = sum(SECONDS.values()) - SECONDS["save"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return write_planned_run(tmp_path_factory.mktemp("planned") / "run")
+
+
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("costs") / "costs.json"
+    path.write_text(json.dumps(as_json(COSTS)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(run):
+    return prepared_plan(CONFIG, SETS, run, PlanAsked(), window=20)
+
+
+def call(*words, sets=SETS):
+    return CliRunner().invoke(app, ["profile", str(CONFIG), *(x for s in sets for x in ("--set", s)), *map(str, words)])
+
+
+def test_at_the_runs_own_setting_a_scaled_clock_gives_its_seconds(run):
+    found = statistics_of(run, window=20)
+    clock = calibrated(COSTS, found, at_once=512)
+    seconds = clock.seconds(own_work(found), at_once=512)
+    assert seconds.sampling == pytest.approx(SECONDS["generate"])
+    assert seconds.update == pytest.approx(SECONDS["logprobs"] + SECONDS["update"])
+    assert seconds.total == pytest.approx(OWN)
+
+
+def test_what_is_no_curve_grows_with_the_rollouts_or_not_at_all(run):
+    clock = calibrated(COSTS, statistics_of(run, window=20), at_once=512)
+    assert clock.per_rollout == pytest.approx((SECONDS["verify"] + SECONDS["select"]) / 32)
+    work = StepWork(prompts=4, rollouts=64.0, tokens_generated=384.0, trained=24.0, tokens_trained=144.0)
+    assert clock.seconds(work, at_once=512).rest == pytest.approx(0.64 + SECONDS["sync"])
+
+
+def test_costs_of_another_machine_stay_as_they_are(run):
+    clock = uncalibrated(COSTS, statistics_of(run, window=20))
+    assert (clock.sampling_factor, clock.update_factor, clock.per_rollout, clock.per_step) == (1.0, 1.0, 0.0, 0.0)
+    work = StepWork(prompts=4, rollouts=32.0, tokens_generated=192.0, trained=24.0, tokens_trained=144.0)
+    seconds = clock.seconds(work, at_once=512)
+    # 4 tokens with 32 rollouts, 4 with 16, each a sixth of a call: (1.6 + 1.2) * 4 / 6
+    assert (seconds.sampling, seconds.update) == pytest.approx((2.8 * 4 / 6, 1.0))
+
+
+def test_prompts_that_each_have_a_machine_take_as_long_as_one(run):
+    per_prompt = StepCosts(COSTS.sampling, COSTS.update, per="prompt")
+    clock = StepClock(per_prompt, np.ones(6))
+    work = StepWork(prompts=4, rollouts=32.0, tokens_generated=192.0, trained=32.0, tokens_trained=192.0)
+    assert clock.seconds(work, at_once=512).total == pytest.approx(1.0 + 0.4)
+    assert not clock.extrapolates(work, at_once=512)
+    assert StepClock(COSTS, np.ones(6)).extrapolates(work, at_once=512)  # 32 in an update, and the curve ends at 24
+
+
+def test_costs_without_seconds_have_no_scale(run):
+    nothing = StepCosts(COSTS.sampling, CostCurve(np.array([24.0]), np.array([0.0])))
+    with pytest.raises(DataError):
+        calibrated(nothing, statistics_of(run, window=20), at_once=512)
+
+
+def test_candidates_have_the_laws_numbers_and_the_best_is_first(plan):
+    clock = plan.clock(COSTS)
+    found = plan.candidates(clock)
+    rates = [one.rate for one in found]
+    assert rates == sorted(rates, reverse=True)
+    assert {one.setting.prompts for one in found} == {1, 2, 4, 8, 16}
+    current = next(one for one in found if one.setting == plan.current)
+    assert plan.current == Setting(rollouts=N, kept=N, prompts=4)
+    group = group_signal(plan.run.rates, N, N, Rule("grpo"))
+    assert current.flat == pytest.approx(flat_share(plan.run.rates, N))
+    trained = 4 * N * group.learning
+    seconds = clock.seconds(StepWork(4, 32.0, 192.0, trained, 6.0 * trained), at_once=512)
+    assert (current.seconds.sampling, current.seconds.update) == pytest.approx((seconds.sampling, seconds.update))
+
+
+@pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
+def test_noise_is_a_number(noise):
+    with pytest.raises(ConfigError):
+        PlanAsked(noise=noise)
+
+
+def test_prompts_of_a_step_can_be_fixed(run):
+    plan = prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=2), window=20)
+    assert {setting.prompts for setting in plan.settings} == {2, 4}  # and the current setting, to compare with
+    with pytest.raises(ConfigError, match="64"):
+        prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=65), window=20)
+
+
+def test_up_to_a_pass_rate_flat_groups_make_small_groups_slower(run, plan):
+    """Where most prompts are solved, one of 4 rollouts is seldom wrong."""
+    far = prepared_plan(CONFIG, SETS, run, PlanAsked(until=0.9), window=20)
+    few, many = Setting(4, 4, 4), Setting(32, 4, 4)
+    ratio = {}
+    for name, one in (("now", plan), ("far", far)):
+        clock = one.clock(COSTS)
+        ratio[name] = one.candidate(few, clock).progress / one.candidate(many, clock).progress
+    assert ratio["far"] < ratio["now"] < 1
+    with pytest.raises(ConfigError):
+        prepared_plan(CONFIG, SETS, run, PlanAsked(until=0.1), window=20)
+
+
+def test_less_memory_leaves_smaller_micro_batches_and_then_nothing(run, plan):
+    tokens = {room.tokens for room in (plan.room(setting) for setting in plan.settings) if room}
+    assert tokens == {plan.config.update.tokens_per_micro_batch}
+    memory = max(plan.room(setting).bytes for setting in plan.settings) // 2
+    less = prepared_plan(CONFIG, SETS, run, PlanAsked(memory=memory), window=20)
+    rooms = [less.room(setting) for setting in less.settings]
+    assert {4096 // room.tokens for room in rooms} > {1}  # some are halved, and some as they were
+    assert all(room.bytes <= memory for room in rooms)
+    with pytest.raises(ConfigError, match="fit"):
+        prepared_plan(CONFIG, SETS, run, PlanAsked(memory=2**20), window=20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        'allocate="gvm"',
+        "rollout.dynamic_sampling_rounds=1",
+        'select="random"',
+        'select=[{use="finished"}, {use="max_variance"}]',
+        'select={use="max_variance", keep_per_prompt=2, chunk=4}',
+        'select={use="max_variance", keep_per_prompt=1}',
+        'advantage="raft"',
+        "advantage.chunk=4",
+    ],
+)
+def test_settings_that_no_plan_is_made_for_are_named(change):
+    with pytest.raises(ConfigError, match="here: "):
+        setting_of(load(CONFIG, [*SETS, change]), "here")
+
+
+def test_a_setting_has_the_defaults_of_its_members():
+    config = load(CONFIG, [*SETS, 'select="max_variance"', 'advantage="dr_grpo"'])
+    assert setting_of(config, "here") == Setting(N, 4, 4)
+    assert rule_of(config) == Rule("dr_grpo", "kept")
+    share = load(CONFIG, [*SETS, 'select={use="max_variance", keep_per_prompt=0.25}'])
+    assert setting_of(share, "here").kept == 2
+
+
+@pytest.mark.parametrize("setting", [Setting(16, 4, 8), Setting(8, 8, 2)])
+def test_the_printed_keys_make_the_setting(setting):
+    assert setting_of(load(CONFIG, setting.settings), "here") == setting
+
+
+def test_the_command_prints_the_plan_and_writes_all_of_it(run, costs, tmp_path):
+    result = call("--plan", "--run", run, "--costs", costs, "-o", tmp_path / "plan")
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    data = json.loads((tmp_path / "plan.json").read_text())
+    best, current = data["candidates"][0], data["current"]
+    assert best["progress_per_second"] >= current["progress_per_second"]
+    assert current["seconds"]["step"] == pytest.approx(OWN, rel=0.1)  # of the fitted share of flat groups, not its own
+    assert data["run"]["steps"] == [0, 2]
+    assert data["costs"]["sampling"]["seconds"] == [1.0, 1.6]
+    for word in best["set"]:
+        assert word in result.output
+    made = setting_of(load(CONFIG, [*SETS, *best["set"]]), "here")
+    assert made == Setting(best["rollouts_per_prompt"], best["keep_per_prompt"], best["prompts_per_step"])
+    assert call("--plan", "--run", run, "--costs", costs, "-o", tmp_path / "plan").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--plan"],
+        ["--prompts", "4"],
+        ["--costs", "x.json"],
+        ["--plan", "--run", "/nowhere"],
+        ["--as-measured"],
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(words):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert "rollouts   trained" not in result.output  # nothing was measured
+
+
+def test_costs_are_measured_at_the_runs_length_where_no_file_is_given(run, tmp_path):
+    words = ("--plan", "--run", run, "--rollouts", "8", "--kept", "8,16", "--repeats", "1", "-o", tmp_path / "plan")
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    measured = json.loads((tmp_path / "plan.costs.json").read_text())
+    assert measured["sampling"]["rollouts"] == [8]
+    assert measured["update"]["rollouts"] == [8, 16]
+    assert measured["sampling"]["tokens_per_rollout"] == measured["update"]["tokens_per_rollout"] == 6
+    assert json.loads((tmp_path / "plan.json").read_text())["costs"] == measured
+
+
+def test_a_manifest_that_is_no_configuration_is_refused(run, tmp_path):
+    broken = write_planned_run(tmp_path / "run")
+    manifest = json.loads((broken / "manifest.json").read_text())
+    manifest["config"]["rollout"]["rollouts_per_prompt"] = "many"
+    (broken / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="rollouts_per_prompt"):
+        statistics_of(broken, window=20)
+    validate(json.loads((run / "manifest.json").read_text())["config"])
