@@ -1,7 +1,7 @@
 """The result of one claim's sweep: curves and contrasts, under every pair of cost curves.
 
     winnow sweep configs/sweeps/claim_01_equal_m.toml
-    python benchmarks/claims.py claim_01_equal_m --costs benchmarks/results/DATE_costs.json configs/costs/pods_a.json
+    python benchmarks/claims.py claim_01_equal_m --costs configs/costs/two_cpu_cores.json configs/costs/pods_a.json
 
 Reads sweeps/NAME and the entries of benchmarks/claims.toml whose sweep it is, compares as `winnow compare` does, and
 writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. Seconds are recomputed
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import frame
-from winnow.report.comparison.seed_times import SeedTime
 
 from winnow.report.comparison.compared import GroupComparison, compared, per_step
 from winnow.report.comparison.mean_curve import MeanCurve
 from winnow.report.comparison.pass_rate_counts import BINS
 from winnow.report.comparison.run_groups import SeedGroup
+from winnow.report.comparison.seed_times import SeedTime
 from winnow.state.cost_file import read_costs
 from winnow.state.logbook import read_metrics
 
