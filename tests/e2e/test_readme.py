@@ -1,4 +1,5 @@
-"""The README is part of the program: its commands and its code run, and its tables name what there is."""
+"""The README and the pages that it leads to first are part of the program: their commands and their code run, and their
+tables name what there is."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from winnow.state.logbook import read_metrics
 from winnow.training.resolve import resolve_members
 
 REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", "docs/commands.md", "docs/members.md", "configs/README.md")
+README = "\n".join((REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES)
 PYTHON, TOML = (re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL) for language in ("python", "toml"))
 SHOWN = re.findall(r"^    (winnow .*)$", README.replace("\\\n", ""), flags=re.MULTILINE)
 NAMED = re.findall(r"`(winnow [a-z][^`]*)`", README)
@@ -78,7 +80,7 @@ def test_what_to_do_next_runs_as_it_stands(tmp_path, monkeypatch):
             continue  # wants a download
         if "--ranks" in arguments:
             continue  # test_ranks_launch.py launches ranks, tests/with_ray those on Ray, which is not installed here
-        if name == "sweep" or arguments == ["sweeps/pods"]:
+        if name == "sweep" or arguments == ["sweeps/claim_01_equal_m"]:
             continue  # takes minutes; test_sweep.py reads its file, runs a small one and compares it
         if name == "train":
             arguments += [part for key in SMALL for part in ("--set", key)]
@@ -136,7 +138,7 @@ def test_the_selector_and_the_allocator_of_your_own_run(tmp_path, monkeypatch):
 
 def test_there_is_no_code_that_is_not_run():
     assert (len(PYTHON), len(TOML)) == (2, 1)
-    assert README.count("```") == 2 * (2 + 1 + 2)  # and two blocks of text: what the demo prints, and the tree
+    assert README.count("```") == 2 * (2 + 1 + 1)  # and a block of text: what the demo prints
 
 
 def test_what_an_allocator_sees_is_told_in_full():
@@ -161,14 +163,6 @@ def test_keys_it_names_exist():
     assert named <= known
 
 
-def test_the_tree_names_every_file_and_folder_of_the_package():
-    tree = README.partition("src/winnow/ ")[2].partition("configs/ ")[0]
-    lines = [line[2:].split("   ")[0] for line in tree.splitlines()[1:] if line[2:3] not in (" ", "")]
-    named = sorted(name for line in lines for name in line.split())
-    there = [path.name + "/" * path.is_dir() for path in (REPOSITORY / "src" / "winnow").iterdir()]
-    assert named == sorted(name for name in there if name not in ("__pycache__/", "py.typed"))
-
-
 def test_nothing_is_left_to_fill_in():
     assert "@@" not in README
 
@@ -186,14 +180,15 @@ def test_every_configuration_is_named():
         assert re.search(rf"\b{path.stem}\b", README), path.name
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (REPOSITORY / target).exists(), target
+def test_links_of_the_configurations_lead_somewhere():
+    """Those of README.md and docs are followed by tests/documentation/test_links.py."""
+    for target in re.findall(r"\]\(([^)#]+)\)", (REPOSITORY / PAGES[-1]).read_text(encoding="utf-8")):
+        assert (REPOSITORY / "configs" / target).exists(), target
 
 
 def test_no_command_writes_where_git_would_show_it():
     ignored = (REPOSITORY / ".gitignore").read_text(encoding="utf-8").splitlines()
-    written = [tomllib.loads((REPOSITORY / "configs/sweeps/pods.toml").read_text(encoding="utf-8"))["output"]]
+    written = [tomllib.loads((REPOSITORY / "configs/sweeps/claim_01_equal_m.toml").read_text(encoding="utf-8"))["output"]]
     for command in (*SHOWN, *NAMED):
         name, arguments = words(command)
         written += [path for option, path in itertools.pairwise(arguments) if option in ("--output", "-o", "--json")]
