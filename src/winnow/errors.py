@@ -9,21 +9,40 @@
     ├── UpdateError       update after update could not be taken
     └── RankError         another process of the same run failed
 
-The message says what is wrong, where (key, file and line), and what to do about it. The command line prints
-the message alone (`told`); a traceback is for bugs.
+The message names what is wrong, where (key, file and line), and what to do about it; the parts are attributes too. The
+command line prints the message alone (`told`); a traceback is for bugs.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
 
 
 class WinnowError(Exception):
-    """Base of all deliberate errors."""
+    """Base of all deliberate errors: what is wrong and what to do about it, as text for people and as data for programs.
+
+    `problem` names the file, line or key that is wrong. `remedy` is what the user can do, without a full stop; empty
+    where nothing can be done. `key` is the configuration's key that the error is about. `code` is the kind of the
+    error, stable across releases; a class has a code of its own, which an error may make more precise.
+    """
+
+    code = "error"
+
+    def __init__(self, problem: str = "", *, remedy: str = "", key: str | None = None, code: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.remedy, self.key = problem, remedy, key
+        self.code = code or type(self).code
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
+
+    def within(self, place: str) -> Self:
+        """The same error, whose problem begins with the place where it was found: "configs/mine.toml, line 3"."""
+        return type(self)(f"{place}: {self.problem}", remedy=self.remedy, key=self.key, code=self.code)
 
 
 class Leave(BaseException):
@@ -33,29 +52,43 @@ class Leave(BaseException):
 class ConfigError(WinnowError):
     """A configuration that cannot run."""
 
+    code = "config"
+
 
 class DataError(WinnowError):
     """Input data, a tokenizer or a model folder that cannot be used."""
+
+    code = "data"
 
 
 class RunFolderError(WinnowError):
     """A run folder that is taken, belongs to another run, or cannot be resumed."""
 
+    code = "run_folder"
+
 
 class EngineError(WinnowError):
     """An engine that broke its contract."""
+
+    code = "engine"
 
 
 class VerifierError(WinnowError):
     """Verification failed too often for the rewards to be trusted."""
 
+    code = "verifier"
+
 
 class UpdateError(WinnowError):
     """Gradients were not finite too often in a row for training to go on."""
 
+    code = "update"
+
 
 class RankError(WinnowError):
     """Another process of the same run failed; its message is part of this one."""
+
+    code = "rank"
 
 
 ENDING = (
