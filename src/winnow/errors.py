@@ -23,7 +23,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class WinnowError(Exception):
-    """Base of all deliberate errors: what is wrong and what to do about it, as text for people and as data for programs.
+    """Base of all deliberate errors: what is wrong and what to do about it, as text and as data.
 
     `problem` names the file, line or key that is wrong. `remedy` is what the user can do, without a full stop; empty
     where nothing can be done. `key` is the configuration's key that the error is about. `code` is the kind of the
