@@ -49,14 +49,15 @@ def main() -> None:
     if not claims:
         raise SystemExit(f"{CLAIMS} has no claim with the sweep {options.sweep!r}")
     (claim,) = claims
-    by_costs = {path.stem: compared([str(folder)], costs=read_costs(path)) for path in options.costs}
+    files = [Path(name) for name in options.costs]
+    by_costs = {path.stem: compared([str(folder)], costs=read_costs(path)) for path in files}
     first = next(iter(by_costs.values()))
     report = {
         "claim": claim["number"],
         "sweep": options.sweep,
         "cells": cells(first.groups),
-        "costs": {path.stem: read_costs(path).source for path in options.costs},
-        "contrasts": [row for path in options.costs for row in contrasts(claim, folder, path)],
+        "costs": {path.stem: read_costs(path).source for path in files},
+        "contrasts": [row for path in files for row in contrasts(claim, folder, path)],
         "curves": curves(first),
         "seconds": {name: seconds(found) for name, found in by_costs.items()},
         "rollouts by pass rate": {
