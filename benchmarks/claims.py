@@ -39,12 +39,12 @@ PHASES = ("generate", "verify", "select", "logprobs", "update", "probe", "critic
 def main() -> None:
     parser = frame.parser(__doc__)
     parser.add_argument("sweep", help="the name of the sweep, as in benchmarks/claims.toml")
-    parser.add_argument("--folder", type=Path, help="default: sweeps/NAME")
+    parser.add_argument("--folder", help="default: sweeps/NAME")
     parser.add_argument(
         "--costs", type=Path, nargs="+", required=True, help="files that `winnow compare --costs` reads"
     )
     options = frame.parse(parser)
-    folder = options.folder or Path("sweeps") / options.sweep
+    folder = Path(options.folder or f"sweeps/{options.sweep}")
     claims = [claim for claim in tomllib.loads(CLAIMS.read_text())["claim"] if claim["sweep"] == options.sweep]
     if not claims:
         raise SystemExit(f"{CLAIMS} has no claim with the sweep {options.sweep!r}")
@@ -65,7 +65,6 @@ def main() -> None:
             for label, found in first.allocation.items()
         },
     }
-    del options.folder
     frame.finish(options.sweep, report, options, show=("contrasts",))
 
 
