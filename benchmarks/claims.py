@@ -40,9 +40,7 @@ def main() -> None:
     parser = frame.parser(__doc__)
     parser.add_argument("sweep", help="the name of the sweep, as in benchmarks/claims.toml")
     parser.add_argument("--folder", help="default: sweeps/NAME")
-    parser.add_argument(
-        "--costs", type=Path, nargs="+", required=True, help="files that `winnow compare --costs` reads"
-    )
+    parser.add_argument("--costs", nargs="+", required=True, help="files that `winnow compare --costs` reads")
     options = frame.parse(parser)
     folder = Path(options.folder or f"sweeps/{options.sweep}")
     claims = [claim for claim in tomllib.loads(CLAIMS.read_text())["claim"] if claim["sweep"] == options.sweep]
@@ -77,7 +75,6 @@ def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
         found[group.label] = {
             "seeds": [run.seed for run in group.runs],
             "steps": sorted({len(one) for one in rows}),
-            "commit": sorted({str(run.manifest.get("commit")) for run in group.runs}),
             "keys": {key: value for key, value in group.runs[0].keys.items() if key in KEYS},
             "per step": {name: _mean([row[name] for row in steps if name in row]) for name in WORK},
             "shares of measured seconds": {name: _share(steps, name) for name in PHASES},

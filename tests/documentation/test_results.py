@@ -41,6 +41,6 @@ def test_a_measured_claim_has_every_contrast_with_all_seeds_an_interval_or_its_r
         assert {side: len(times) for side, times in row["times"].items()} == {"baseline": seeds, "group": seeds}
         ended = [time for times in row["times"].values() for time in times.values() if isinstance(time, str)]
         assert ended or row["low"] is not None
-    assert all(cell["commit"] != ["None"] for cell in result["cells"].values())
     assert result["command"]
+    assert result["commit"]
     assert (results_page.PICTURES / f"{claim['sweep']}.svg").exists()
