@@ -103,14 +103,14 @@ def verdicts(claim: Claim, result: Result) -> str:
 
 def verdict(row: Mapping[str, Any]) -> str:
     """One sentence."""
-    what = f"`{row['group']}` against `{row['baseline']}` by {axis(row)}"
+    by = f"By {axis(row)}, `{row['group']}`"
     if row.get("ratio") is None:
         sides = {row[side]: list(row["times"][side].values()) for side in ("baseline", "group")}
         never = [f"{t.count('never')} of {len(t)} seeds of `{label}`" for label, t in sides.items() if "never" in t]
-        return f"{what}: {' and '.join(never) or 'some seeds'} never reach the level."
+        return f"By {axis(row)}, {' and '.join(never) or 'some seeds'} never reach the level: {ratio(row)}."
     if not row["shows_difference"]:
-        return f"{what}: no difference shown ({ratio(row)})."
-    return f"{what}: {'sooner' if row['ratio'] > 1 else 'later'}, {ratio(row)}."
+        return f"{by} shows no difference to `{row['baseline']}`: {ratio(row)}."
+    return f"{by} is {'sooner' if row['ratio'] > 1 else 'later'} than `{row['baseline']}`: {ratio(row)}."
 
 
 def table(result: Result) -> Iterator[str]:
