@@ -90,7 +90,8 @@ def test_figures_are_those_of_the_result_that_is_cited(name):
 
 def test_every_page_whose_figures_are_checked_cites_the_result_and_every_cited_result_is_checked():
     """But for those listed as unchecked, each with the reason."""
-    cited = {(page, name) for page, text in PAGES.items() for name in CITED.findall(text)}
+    pages = {page: text for page, text in PAGES.items() if page != "docs/results.md"}  # made whole: test_results.py
+    cited = {(page, name) for page, text in pages.items() for name in CITED.findall(text)}
     checked = {(quote.page, quote.result) for quote in quotes()}
     assert checked - cited == set()
     assert {name for _, name in cited - checked} - {name for _, name in checked} == set(ENTRIES["unchecked"])
