@@ -4,8 +4,8 @@
     python scripts/changed_tests.py [--since REVISION]
 
 A test file is affected if it changed, if it imports a changed module of src, scripts or benchmarks, or if it is in the
-folder of tests/unit that mirrors the module's. The laws are always included. Imports are followed for one step: run
-`scripts/test` before you open a pull request.
+folder of tests/unit that mirrors the module's. The laws and the check of the mutants are always included. Imports are
+followed for one step: run `scripts/test` before you open a pull request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ALWAYS = ("tests/unit/test_laws.py",)
+ALWAYS = ("tests/unit/test_laws.py", "tests/unit/test_mutants_apply.py")
 
 
 def main() -> None:

@@ -1,24 +1,22 @@
 """Put each bug of tests/mutants into a copy of the repository and see whether a test fails there.
 
     scripts/mutants                          all of them, and the unchanged copy, whose tests must pass
-    scripts/mutants ddof-zero clip-high-lost --jobs 1
+    scripts/mutants population-deviation clip-high-lost --jobs 1
     scripts/mutants --since REV --most 6     of those in files that changed since a revision, at most six
 
-A mutant is an entry of a table: what the bug is and who shipped it, the tests that are to fail, and the text it
-replaces, which must stand in its file exactly once:
+A mutant is an entry of a table. `why` describes the bug and begins with "Shipped" where a program was released with
+it. `tests` are those that must fail. `edit` is one small change, or a list of them; mutant_edits.py lists the kinds:
 
     [[mutant]]
-    name = "clip-high-lost"
-    bug = "..."
-    kills = ["tests/oracle/test_loss.py"]
-    [[mutant.edit]]
-    file = "src/winnow/algos/loss.py"
-    old = "..."
-    new = "..."
+    name = "population-deviation"
+    function = "winnow.algos.advantage:_std"
+    edit = { constant = "1", by = "0" }
+    tests = ["tests/oracle/test_advantage.py"]
+    why = "Shipped by ...: the standard deviation has ddof 0."
 
 Its tests run first, until one fails; with --full the whole suite follows where none does. Exits with 1 when a mutant
-survives, with 2 when one cannot be tried: its text is no longer there, or its tests cannot run. One that lives where a
-test of it skips (there is no browser, say) is told and held against nobody.
+survives, with 2 when one cannot be tried: its place is gone, or its tests cannot run. A mutant is reported as skipped,
+and is no error, where no test fails and one of its tests cannot run on this machine.
 """
 
 from __future__ import annotations
@@ -33,10 +31,13 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from mutant_edits import CannotApply, mutated
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLES = REPOSITORY / "tests" / "mutants"
@@ -55,22 +56,26 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True)
-class Edit:
-    """One replacement in one file."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
 class Mutant:
-    """A bug as edits, or the control: no edit, and every test that a mutant names."""
+    """A bug as edits of a function, or the control: no edit, and every test that a mutant names."""
 
     name: str
-    bug: str
-    kills: tuple[str, ...]  # tests, as pytest takes them
-    edits: tuple[Edit, ...]
+    why: str
+    tests: tuple[str, ...]  # as pytest takes them
+    function: str = ""  # "package.module:name"
+    edits: tuple[Mapping[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Mutant:
+        """From a table's entry. Raises TypeError or KeyError."""
+        edits = entry["edit"] if isinstance(entry["edit"], list) else [entry["edit"]]
+        rest = {key: value for key, value in entry.items() if key != "edit"}
+        return cls(**{**rest, "tests": tuple(entry["tests"]), "edits": tuple(edits)})
+
+    def file_in(self, repository: Path) -> Path:
+        """Where its module is."""
+        module = repository / "src" / Path(*self.function.partition(":")[0].split("."))
+        return module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
 
 
 @dataclass(frozen=True)
@@ -89,8 +94,7 @@ def read() -> dict[str, Mutant]:
     for table in sorted(TABLES.glob("*.toml")):
         for entry in tomllib.loads(table.read_text(encoding="utf-8"))["mutant"]:
             try:
-                edits = tuple(Edit(**edit) for edit in entry.pop("edit"))
-                mutant = Mutant(edits=edits, **{**entry, "kills": tuple(entry["kills"])})
+                mutant = Mutant.of(entry)
             except (KeyError, TypeError) as error:
                 raise Untried(f"{table.name}: {entry.get('name', 'a mutant')}: {error}") from error
             if mutant.name in mutants:
@@ -110,11 +114,11 @@ def chosen(names: Sequence[str], *, since: str | None = None, most: int | None =
     mutants = [known[name] for name in names or sorted(known)]
     if since is not None:
         changed = set(git("diff", "--name-only", since).split())
-        mutants = [mutant for mutant in mutants if any(edit.file in changed for edit in mutant.edits)]
+        mutants = [one for one in mutants if one.file_in(REPOSITORY).relative_to(REPOSITORY).as_posix() in changed]
     if most is not None and len(mutants) > most:
         mutants = random.Random(git("rev-parse", "HEAD")).sample(mutants, most)
-    tests = dict.fromkeys(test for mutant in mutants for test in mutant.kills)
-    return [Mutant(CONTROL, "", tuple(tests), ()), *mutants] if mutants else []
+    tests = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
+    return [Mutant(CONTROL, "", tuple(tests)), *mutants] if mutants else []
 
 
 def git(*arguments: str) -> str:
@@ -132,7 +136,7 @@ def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
             copy = Path(folder) / "winnow"
             shutil.copytree(original, copy)
             apply(mutant, copy)
-            by = first_failure(mutant.kills, copy)
+            by = first_failure(mutant.tests, copy)
             if by is None and full and mutant.edits:
                 by = first_failure((f"--ignore={APPLY}",), copy)
             verdict = judge(mutant, by)
@@ -162,11 +166,18 @@ def copy_repository(target: Path) -> None:
 
 
 def apply(mutant: Mutant, copy: Path) -> None:
-    for edit in mutant.edits:
-        text = (copy / edit.file).read_text(encoding="utf-8")
-        if text.count(edit.old) != 1:
-            raise Untried(f"{mutant.name}: its text stands {text.count(edit.old)} times in {edit.file}; write it anew")
-        (copy / edit.file).write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+    """Put the bug into a copy of the repository. Raises Untried."""
+    if mutant.edits:
+        mutant.file_in(copy).write_text(edited(mutant, copy), encoding="utf-8")
+
+
+def edited(mutant: Mutant, repository: Path) -> str:
+    """The text of a mutant's module with the bug in it. Raises Untried where the mutant no longer applies."""
+    try:
+        text = mutant.file_in(repository).read_text(encoding="utf-8")
+        return mutated(text, mutant.function.partition(":")[2], mutant.edits)
+    except (CannotApply, FileNotFoundError) as error:
+        raise Untried(f"{mutant.name} no longer applies to {mutant.function}: {error}; write it anew") from error
 
 
 def first_failure(tests: Sequence[str], copy: Path) -> str | None:

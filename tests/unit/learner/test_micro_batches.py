@@ -85,6 +85,13 @@ def test_flat_fields_follow_the_rows() -> None:
     assert mb.ref_logprobs is None
 
 
+def test_importance_is_the_policy_s_probability_over_the_engine_s_up_to_a_bound() -> None:
+    """The engine sampled the two tokens with log-probs 0 and -1; the policy gives them half and four times as much."""
+    rows = [row(1, 2, old=[-np.log(2), np.log(4) - 1])]
+    (mb,) = micro_batches(rows, tokens=100, device=CPU, dtype=torch.float64, max_importance=3.0)
+    assert mb.importance.tolist() == pytest.approx([0.5, 3.0])
+
+
 def test_old_logprobs_only_when_every_row_has_them() -> None:
     (mb,) = micro_batches([row(1, 1, old=[-1.0]), row(1, 1)], tokens=100, device=CPU)
     assert mb.old_logprobs is None
