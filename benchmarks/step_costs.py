@@ -2,7 +2,7 @@
 
     python benchmarks/step_costs.py --steps 30 --threads 2
 
-Run it alone. Trains configs/harder.toml for a few steps at each pair of n and m, one run after another, and takes the
+Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another, and takes the
 median of each phase over the steps but the first five. Sampling contains verification, the update contains selection
 and log-probs; what remains of a step is a constant. Writes configs/costs/two_cpu_cores.json, which `winnow compare
 --costs` reads, and benchmarks/results/<date>_step_costs.json with every run's phases beside the seconds that the curves
@@ -28,7 +28,7 @@ from winnow.state.cost_file import as_json
 from winnow.state.logbook import read_metrics
 
 COSTS = frame.HERE.parent / "configs" / "costs" / "two_cpu_cores.json"
-CONFIG = frame.HERE.parent / "configs" / "harder.toml"
+CONFIG = frame.HERE.parent / "configs" / "claims" / "harder.toml"
 PAIRS = ((16, 16), (32, 16), (64, 16), (128, 16), (256, 16), (64, 2), (64, 4), (64, 8), (32, 32), (64, 64))
 SAMPLING = ("seconds/generate", "seconds/verify")
 UPDATE = ("seconds/select", "seconds/logprobs", "seconds/update")
@@ -63,7 +63,7 @@ def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[Row
         }
         sets = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "winnow", "train", str(CONFIG), *sets]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=CONFIG.parents[1])
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=CONFIG.parents[2])
         return [row for row in read_metrics(run) if "seconds/step" in row][FIRST:]
 
 
@@ -75,7 +75,7 @@ def curves(runs: Mapping[tuple[int, int], Sequence[Row]], threads: int) -> StepC
         sampling=_curve([rows for (_, m), rows in runs.items() if m == 16], SAMPLING, *GENERATED),
         update=_curve([rows for (n, _), rows in runs.items() if n == 64], UPDATE, *TRAINED),
         seconds_per_step=max(0.0, statistics.median(rest)),
-        source=f"benchmarks/step_costs.py: {threads} threads on two CPU cores, configs/harder.toml",
+        source=f"benchmarks/step_costs.py: {threads} threads on two CPU cores, configs/claims/harder.toml",
     )
 
 

@@ -18,7 +18,7 @@ def test_there_is_one_of_each_family():
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda path: path.name)
 def test_a_policy_starts_low_in_the_right_format(policy):
-    task = load(CONFIGS / "harder.toml").task
+    task = load(CONFIGS / "claims" / "harder.toml").task
     found = winnow.evaluate(
         str(policy),
         task={"use": "arithmetic", **task.options},
