@@ -2,11 +2,11 @@
 
     python benchmarks/step_costs.py --steps 30 --threads 2
 
-Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another, and takes the
-median of each phase over the steps but the first five. Sampling contains verification, the update contains selection
-and log-probs; what remains of a step is a constant. Writes configs/costs/two_cpu_cores.json, which `winnow compare
---costs` reads, and benchmarks/results/<date>_step_costs.json with every run's phases beside the seconds that the curves
-give for the same run.
+Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another, and
+takes the median of each phase over the steps but the first five. Sampling contains verification, the update contains
+selection and log-probs; what remains of a step is a constant. Writes configs/costs/two_cpu_cores.json, which `winnow
+compare --costs` reads, and benchmarks/results/<date>_step_costs.json with every run's phases beside the seconds that
+the curves give for the same run.
 """
 
 from __future__ import annotations
