@@ -29,7 +29,8 @@ def named_by(key: str, of: str = "model.path") -> Iterator[None]:
         yield
     except (ConfigError, DataError) as error:
         problem, remedy = (text.replace(of, key) for text in (error.problem, error.remedy))
-        renamed = key if error.key == of else error.key
+        below = error.key is not None and f"{error.key}.".startswith(f"{of}.")
+        renamed = f"{key}{error.key[len(of) :]}" if error.key is not None and below else error.key
         raise type(error)(problem, remedy=remedy, key=renamed, code=error.code) from error
 
 
