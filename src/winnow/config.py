@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from winnow.errors import did_you_mean
+from winnow.errors import near_miss
 from winnow.families import FAMILIES
 from winnow.hidden_options import with_secrets_hidden
 from winnow.registry import name_of
@@ -24,6 +24,17 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Use = str | Callable[..., Any]
+
+
+class RefusedValue(ValueError):
+    """What a section's validator refuses: pydantic collects it, and config_file.py makes a ConfigError of it.
+
+    `key` is relative to the section or the field that is validated.
+    """
+
+    def __init__(self, problem: str, *, remedy: str, key: str = "", code: str = "config.combination") -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem, self.remedy, self.key, self.code = problem, remedy, key, code
 
 
 class Section(BaseModel):
@@ -67,9 +78,12 @@ class LoraSection(Section):
     @classmethod
     def _no_dropout(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and "dropout" in data:
-            raise ValueError(
-                "`dropout` is not supported: an update would compute log-probs with other adapters than the rollouts "
-                "were sampled with, and the ratio would not start at 1; remove the key, there is no dropout without it"
+            raise RefusedValue(
+                "dropout is not supported: an update would compute log-probs with other adapters than the rollouts "
+                "were sampled with, and the ratio would not start at 1",
+                remedy="remove the key: adapters are trained without dropout",
+                key="dropout",
+                code="config.unknown_key",
             )
         return data
 
@@ -108,7 +122,12 @@ class PromptSection(Section):
     def _are_what_they_seem(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name, value in options.items():
             if isinstance(value, str) and value.lower() in ("true", "false"):
-                raise ValueError(f"{name} is the text {value!r}, which a template takes for true; write true or false")
+                raise RefusedValue(
+                    f"the text {value!r} counts as true in a template",
+                    remedy="write true or false without quotes",
+                    key=name,
+                    code="config.value",
+                )
         return options
 
 
@@ -142,9 +161,10 @@ class RolloutSection(Section):
     @classmethod
     def _sampled(cls, value: Any) -> Any:
         if value == 0 and not isinstance(value, bool):
-            raise ValueError(
-                "0 is greedy decoding: every rollout of a prompt would be the same, and nothing could be compared; use "
-                "1.0. Evaluations answer greedily, too, with evaluate.greedy = true"
+            raise RefusedValue(
+                "0 is greedy decoding: every rollout of a prompt would be the same, and nothing could be compared",
+                remedy="use 1.0 (evaluations decode greedily, too, with evaluate.greedy = true)",
+                code="config.value",
             )
         return value
 
@@ -172,12 +192,24 @@ class RewardSection(Section):
     @pydantic.model_validator(mode="after")
     def _one_or_several(self) -> Self:
         if (self.use is None) == (not self.parts):
-            raise ValueError("reward needs either `use` or `parts`, not both and not neither")
+            raise RefusedValue(
+                f"{'neither `use` nor' if self.use is None else 'both `use` and'} `parts` is set",
+                remedy="set `use` for one reward, or `parts` for a weighted sum",
+            )
         if self.parts and self.model_extra:
-            known = did_you_mean(next(iter(self.model_extra)), ("parts", "shaping"))
-            raise ValueError(f"unknown key {next(iter(self.model_extra))!r} beside `parts`{known}")
+            unknown = next(iter(self.model_extra))
+            raise RefusedValue(
+                f"unknown key {unknown!r} beside `parts`",
+                remedy=near_miss(unknown, ("parts", "shaping")),
+                key=unknown,
+                code="config.unknown_key",
+            )
         if self.use is not None and "shaping" in self.model_fields_set and self.shaping != "always":
-            raise ValueError("`shaping` is for a reward of several `parts`; with `use` there is nothing to shape")
+            raise RefusedValue(
+                "`shaping` is for a reward of several `parts`",
+                remedy="remove it, or set `parts` instead of `use`",
+                key="shaping",
+            )
         return self
 
 
@@ -231,9 +263,10 @@ class UpdateSection(Section):
     @classmethod
     def _no_shrinking(cls, value: float) -> float:
         if 0 < value < 1:
-            raise ValueError(
-                f"{value} would also shrink the gradient of every token on which policy and engine agree; use 1 or "
-                f"more, for example 2, or 0 for no correction"
+            raise RefusedValue(
+                f"{value} would also shrink the gradient of every token on which policy and engine agree",
+                remedy="use 1 or more, for example 2, or 0 for no correction",
+                code="config.value",
             )
         return value
 
@@ -320,7 +353,11 @@ class EvaluateSection(Section):
     @classmethod
     def _sampled(cls, value: Any) -> Any:
         if value == 0 and not isinstance(value, bool):
-            raise ValueError("0 is greedy decoding: evaluate.greedy = true answers so; leave the temperature out")
+            raise RefusedValue(
+                "0 is greedy decoding",
+                remedy="remove the key, and set evaluate.greedy = true for greedy answers",
+                code="config.value",
+            )
         return value
 
 
@@ -480,12 +517,20 @@ class Config(Section):
     def _combinations(self) -> Self:
         rollout = self.rollout
         if rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0:
-            raise ValueError(
-                "rollout.top_p, top_k and min_p must stay off while training: the policy's log-probs are over the "
-                "whole vocabulary, so every ratio would be biased by the mass that was cut; use them in evaluation"
+            cut = "top_p" if rollout.top_p < 1 else "top_k" if rollout.top_k > 0 else "min_p"
+            raise RefusedValue(
+                "top_p, top_k and min_p must stay off while training: the policy's log-probs are over the whole "
+                "vocabulary, so every ratio would be biased by the mass that was cut",
+                remedy=f"remove it; evaluations have evaluate.{cut}",
+                key=f"rollout.{cut}",
             )
         if not self.select:
-            raise ValueError("select is empty: name at least one selector; 'all' keeps every rollout")
+            raise RefusedValue(
+                "no selector is named",
+                remedy="name at least one; 'all' keeps every rollout",
+                key="select",
+                code="config.missing_key",
+            )
         return self
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pydantic
 
-from winnow.config import SHORTHANDS, Config, key_of, leaves, sections_in, tables
-from winnow.errors import ConfigError, did_you_mean
+from winnow.config import SHORTHANDS, Config, RefusedValue, key_of, leaves, sections_in, tables
+from winnow.errors import ConfigError, accepted_value, as_one, near_miss
 from winnow.other_names import own_name
 
-# What pydantic says in words of Python, by the type of its error.
-SHOULD_BE = {
+# What pydantic describes in terms of Python, by the type of its error.
+EXPECTED = {
     "tuple_type": "a list, [...]",
     "dict_type": "a table",
     "model_type": "a table",
@@ -44,29 +44,37 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """A TOML file as nested data that is not validated yet, and its text. Raises ConfigError."""
     try:
         if path.is_char_device() or path.is_block_device():  # /dev/zero is read without end
-            raise ConfigError(f"cannot read the configuration {path}: it is a device; name a TOML file")
+            raise _unreadable(f"cannot read the configuration {path}: it is a device", "name a TOML file")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+        raise _unreadable(
+            f"cannot read the configuration {path}: {error.strerror}", "name a TOML file that exists and is readable"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
+        raise _unreadable(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start})", "save it as UTF-8"
+        ) from error
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}{_bare_word(text, str(error))}") from error
+        raise _unreadable(f"{path}: not valid TOML: {error}", _correction(text, str(error))) from error
 
 
-def _bare_word(text: str, error: str) -> str:
-    """The remedy where the line of an error has a text without quotes, or a truth value in capitals."""
+def _unreadable(problem: str, remedy: str) -> ConfigError:
+    return ConfigError(problem, remedy=remedy, code="config.unreadable")
+
+
+def _correction(text: str, error: str) -> str:
+    """The remedy for broken TOML: precise where the line has a text without quotes, or a truth value in capitals."""
     at = re.search(r"at line (\d+)", error)
     line = text.splitlines()[int(at[1]) - 1] if at else ""
     written = re.match(r"\s*([\w.\-]+)\s*=\s*([A-Za-z_.~/][^\s,#\"'\[\]{}]*)\s*(?:#.*)?$", line)
     if written is None:
-        return ""
+        return "correct that line"
     key, word = written.groups()
     if word.lower() in ("true", "false"):
-        return f"; write {key} = {word.lower()}"
-    return f'; a text stands in quotes: {key} = "{word}"'
+        return f"write {key} = {word.lower()}"
+    return f'write text in quotes: {key} = "{word}"'
 
 
 def validate(
@@ -79,7 +87,7 @@ def validate(
     try:
         return Config.model_validate(data)
     except pydantic.ValidationError as error:
-        raise ConfigError("\n".join(_explain(e, source, text, sets) for e in error.errors())) from error
+        raise as_one([_explain(e, source, text, sets) for e in error.errors()]) from error
 
 
 def override(data: dict[str, Any], assignment: str) -> None:
@@ -87,18 +95,25 @@ def override(data: dict[str, Any], assignment: str) -> None:
     key, equals, raw = assignment.partition("=")
     if not equals or not key.strip():
         raise ConfigError(
-            f"--set {assignment!r}: write it as key=value, for example --set optimizer.learning_rate=1e-4"
+            f"--set {assignment!r} is not an assignment",
+            remedy="write it as key=value, for example --set optimizer.learning_rate=1e-4",
+            code="config.unreadable",
         )
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
     except tomllib.TOMLDecodeError as error:
         if raw.strip().startswith(("{", "[", '"', "'")):
-            raise ConfigError(f"--set {assignment!r}: the value is not valid TOML: {error}") from error
+            raise ConfigError(
+                f"--set {assignment!r}: the value is not valid TOML: {error}",
+                remedy="correct the value, and quote all of it for the shell",
+                key=key.strip(),
+                code="config.unreadable",
+            ) from error
         value = raw.strip()  # a bare word is a string
     try:
         put(data, key.strip(), value)
     except ConfigError as error:
-        raise ConfigError(f"--set {assignment!r}: {error}") from error
+        raise error.within(f"--set {assignment!r}") from error
 
 
 def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> None:
@@ -113,7 +128,7 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
     for table in above:
         data = data.setdefault(table, {})
         if not isinstance(data, dict):
-            raise ConfigError(f"{key}: {_no_table(table, data)}")
+            raise _no_table(key, table, data)
     data[last] = placed(value, folder, last)
 
 
@@ -123,16 +138,24 @@ def remove(data: dict[str, Any], key: str) -> None:
     table: Any = data
     for name in (*above, last):
         if not isinstance(table, dict) or name not in table:
-            there = did_you_mean(name, table) if isinstance(table, dict) else ""
-            raise ConfigError(f"--unset {key}: the file has no {key!r}, so there is nothing to leave out{there}")
+            raise ConfigError(
+                f"--unset {key}: the file has no {key!r}, so there is nothing to omit",
+                remedy=(near_miss(name, table) if isinstance(table, dict) else "") or f"remove --unset {key}",
+                key=key,
+                code="config.unknown_key",
+            )
         table, holder = table[name], table
     del holder[last]
 
 
-def _no_table(name: str, value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"{name!r} is a list: give all of it, {name}=[...], or change it in the file"
-    return f"{name!r} is {value!r}, which is not a table"
+def _no_table(key: str, name: str, value: Any) -> ConfigError:
+    is_list = isinstance(value, (list, tuple))
+    return ConfigError(
+        f"{key}: {name!r} is {'a list' if is_list else f'{value!r}, which is not a table'}",
+        remedy=f"give all of it, {name}=[...], or change it in the file" if is_list else f"set {name!r} itself",
+        key=key,
+        code="config.value",
+    )
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
@@ -160,49 +183,68 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
     return path if is_member or is_file else value
 
 
-def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> str:
-    path = [str(p) for p in error["loc"] if not _is_union_arm(p)]
+def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigError:
+    """One mistake that pydantic found, with its place and its remedy."""
+    section = [str(p) for p in error["loc"] if not _is_union_arm(p)]
+    refused = error.get("ctx", {}).get("error")
+    path = [*section, *refused.key.split(".")] if isinstance(refused, RefusedValue) and refused.key else section
     key = ".".join(path)
-    line = _line_of(text, path)
+    line = _line_of(text, path) or _line_of(text, section)
     where = _set_of(key, sets) or (f"{source}, line {line}" if line else _set_below(path, sets) or source)
     match error["type"]:
         case "extra_forbidden":
-            return f"{where}: {_unknown(path, error['input'])}"
+            mistake = _unknown(path, error["input"])
         case "missing":
-            unnamed = ": it names the member whose options stand beside it" if path[-1] == "use" else ""
-            return f"{where}: {key!r} is missing{unnamed}"
-        case kind if kind in SHOULD_BE:
-            remedy = _table_for(key, error["input"]) if kind == "model_type" else ""
-            return f"{where}: {key!r} is {error['input']!r}: it should be {SHOULD_BE[kind]}{remedy}"
-        case "value_error":
-            return f"{where}: {key + ': ' if key else ''}{error['ctx']['error']}"
-        case _:
-            return f"{where}: {key!r} is {error['input']!r}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+            mistake = _missing(key)
+        case "value_error" if isinstance(refused, RefusedValue):
+            mistake = ConfigError(f"{key}: {refused.problem}", remedy=refused.remedy, key=key, code=refused.code)
+        case kind:
+            table = _table_for(key, error["input"]) if kind == "model_type" else ""
+            expected = f"set it to {EXPECTED[kind]}" if kind in EXPECTED else accepted_value(error["msg"])
+            problem = f"{key!r} is {error['input']!r}"
+            mistake = ConfigError(problem, remedy=table or expected, key=key, code="config.value")
+    return mistake.within(where)
 
 
-def _unknown(path: Sequence[str], value: Any) -> str:
-    """That a key does not exist, and which one is meant: by the names of other programs, as a key of another table, or
-    as a near miss of its own.
+def _missing(key: str) -> ConfigError:
+    unnamed = key.rpartition(".")[2] == "use"
+    return ConfigError(
+        f"{key!r} is missing",
+        remedy="name the member to which the options beside it belong" if unnamed else "set it",
+        key=key,
+        code="config.missing_key",
+    )
+
+
+def _unknown(path: Sequence[str], value: Any) -> ConfigError:
+    """A key that does not exist. The remedy names the one that is meant: by the names of other programs, as a key of
+    another table, or as a near miss.
     """
+    written, remedy = _meant(path, value)
+    return ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")
+
+
+def _meant(path: Sequence[str], value: Any) -> tuple[str, str]:
+    """The unknown key as it was written, and the remedy."""
     key = ".".join(path)
     below = [(key, value), *((key_of((key, *inner)), leaf) for inner, leaf in leaves(value) if inner)]
     for written, held in below:
         own = own_name(written)
         if own is not None:
-            return f"unknown key {written!r}; it is {own!r} here{_table_for(own, held) if own == 'model.lora' else ''}"
+            return written, (_table_for(own, held) if own == "model.lora" else "") or f"use {own!r}"
     elsewhere = [known for known in _all_keys() if known.rpartition(".")[2] == path[-1]]
     fewest = min((known.count(".") for known in elsewhere), default=0)
     meant = [known for known in elsewhere if known.count(".") == fewest]
     if meant and path[-1] not in _fields_at(path[:-1]):
-        return f"unknown key {key!r}; did you mean {' or '.join(map(repr, meant))}?"
-    return f"unknown key {key!r}{did_you_mean(path[-1], _fields_at(path[:-1]))}"
+        return key, f"did you mean {' or '.join(map(repr, meant))}?"
+    return key, near_miss(path[-1], _fields_at(path[:-1])) or "remove it"
 
 
 def _table_for(key: str, value: Any) -> str:
     """The remedy where a table was switched on or off with a single word."""
     if not isinstance(value, bool):
         return ""
-    return f"; {key} = {{}} takes its defaults" if value else f"; without {key} there is none: leave it out"
+    return f"write {key} = {{}} for its defaults" if value else f"remove it: it is off unless {key} is set"
 
 
 def _all_keys(section: type[pydantic.BaseModel] = Config, prefix: str = "") -> Iterator[str]:

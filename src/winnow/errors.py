@@ -16,18 +16,63 @@ command line prints the message alone (`told`); a traceback is for bugs.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 E = TypeVar("E", bound=BaseException)
+W = TypeVar("W", bound="WinnowError")
+
+
+# The kinds of errors: what a program may rely on. Sorted; a test compares them with the source.
+CODES: Mapping[str, str] = {
+    "config": "A configuration cannot run.",
+    "config.combination": "Keys exclude each other.",
+    "config.member_result": "A member returned what its family does not accept, or read what it was not given.",
+    "config.memory": "The run does not fit into memory.",
+    "config.missing_key": "A key without a default is not set.",
+    "config.not_installed": "An optional package is not installed.",
+    "config.ranks_differ": "The ranks of one run have different inputs.",
+    "config.registration": "A function or its declaration does not fit its family.",
+    "config.tracker": "A tracker refused the run, or has no credentials.",
+    "config.unknown_key": "A key or an option does not exist.",
+    "config.unknown_member": "No member of the family, or no family, has this name.",
+    "config.unreadable": "A configuration file or an override cannot be read.",
+    "config.unsupported": "The model, the engine or the machine does not support what a key requests.",
+    "config.user_code": "A user's file or function could not be loaded, or raised an exception.",
+    "config.value": "A value is of the wrong type, out of range, or none of the choices.",
+    "data": "Input data, a tokenizer or a model folder cannot be used.",
+    "data.empty": "No problem or prompt is left.",
+    "data.malformed": "A record, a field or a file has the wrong form.",
+    "data.missing": "A file, a folder or a model does not exist.",
+    "data.not_installed": "A package that reads the data is not installed.",
+    "data.unfit_model": "A model or its tokenizer cannot be trained as it is.",
+    "data.unreadable": "A file or a data set exists and cannot be read.",
+    "engine": "An engine broke its contract.",
+    "engine.contract": "An engine was called, or answered, against its contract.",
+    "engine.diverged": "The policy's probabilities are not finite.",
+    "engine.failed": "The engine, or its process, failed.",
+    "engine.memory": "The engine has too little memory for one rollout.",
+    "engine.stale_weights": "Rollouts are not of the weights that were requested.",
+    "error": "An error of no more precise kind.",
+    "rank": "Another process of the same run failed.",
+    "rank.failed": "Another rank announced a failure.",
+    "rank.lost": "Another rank exited, or was not ready in time.",
+    "run_folder": "A run folder is taken, belongs to another run, or cannot be resumed.",
+    "run_folder.incomplete": "A file of a checkpoint is missing.",
+    "run_folder.other_model": "A checkpoint is of another model, adapter, optimizer or value model.",
+    "run_folder.unsaved": "A checkpoint could not be written.",
+    "update": "Update after update was skipped.",
+    "verifier": "Verification failed too often.",
+}
 
 
 class WinnowError(Exception):
-    """Base of all deliberate errors: what is wrong and what to do about it, as text and as data.
+    """Base of all deliberate errors, as text for people and as data for programs.
 
     `problem` names the file, line or key that is wrong. `remedy` is what the user can do, without a full stop; empty
     where nothing can be done. `key` is the configuration's key that the error is about. `code` is the kind of the
-    error, stable across releases; a class has a code of its own, which an error may make more precise.
+    error, stable across releases (`CODES`); a class has one, which an error may make more precise.
     """
 
     code = "error"
@@ -43,6 +88,12 @@ class WinnowError(Exception):
     def within(self, place: str) -> Self:
         """The same error, whose problem begins with the place where it was found: "configs/mine.toml, line 3"."""
         return type(self)(f"{place}: {self.problem}", remedy=self.remedy, key=self.key, code=self.code)
+
+    def under(self, key: str) -> Self:
+        """The same error, found below a key of the configuration, to which its own key is relative, if it has one."""
+        error = self.within(key)
+        error.key = f"{key}.{self.key}" if self.key else key
+        return error
 
 
 class Leave(BaseException):
@@ -116,13 +167,34 @@ def resume_options(error: BaseException) -> dict[str, list[str]] | None:
     return options
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'clip'?"` for a near miss, else the list of what exists."""
+def near_miss(word: str, known: Iterable[str]) -> str:
+    """The remedy for a name that does not exist: "did you mean 'clip'?" where one is close, else all that exist."""
     options = sorted(known)
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6) or _sharing_a_word(word, options)
     if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(options)}" if options else ""
+        return f"did you mean {near[0]!r}?"
+    return f"choose one of: {', '.join(options)}" if options else ""
+
+
+def accepted_value(message: str) -> str:
+    """The remedy for a value that pydantic refuses, by its message: "Input should be ...", and other sentences.
+
+    >>> accepted_value("Input should be greater than 0")
+    'set it to a number greater than 0'
+    """
+    wanted = message.removeprefix("Input should be ")
+    if wanted == message:
+        return f"correct it: {message[:1].lower()}{message[1:]}"
+    least = re.split(r", (?=got |unable )", wanted)[0]
+    return f"set it to {'a number ' * wanted.startswith(('greater', 'less'))}{least}"
+
+
+def as_one(errors: Sequence[W]) -> W:
+    """The only error; of several, one that lists them in lines and has the key and the code of the first."""
+    first = errors[0]
+    if len(errors) == 1:
+        return first
+    return type(first)("\n".join(map(str, errors)), key=first.key, code=first.code)
 
 
 def _sharing_a_word(name: str, options: list[str]) -> list[str]:
@@ -131,3 +203,9 @@ def _sharing_a_word(name: str, options: list[str]) -> list[str]:
     shared = {option: len(words & set(option.split("_"))) for option in options}
     most = max(shared.values(), default=0)
     return [option for option in options if most and shared[option] == most]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`near_miss` to be appended to a message; goes with its last caller."""
+    remedy = near_miss(word, known)
+    return f"; {remedy}" if remedy else ""

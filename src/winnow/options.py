@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import pydantic
 from pydantic import ConfigDict, TypeAdapter
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, accepted_value, near_miss
 from winnow.families import Traits
 from winnow.hidden_options import HIDDEN, is_secret, secret_keys
 from winnow.registry import Entry
@@ -53,14 +53,28 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     family, known = entry.family.name, entry.options
     for name in options:
         if name not in known:
-            hint = did_you_mean(name, known) if known else "; it takes no options"
-            raise ConfigError(f"{key}.{name}: the {family} {entry.name!r} has no such option{hint}")
+            raise ConfigError(
+                f"{key}.{name}: the {family} {entry.name!r} has no such option",
+                remedy=near_miss(name, known) or "remove it: that function has no options",
+                key=f"{key}.{name}",
+                code="config.unknown_key",
+            )
     for option, value in secret_keys(options, key=key, member=True):
         if value == HIDDEN:  # as a manifest has it
-            raise ConfigError(f"{option}: {HIDDEN!r} stands for a secret that was not written down; give its value")
+            raise ConfigError(
+                f"{option}: {HIDDEN!r} replaces a secret that was not written down",
+                remedy="set the key to the secret's value",
+                key=option,
+                code="config.value",
+            )
     for name, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and name not in options:
-            raise ConfigError(f"{key}.{name} is missing: the {family} {entry.name!r} needs it")
+            raise ConfigError(
+                f"{key}.{name} is missing",
+                remedy=f"set it: the {family} {entry.name!r} needs it",
+                key=f"{key}.{name}",
+                code="config.missing_key",
+            )
     checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
     values = {**entry.defaults, **checked}
     function = functools.partial(entry.function, **checked) if checked else entry.function
@@ -79,10 +93,12 @@ def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
     try:
         return wanted.validate_python(value)
     except pydantic.ValidationError as error:
-        said = error.errors()[0]["msg"]
         shown = HIDDEN if is_secret(name, value) else repr(value)
         raise ConfigError(
-            f"{key} is {shown}: {said[:1].lower()}{said[1:]} (an option of the {entry.family.name} {entry.name!r})"
+            f"{key} is {shown} (an option of the {entry.family.name} {entry.name!r})",
+            remedy=accepted_value(error.errors()[0]["msg"]),
+            key=key,
+            code="config.value",
         ) from error
 
 

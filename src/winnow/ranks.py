@@ -86,8 +86,10 @@ def exchanging(what: str) -> Iterator[None]:
         if type(error).__name__ == "OutOfMemoryError":  # torch's, which is a RuntimeError, too
             raise
         raise RankError(
-            f"rank {rank()} has lost another rank (exchanging {what}): it has ended, or did not come within "
-            f"ranks.timeout_seconds; its own message says why. torch said: {str(error).partition(chr(10))[0]}"
+            f"rank {rank()} has lost another rank (exchanging {what}): it has exited, or was not ready within "
+            f"ranks.timeout_seconds. torch reported: {str(error).partition(chr(10))[0]}",
+            remedy="read the other rank's message for the cause; if it was only slow, raise ranks.timeout_seconds",
+            code="rank.lost",
         ) from error
 
 
@@ -184,7 +186,7 @@ def each(item: T, *, what: str = "decisions") -> list[T]:
     given = _exchanged(data, what)
     for number, found in enumerate(given):
         if isinstance(found, _Failure):
-            raise RankError(f"rank {number} failed ({found.doing}): {found.text}")
+            raise RankError(f"rank {number} failed ({found.doing}): {found.text}", code="rank.failed")
     return given
 
 
@@ -236,9 +238,9 @@ def from_writer(make: Callable[[], T], *, doing: str) -> T:
     return each(made)[0]  # type: ignore[return-value]
 
 
-SAME_FILES = "every rank must read the same files, with the same versions of winnow and what it needs"
+SAME_FILES = "give every rank the same files, and the same versions of winnow and the packages that it needs"
 SAME_ANSWERS = (
-    "a function of yours answers otherwise on each rank: draw random numbers from the `rng` that it is given, and let "
+    "let your functions return the same on every rank: draw random numbers from the `rng` that they are given, and let "
     "nothing depend on the process, as the order of a set does"
 )
 
@@ -251,7 +253,7 @@ def check_same(what: str, digest: Callable[[], str], remedy: str = SAME_FILES) -
         known = digest()
     found = each(known)
     if other := [number for number, said in enumerate(found) if said != found[0]]:
-        raise ConfigError(f"rank {other[0]} has another {what} than rank 0: {remedy}")
+        raise ConfigError(f"rank {other[0]} has another {what} than rank 0", remedy=remedy, code="config.ranks_differ")
 
 
 def all_failed() -> bool:

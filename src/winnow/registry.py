@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, overload
 import pydantic
 from pydantic import TypeAdapter
 
-from winnow.errors import ENDING, ConfigError, did_you_mean
+from winnow.errors import ENDING, ConfigError, accepted_value, near_miss
 from winnow.families import FAMILIES, Family, Traits
 from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
 
@@ -37,6 +37,10 @@ GROUP = "winnow"  # of entry points
 PRESUMING = ("allocate", "advantage", "weighting", "loss")  # keys of one member whose aliases may presume another
 GIVEN = " (given from Python)"
 _NAME = re.compile(r"\w[\w.+-]*")  # no file has it, and no function that was given from Python
+
+
+def _unfit(problem: str, *, remedy: str) -> ConfigError:
+    return ConfigError(problem, remedy=remedy, code="config.registration")
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,9 @@ def register(
 def family_of(name: str) -> Family[Any]:
     """The family of this name. Raises ConfigError."""
     if name not in FAMILIES:
-        raise ConfigError(f"there is no family {name!r}{did_you_mean(name, FAMILIES)}")
+        raise ConfigError(
+            f"there is no family {name!r}", remedy=near_miss(name, FAMILIES), code="config.unknown_member"
+        )
     return FAMILIES[name]
 
 
@@ -111,23 +117,31 @@ def _check_presumed(family: Family[Any], aliases: Mapping[str, Mapping[str, str]
     for alias, presumes in aliases.items():
         for key in presumes:
             if family.key not in PRESUMING:
-                raise ConfigError(f"the alias {alias!r} of the family {family.name} cannot presume other members")
+                raise _unfit(
+                    f"the alias {alias!r} of the family {family.name} cannot presume other members",
+                    remedy=f"map it to an empty table: aliases={{{alias!r}: {{}}}}",
+                )
             if key not in PRESUMING:
-                raise ConfigError(f"the alias {alias!r} presumes {key!r}, no key of one{did_you_mean(key, PRESUMING)}")
+                raise _unfit(
+                    f"the alias {alias!r} presumes {key!r}, which is no key of one member",
+                    remedy=near_miss(key, PRESUMING),
+                )
 
 
 def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
     known = [each.name for each in dataclasses.fields(family.traits)]
     for trait in given:
         if trait not in known:
-            raise ConfigError(f"the family {family.name} has no trait {trait!r}{did_you_mean(trait, known)}")
+            raise _unfit(f"the family {family.name} has no trait {trait!r}", remedy=near_miss(trait, known))
     try:
         declared: T = _declarations(family).validate_python(dict(given))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         trait = ".".join(map(str, first["loc"]))
-        said = first["msg"][:1].lower() + first["msg"][1:]
-        raise ConfigError(f"the trait {trait!r} of the family {family.name} is {first['input']!r}: {said}") from error
+        raise _unfit(
+            f"the trait {trait!r} of the family {family.name} is {first['input']!r}",
+            remedy=accepted_value(first["msg"]),
+        ) from error
     return declared
 
 
@@ -145,9 +159,10 @@ def _check_named_options(entry: Entry[Any]) -> None:
     for trait, names in entry.traits.named_options().items():
         for name in names:
             if name not in entry.options:
-                raise ConfigError(
+                raise _unfit(
                     f"the trait {trait!r} of the {entry.family.name} {entry.name!r} names {name!r}, which is no option "
-                    f"of it{did_you_mean(name, entry.options)}"
+                    f"of it",
+                    remedy=near_miss(name, entry.options) or "remove it from the trait: the function has no options",
                 )
 
 
@@ -165,15 +180,17 @@ def _add(entries: Mapping[str, Entry[Any]]) -> None:
     known = _ENTRIES[entry.family.name]
     for name in entries:
         if not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"no {entry.family.name} can be called {name!r}: give it a name of letters, digits and _, as "
-                f'register("{entry.family.name}", "mine") does'
+            raise _unfit(
+                f"no {entry.family.name} can be called {name!r}",
+                remedy=f"give it a name of letters, digits and _, as register({entry.family.name!r}, 'mine') does",
             )
         if name in known and _same_file(known[name], entry):
             _twins[entry.family.name, name] = known[name]
         elif name in known and not _same_place(known[name], entry):
             where = known[name].origin or "this process"
-            raise ConfigError(f"the {entry.family.name} {name!r} is already registered by {where}; choose another name")
+            raise _unfit(
+                f"the {entry.family.name} {name!r} is already registered by {where}", remedy="choose another name"
+            )
     _check_signature(entry)
     known.update(entries)
 
@@ -226,21 +243,27 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
         function = load_function(use, base=base)
         return _entry_of(family, function, where=f"{use!r}: ", origin=str(file_of(use, base=base)))
     if use.endswith(GIVEN):
-        raise ConfigError(f"only the name of {use!r} was saved; give the same function again")
+        raise ConfigError(
+            f"only the name of {use!r} was saved", remedy="pass the same function again", code="config.user_code"
+        )
     family.load()
     if use not in _ENTRIES[family.name] or _ENTRIES[family.name][use].origin != "winnow":
         load_plugins()
     if use not in _ENTRIES[family.name]:
-        raise ConfigError(f"no {family.name} is called {use!r}{_instead(family.name, use)}{_broken_plugins()}")
+        raise ConfigError(
+            f"no {family.name} is called {use!r}{_broken_plugins()}",
+            remedy=_instead(family.name, use),
+            code="config.unknown_member",
+        )
     return _ENTRIES[family.name][use]
 
 
 def resolve_at(key: str, family: Family[T], use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[T]:
-    """`resolve`; what a ConfigError says begins with the key of the configuration that asked."""
+    """`resolve`; a ConfigError is about the key of the configuration that names the member."""
     try:
         return resolve(family, use, base=base)
     except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from error
+        raise error.under(key) from error
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -309,7 +332,7 @@ def _load(family: Family[Any]) -> None:
 
 def _broken_plugins() -> str:
     said = "; ".join(load_plugins())
-    return f"; an installed package may have it, which could not be imported: {said}" if said else ""
+    return f" (an installed package that may have it could not be imported: {said})" if said else ""
 
 
 def _origin(home: Mapping[str, Any]) -> str:
@@ -321,12 +344,12 @@ def _top(home: Mapping[str, Any]) -> str:
 
 
 def _instead(family: str, use: str) -> str:
-    """A hint for a name that no member has: the member that declares it as `instead_of`, else the nearest name."""
+    """The remedy for a name that no member has: the member that declares it as `instead_of`, else the nearest name."""
     known = ((entry.name, entry.traits.instead_of) for entry in _ENTRIES[family].values())
-    meant = next((f"; {name!r} is {names[use]}" for name, names in known if use in names), None)
+    meant = next((f"use {name!r}: {names[use]}" for name, names in known if use in names), None)
     if use.endswith(".py"):
-        return f"; a function of a file is named {use + ':function'!r}"
-    return meant or did_you_mean(use, _ENTRIES[family])
+        return f"name a function of the file: {use + ':function'!r}"
+    return meant or near_miss(use, _ENTRIES[family])
 
 
 def _registered(family: str) -> Sequence[Entry[Any]]:
@@ -354,7 +377,8 @@ def _check_signature(entry: Entry[Any], *, where: str = "") -> None:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     open_ended = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(positional) != len(expected) or open_ended:
-        raise ConfigError(
-            f"{where}{entry.name}{signature} does not fit the family {entry.family.name}: it must take exactly "
-            f"({', '.join(expected)}) by position, and its options after a bare * as keyword-only parameters"
+        raise _unfit(
+            f"{where}{entry.name}{signature} does not fit the family {entry.family.name}",
+            remedy=f"give it exactly ({', '.join(expected)}) by position, and its options after a bare * as "
+            f"keyword-only parameters",
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from winnow.errors import ENDING, ConfigError, WinnowError, did_you_mean
+from winnow.errors import ENDING, ConfigError, WinnowError, near_miss
 
 _sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # being imported here, the innermost last
 _imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by their resolved path: the text that ran, and its module
@@ -33,15 +33,18 @@ def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
     file_name, _, function_name = path.rpartition(":")
     file = file_of(path, base=base)
     if not file_name.endswith(".py"):  # Python would import compiled code as well, of which nobody sees what it does
-        raise ConfigError(f"{path!r}: functions come from a .py file; write it as file.py:function")
+        raise _refused(f"{path!r} names no .py file", remedy="write it as file.py:function")
     if not file.is_file():
-        raise ConfigError(f"{path!r}: there is no file {file}")
+        raise _refused(f"{path!r}: there is no file {file}", remedy=f"a relative path starts from {base or Path.cwd()}")
     with _lock:
         module = _module(path, file)
     function = getattr(module, function_name, None)
     if not callable(function):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise ConfigError(f"{path!r}: {file} has no function {function_name!r}{did_you_mean(function_name, public)}")
+        raise _refused(
+            f"{path!r}: {file} has no function {function_name!r}",
+            remedy=near_miss(function_name, public) or "define it in that file",
+        )
     return function  # type: ignore[no-any-return]
 
 
@@ -56,7 +59,10 @@ def _module(path: str, file: Path) -> ModuleType:
     if known is not None and known[0] == text:
         return known[1]
     if str(file) in _sources.get():
-        raise ConfigError(f"{path!r}: {file} asks for its own functions while it is imported")
+        raise _refused(
+            f"{path!r}: {file} requests its functions by name while it is imported",
+            remedy='put that call under `if __name__ == "__main__":`',
+        )
     module_name = _module_name(place)
     spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None, "a .py file always has a loader"
@@ -73,7 +79,10 @@ def _module(path: str, file: Path) -> ModuleType:
             sys.modules[module_name] = before
         if isinstance(error, ENDING):
             raise
-        raise ConfigError(f"{path!r}: importing {file} raised {type(error).__name__}: {error}") from error
+        raised = f"{path!r}: importing {file} raised {type(error).__name__}"
+        if isinstance(error, WinnowError):
+            raise error.within(raised) from error
+        raise _refused(f"{raised}: {error}", remedy="correct that file") from error
     _imported[place] = (text, module)
     return module
 
@@ -102,9 +111,9 @@ def being_imported() -> str:
 def check_not_importing() -> None:
     """Raise ConfigError inside a file or package that is imported for its functions: that must not start a run."""
     if source := being_imported():
-        raise ConfigError(
-            f"{source} is imported for its functions, and calls winnow while it is: put that call under "
-            f'`if __name__ == "__main__":`'
+        raise _refused(
+            f"{source} is imported for its functions, and calls winnow while it is",
+            remedy='put that call under `if __name__ == "__main__":`',
         )
 
 
@@ -124,9 +133,15 @@ def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any
             raise
         except BaseException as error:  # CancelledError, GeneratorExit and SystemExit are no Exception
             said = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise ConfigError(f"{what} raised {said} ({_raised_at(own, error)})") from error
+            raise _refused(
+                f"{what} raised {said} ({_raised_at(own, error)})", remedy="correct that function"
+            ) from error
 
     return call
+
+
+def _refused(problem: str, *, remedy: str) -> ConfigError:
+    return ConfigError(problem, remedy=remedy, code="config.user_code")
 
 
 def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,7 +49,7 @@ def test_the_message_is_in_the_source(message):
     ("arguments", "message"),
     [
         (["train", "c.toml", "--set", "stepz=3"], "unknown key ..."),
-        (["train", "c.toml", "--set", "steps"], "--set ...: write it as key=value"),
+        (["train", "c.toml", "--set", "steps"], "--set ... is not an assignment"),
         (["train", "broken.toml"], "not valid TOML"),
         (["train", "c.toml", "--set", "reward=mine.function"], "no ... is called ..."),
         (["train", "c.toml", "--set", 'task={use="jsonl", path="nope.jsonl"}'], "there is no file ..."),

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.options import bind
 from winnow.registry import aliases, in_every_process, members, register, resolve
@@ -28,9 +29,9 @@ def test_published_names_say_what_else_they_presume():
 
 
 def test_what_an_alias_presumes_is_checked_or_refused():
-    with pytest.raises(ConfigError, match=r"the alias 'x' presumes 'advantag', .*did you mean 'advantage'"):
+    with refused(ConfigError, "advantag", "'advantage'", code="config.registration"):
         register("loss", "presuming", aliases={"x": {"advantag": "raw"}})
-    with pytest.raises(ConfigError, match="the alias 'x' of the family selector cannot presume other members"):
+    with refused(ConfigError, "'x'", "selector", code="config.registration"):
         register("selector", "presuming", aliases={"x": {"advantage": "raw"}})
 
 
@@ -45,8 +46,9 @@ def test_a_trait_that_raises_is_named_with_its_line(tmp_path):
         "    return 1.0\n"
     )
     entry = resolve("reward", "mine.py:checked", base=tmp_path)
-    said = r"the trait 'check' of the reward 'checked_here' raised ValueError: no good \(.*mine\.py, line 3"
-    with pytest.raises(ConfigError, match=said):
+    with refused(
+        ConfigError, "'check'", "'checked_here'", "ValueError: no good", "mine.py, line 3", code="config.user_code"
+    ):
         entry.traits.check({})
 
 
@@ -59,23 +61,22 @@ def test_a_trait_that_raises_is_named_with_its_line(tmp_path):
 )
 def test_a_trait_names_only_options_that_exist(family, function, trait):
     (name,) = trait
-    expected = f"the trait '{name}' of the {family} 'naming' names 'second', .* did you mean 'seconds'"
-    with pytest.raises(ConfigError, match=expected):
+    with refused(ConfigError, f"'{name}'", family, "'second'", "'seconds'", code="config.registration"):
         register(family, "naming", **trait)(function)
 
 
 def test_an_unknown_name_gets_a_suggestion():
-    with pytest.raises(ConfigError, match="no loss is called 'clp'; did you mean 'clip'"):
+    with refused(ConfigError, "'clp'", "'clip'", code="config.unknown_member"):
         resolve("loss", "clp")
 
 
 def test_an_unknown_option_gets_a_suggestion():
-    with pytest.raises(ConfigError, match=r"loss\.clip_hgih.*no such option; did you mean 'clip_high'"):
+    with refused(ConfigError, "'clip_high'", key="loss.clip_hgih", code="config.unknown_key"):
         bind(resolve("loss", "clip"), {"clip_hgih": 0.3}, key="loss")
 
 
 def test_an_option_of_the_wrong_type_names_its_key():
-    with pytest.raises(ConfigError, match=r"select\.keep_per_prompt is 'four'"):
+    with refused(ConfigError, "'four'", key="select.keep_per_prompt", code="config.value"):
         bind(resolve("selector", "max_variance"), {"keep_per_prompt": "four"}, key="select")
 
 
@@ -83,7 +84,7 @@ def test_an_option_without_default_must_be_given():
     def mine(kept, *, scale: float):
         return np.full(len(kept.lengths), scale)
 
-    with pytest.raises(ConfigError, match=r"weighting\.scale is missing"):
+    with refused(ConfigError, key="weighting.scale", code="config.missing_key"):
         bind(resolve("weighting", mine), {}, key="weighting")
 
 
@@ -104,12 +105,12 @@ def test_a_wrong_signature_is_refused():
         return groups
 
     for function in (too_many, open_ended):
-        with pytest.raises(ConfigError, match=r"must take exactly \(groups\) by position"):
+        with refused(ConfigError, function.__name__, "(groups)", code="config.registration"):
             resolve("advantage", function)
 
 
 def test_a_taken_name_is_refused():
-    with pytest.raises(ConfigError, match="already registered"):
+    with refused(ConfigError, "'clip'", "by winnow", code="config.registration"):
 
         @register("loss", "clip")
         def other(out, mb):
@@ -117,20 +118,20 @@ def test_a_taken_name_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("traits", "message"),
+    ("traits", "named"),
     [
-        ({"basline": "none"}, "the family advantage has no trait 'basline'; did you mean 'baseline'"),
-        ({"baseline": "gruop"}, "the trait 'baseline' of the family advantage is 'gruop': input should be 'group'"),
-        ({"needs": ("value",)}, r"the trait 'needs.0' of the family advantage is 'value'"),
+        ({"basline": "none"}, ("'basline'", "'baseline'")),
+        ({"baseline": "gruop"}, ("'baseline'", "'gruop'", "'group'")),
+        ({"needs": ("value",)}, ("'needs.0'", "'value'", "'values'")),
     ],
 )
-def test_a_misspelt_trait_is_refused_at_registration(traits, message):
-    with pytest.raises(ConfigError, match=message):
+def test_a_misspelt_trait_is_refused_at_registration(traits, named):
+    with refused(ConfigError, "advantage", *named, code="config.registration"):
         register("advantage", **traits)
 
 
 def test_an_unknown_family_is_refused():
-    with pytest.raises(ConfigError, match="there is no family 'advantages'; did you mean 'advantage'"):
+    with refused(ConfigError, "'advantages'", "'advantage'", code="config.unknown_member"):
         register("advantages")
 
 
@@ -142,7 +143,7 @@ def test_a_function_without_a_name_has_the_traits_that_its_family_has_by_default
 
 def test_an_unknown_family_is_refused_wherever_it_is_named():
     for ask in (members, aliases, lambda family: resolve(family, "clip")):
-        with pytest.raises(ConfigError, match="there is no family 'losses'; did you mean 'loss'"):
+        with refused(ConfigError, "'losses'", "'loss'", code="config.unknown_member"):
             ask("losses")
 
 
@@ -182,7 +183,7 @@ def test_an_edited_file_registers_anew_and_what_it_no_longer_has_is_gone(tmp_pat
 
 def test_one_text_cannot_register_a_name_twice(tmp_path):
     (tmp_path / "mine.py").write_text(2 * FILE.replace("NAME", "rt_twice").replace("VALUE", "1"))
-    with pytest.raises(ConfigError, match=r"the advantage 'rt_twice' is already registered by .*mine\.py; choose"):
+    with refused(ConfigError, "'rt_twice'", tmp_path / "mine.py", code="config.registration"):
         resolve("advantage", "mine.py:credit", base=tmp_path)
 
 
@@ -191,7 +192,7 @@ def test_files_whose_paths_differ_in_punctuation_alone_do_not_take_each_others_n
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(FILE.replace("NAME", "rt_paths").replace("VALUE", "1"))
     resolve("advantage", "a_b/mine.py:credit", base=tmp_path)
-    with pytest.raises(ConfigError, match=r"'rt_paths' is already registered by .*a_b/mine\.py; choose"):
+    with refused(ConfigError, "'rt_paths'", tmp_path / "a_b" / "mine.py", code="config.registration"):
         resolve("advantage", "a-b/mine.py:credit", base=tmp_path)
 
 
@@ -209,12 +210,12 @@ def test_a_notebooks_cell_may_run_again_and_two_functions_of_one_factory_are_two
         return register("advantage", "rt_made")(credit)
 
     made(1)
-    with pytest.raises(ConfigError, match="'rt_made' is already registered by this process; choose another name"):
+    with refused(ConfigError, "'rt_made'", "by this process", code="config.registration"):
         made(2)
 
 
 def test_a_name_that_is_taken_leaves_none_of_the_others_behind():
-    with pytest.raises(ConfigError, match="the advantage 'grpo' is already registered by winnow"):
+    with refused(ConfigError, "'grpo'", "by winnow", code="config.registration"):
 
         @register("advantage", "rt_half", aliases={"rt_half_too": {}, "grpo": {}})
         def credit(groups):
@@ -225,7 +226,7 @@ def test_a_name_that_is_taken_leaves_none_of_the_others_behind():
 
 @pytest.mark.parametrize("name", ["mine.py:credit", "credit (given from Python)", "two words", "line\nbreak", None])
 def test_a_name_that_could_not_be_asked_for_is_refused(name):
-    with pytest.raises(ConfigError, match="no advantage can be called"):
+    with refused(ConfigError, "advantage", code="config.registration"):
         register("advantage", name)(lambda groups: [])
 
 
@@ -237,12 +238,12 @@ def test_winnows_own_names_cannot_be_taken_before_they_are_loaded():
         "try:\n"
         "    register('selector', 'max_variance')(lambda group, rng: 'mine')\n"
         "except ConfigError as error:\n"
-        "    print(error)\n"
+        "    print(error.code)\n"
         "print(resolve('selector', 'max_variance').function.__module__)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "the selector 'max_variance' is already registered by winnow; choose another name",
+        "config.registration",
         "winnow.algos.selection",
     ]
 
@@ -295,7 +296,7 @@ def test_whatever_can_be_called_is_a_member_whose_options_are_checked(family, me
     bound = bind(resolve(family, member), {"by": 3}, key=family)
     answer = bound(())
     assert getattr(answer, "made_with", answer) == 3.0
-    with pytest.raises(ConfigError, match=rf"{family}\.by is 'three': input should be a valid number"):
+    with refused(ConfigError, "'three'", key=f"{family}.by", code="config.value"):
         bind(resolve(family, member), {"by": "three"}, key=family)
 
 

@@ -15,7 +15,7 @@ from winnow.alarms.alarm import Alarm, Evidence, Kind
 from winnow.alarms.past import BLOCK, MEASURED, Past, Row
 from winnow.alarms.table import ALARMS, NAMES
 from winnow.config import AlarmsSection
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, accepted_value, as_one, near_miss
 from winnow.metrics import is_step
 
 PREFIX = "alarm/"
@@ -115,7 +115,12 @@ def check(section: AlarmsSection) -> None:
     """Raise ConfigError for a name in `alarms.off` that no alarm has."""
     for name in section.off:
         if name not in NAMES:
-            raise ConfigError(f"alarms.off: there is no alarm {name!r}{did_you_mean(name, NAMES)}")
+            raise ConfigError(
+                f"alarms.off: there is no alarm {name!r}",
+                remedy=near_miss(name, NAMES),
+                key="alarms.off",
+                code="config.value",
+            )
 
 
 def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
@@ -127,7 +132,17 @@ def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
     try:
         return AlarmsSection.model_validate({**known, "off": tuple(known.get("off", ()))})
     except ValidationError as error:
-        raise ConfigError(f"[alarms] of the run's configuration: {error}") from error
+        raise as_one([_unusable(mistake) for mistake in error.errors()]) from error
+
+
+def _unusable(mistake: Any) -> ConfigError:
+    key = ".".join(("alarms", *map(str, mistake["loc"])))
+    return ConfigError(
+        f"{key} of the run's configuration is {mistake['input']!r}",
+        remedy=accepted_value(mistake["msg"]),
+        key=key,
+        code="config.value",
+    )
 
 
 def _reach(limits: AlarmsSection) -> int:

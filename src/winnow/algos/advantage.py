@@ -111,7 +111,10 @@ def check_credits(credits: Iterable[Any], groups: Sequence[Group]) -> list[Credi
     answers = list(credits) if isinstance(credits, Iterable) else []
     if len(answers) != len(groups):
         raise ConfigError(
-            f"the advantage gave {reprlib.repr(credits)} for {len(groups)} groups; it must return one array for each"
+            f"the advantage returned {reprlib.repr(credits)} for {len(groups)} groups",
+            remedy="return one array for each group",
+            key="advantage",
+            code="config.member_result",
         )
     return [_checked(credit, group) for credit, group in zip(answers, groups, strict=True)]
 
@@ -135,8 +138,10 @@ def _checked(credit: Any, group: Group) -> Credit:
     if shapes == [(length,) for length in lengths]:
         return arrays
     raise ConfigError(
-        f"the advantage gave {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}; it must "
-        f"return one finite number per rollout, or one array per rollout with a finite number per token"
+        f"the advantage returned {reprlib.repr(credit)} for the {len(lengths)} rollouts of {group.prompt.id!r}",
+        remedy="return one finite number per rollout, or one array per rollout with a finite number per token",
+        key="advantage",
+        code="config.member_result",
     )
 
 

@@ -167,8 +167,11 @@ def _within(budget: int, prompts: int, minimum: int, maximum: int) -> int:
     """What of a budget can be spent on so many prompts. Raises ConfigError for bounds that exclude each other."""
     if 0 < maximum < minimum:
         raise ConfigError(
-            f"allocate: minimum = {minimum} is above maximum = {maximum}; raise maximum to at least {minimum}, "
-            f"or lower minimum to at most {maximum} (it is 2 unless set where an advantage has a group baseline)"
+            f"allocate: minimum = {minimum} is above maximum = {maximum}",
+            remedy=f"raise maximum to at least {minimum}, or lower minimum to at most {maximum} (it is 2 unless set "
+            f"where an advantage has a group baseline)",
+            key="allocate.minimum",
+            code="config.combination",
         )
     return min(budget, maximum * prompts) if maximum else budget
 

@@ -121,8 +121,10 @@ def check_values(answer: Any, groups: Sequence[Group]) -> list[PerToken]:
     answers = list(answer) if isinstance(answer, Iterable) else []
     if len(answers) != len(groups):
         raise ConfigError(
-            f"the critic gave {reprlib.repr(answer)} for {len(groups)} groups; it must return for each of them one "
-            f"array per rollout"
+            f"the critic returned {reprlib.repr(answer)} for {len(groups)} groups",
+            remedy="return for each group one array per rollout",
+            key="critic",
+            code="config.member_result",
         )
     return [_checked(values, group) for values, group in zip(answers, groups, strict=True)]
 
@@ -137,8 +139,10 @@ def _checked(answer: Any, group: Group) -> PerToken:
         if all(np.isfinite(array[trainable(rollout)]).all() for array, rollout, keep in kept if keep):
             return values
     raise ConfigError(
-        f"the critic gave {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}; it "
-        f"must return one array per rollout with a number per token, finite where the rollout is kept"
+        f"the critic returned {reprlib.repr(answer)} for the {len(group.rollouts)} rollouts of {group.prompt.id!r}",
+        remedy="return one array per rollout with a number per token, finite where the rollout is kept",
+        key="critic",
+        code="config.member_result",
     )
 
 

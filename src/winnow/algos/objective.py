@@ -56,7 +56,7 @@ class Objective:
         diagnostics = dict(zip(names, seen.values(), strict=True))
         per_token = mb.importance * loss
         for term in self.terms:
-            value = _per_token(term.function(out, mb), out.logprobs, f"term {term.name!r}")
+            value = _per_token(term.function(out, mb), out.logprobs, f"term {term.name!r}", "terms")
             per_token = per_token + term.coefficient * value
             diagnostics = {**diagnostics, term.name: value.detach()}
         if self.value_loss is not None:
@@ -93,23 +93,28 @@ class ValueLoss:
 def _checked_loss(answer: Any, logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
         raise ConfigError(
-            f"the loss gave {_said(answer)}; it must return two things: a tensor [T] and a dict of diagnostics, "
-            f"{{}} where there are none"
+            f"the loss returned {_described(answer)}",
+            remedy="return two things: a tensor [T] and a dict of diagnostics, {} where there are none",
+            key="loss",
+            code="config.member_result",
         )
     loss, diagnostics = answer
     seen = {name: _per_token(value, logprobs, f"loss's diagnostic {name!r}") for name, value in diagnostics.items()}
     return _per_token(loss, logprobs, "loss"), seen
 
 
-def _per_token(value: Any, logprobs: Tensor, whose: str) -> Tensor:
+def _per_token(value: Any, logprobs: Tensor, whose: str, key: str = "loss") -> Tensor:
     if isinstance(value, Tensor) and value.shape == logprobs.shape:
         return value
     raise ConfigError(
-        f"the {whose} gave {_said(value)} for {len(logprobs)} tokens; it must return a tensor with one number per token"
+        f"the {whose} returned {_described(value)} for {len(logprobs)} tokens",
+        remedy="return a tensor with one number per token",
+        key=key,
+        code="config.member_result",
     )
 
 
-def _said(answer: Any) -> str:
+def _described(answer: Any) -> str:
     return f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
 
 

@@ -128,8 +128,10 @@ def checked_mask(answer: object, n: int) -> BoolArray:
     mask = as_array(answer)
     if mask.shape != (n,) or mask.dtype != np.bool_:
         raise ConfigError(
-            f"the selector gave {mask.dtype} of shape {mask.shape} for {n} rollouts; it must return a mask, one bool "
-            f"per rollout"
+            f"the selector returned {mask.dtype} of shape {mask.shape} for {n} rollouts",
+            remedy="return a mask, one bool per rollout",
+            key="select",
+            code="config.member_result",
         )
     return mask
 

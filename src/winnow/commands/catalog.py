@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from winnow.commands.config_keys import Key, keys
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 from winnow.families import FAMILIES, Family
 from winnow.metrics import METRICS
 from winnow.registry import Entry, aliases, load_plugins, members
@@ -40,7 +40,7 @@ def _family(kind: str) -> Family[Any]:
     for family in FAMILIES.values():
         if kind in (family.name, family.plural):
             return family
-    raise ConfigError(f"there is nothing called {kind!r} to list{did_you_mean(kind, KINDS)}")
+    raise ConfigError(f"there is nothing called {kind!r} to list", remedy=near_miss(kind, KINDS))
 
 
 def _key(key: Key) -> str:

@@ -127,8 +127,10 @@ def make_engine(function: Callable[[EngineContext], Engine], context: EngineCont
         if "close()" not in lacking:
             engine.close()
         raise ConfigError(
-            f"rollout.engine = {name!r} returned a {type(engine).__name__} without {', '.join(lacking)}: an engine has "
-            f"{', '.join(f'{method}()' for method in METHODS)}, {' and '.join(ATTRIBUTES)} (winnow.engines.base.Engine)"
-            f"; one with nothing to end has a close() that does nothing"
+            f"rollout.engine = {name!r} returned a {type(engine).__name__} without {', '.join(lacking)}",
+            remedy=f"return an engine with {', '.join(f'{method}()' for method in METHODS)}, {' and '.join(ATTRIBUTES)}"
+            f" (winnow.engines.base.Engine); a close() may do nothing",
+            key="rollout.engine",
+            code="config.member_result",
         )
     return engine

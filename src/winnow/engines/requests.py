@@ -27,13 +27,17 @@ class PendingRollout:
 def pending_rollouts(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[PendingRollout]:
     """Every rollout of a request, in order. Raises EngineError when the request makes no sense."""
     if len(prompts) != len(counts):
-        raise EngineError(f"{len(prompts)} prompts but {len(counts)} counts; an engine needs one count per prompt")
+        raise _senseless(f"there are {len(prompts)} prompts but {len(counts)} counts", "pass one count per prompt")
     for prompt, count in zip(prompts, counts, strict=True):
         if count < 0:
-            raise EngineError(f"prompt {prompt.id!r}: a count of {count}; counts are 0 or more")
+            raise _senseless(f"prompt {prompt.id!r}: a count of {count}", "pass counts of 0 or more")
         if len(prompt.tokens) == 0:
-            raise EngineError(f"prompt {prompt.id!r} has no tokens; its template must render at least one")
+            raise _senseless(f"prompt {prompt.id!r} has no tokens", "use a template that renders at least one")
     return [PendingRollout(number, prompt, i) for number, prompt in enumerate(prompts) for i in range(counts[number])]
+
+
+def _senseless(problem: str, remedy: str) -> EngineError:
+    return EngineError(problem, remedy=remedy, code="engine.contract")
 
 
 def waves(rollouts: Sequence[PendingRollout], at_once: int) -> list[list[PendingRollout]]:

@@ -37,8 +37,10 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     drawn, total = _inverted(mass, uniform[:, None].to(mass.device))
     if not total.isfinite().all():
         raise EngineError(
-            "the policy's logits are not finite: its weights have diverged; lower optimizer.learning_rate and go on "
-            "from an earlier checkpoint"
+            "the policy's logits are not finite: its weights have diverged",
+            remedy="lower optimizer.learning_rate and continue from an earlier checkpoint",
+            key="optimizer.learning_rate",
+            code="engine.diverged",
         )
     token = drawn if sampling.temperature > 0 else logits.argmax(dim=-1, keepdim=True)
     logprob = (logits.gather(-1, token) - top).double() - total.log()

@@ -84,5 +84,10 @@ def _script(script: Script | str | Sequence[str]) -> Script:
         return load_function(script)
     texts = tuple(script)
     if not texts:
-        raise ConfigError("rollout.engine.script is an empty list; give it at least one text")
+        raise ConfigError(
+            "rollout.engine.script is an empty list",
+            remedy="give it at least one text",
+            key="rollout.engine.script",
+            code="config.value",
+        )
     return lambda prompt, index: texts[index % len(texts)]

@@ -120,14 +120,22 @@ def divide_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tup
     never be found.
     """
     if "" in stop:
-        raise EngineError("an empty stop string would end every rollout at its first token; leave it out")
+        raise EngineError(
+            "an empty stop string would end every rollout at its first token",
+            remedy="remove it",
+            key="rollout.stop",
+            code="engine.contract",
+        )
     special = special_tokens(tokenizer)
     strings = tuple(text for text in stop if text not in special)
     for text in strings:
         if held := next((name for name in special if name in text), None):
             raise ConfigError(
-                f"rollout.stop: {text!r} holds the special token {held!r}, which the text of a rollout leaves out, so "
-                f"no rollout would ever end there; write {held!r} alone, which makes it a stop token"
+                f"rollout.stop: {text!r} holds the special token {held!r}, which the text of a rollout omits, so no "
+                f"rollout would ever end there",
+                remedy=f"write {held!r} alone, which makes it a stop token",
+                key="rollout.stop",
+                code="config.value",
             )
     return tuple(special[text] for text in stop if text in special), strings
 

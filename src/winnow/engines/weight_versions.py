@@ -14,19 +14,35 @@ from winnow.records import Group
 def check_newer(version: int, *, than: int) -> None:
     """Refuse weights that are not newer than those an engine has. Raises EngineError."""
     if version <= than:
-        raise EngineError(f"the engine already has weights of version {than}; version {version} would make it stale")
+        raise EngineError(
+            f"the engine already has weights of version {than}, and version {version} is not newer",
+            remedy="load each step's weights once, in the order of the steps",
+            code="engine.stale_weights",
+        )
 
 
 def check_names(weights: Collection[str], *, own: Collection[str], trained: Collection[str]) -> None:
     """Raise EngineError unless the weights are a model's `own`, and all that are `trained` are among them."""
     if unknown := [name for name in weights if name not in own]:
-        raise EngineError(f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)")
+        raise EngineError(
+            f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)",
+            remedy="pass the weights of the policy that the engine was made for",
+            code="engine.contract",
+        )
     if missing := [name for name in trained if name not in weights]:
-        raise EngineError(f"the weights lack {missing[0]!r} ({len(missing)} such names); it would stay stale")
+        raise EngineError(
+            f"the weights lack {missing[0]!r} ({len(missing)} such names)",
+            remedy="pass every trained weight: any other would stay stale",
+            code="engine.contract",
+        )
 
 
 def check_fresh(groups: Sequence[Group], step: int) -> None:
     """Rollouts of other weights than this step's would be trained with wrong ratios."""
     for rollout in (rollout for group in groups for rollout in group.rollouts):
         if rollout.version != step:
-            raise EngineError(f"step {step} got a rollout sampled by the weights of version {rollout.version}")
+            raise EngineError(
+                f"step {step} received a rollout sampled with the weights of version {rollout.version}",
+                remedy="have the engine sample with the weights that it loaded last, and set `version` of each rollout",
+                code="engine.stale_weights",
+            )

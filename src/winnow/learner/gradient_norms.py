@@ -193,8 +193,11 @@ def _table(backbone: nn.Module) -> nn.Embedding:
     embedding = backbone.get_input_embeddings()  # type: ignore[operator]
     if type(embedding) is not nn.Embedding:
         raise ConfigError(
-            f"the gradient norm of the embedding cannot be taken: {type(embedding).__name__} is more than a table (it "
-            f'scales its rows, or an adapter is on it); take that of "output_head" instead'
+            f"the gradient norm of the embedding cannot be computed: {type(embedding).__name__} is more than a table "
+            f"(it scales its rows, or an adapter is on it)",
+            remedy="set probe.gradient_norm to 'output_head'",
+            key="probe.gradient_norm",
+            code="config.unsupported",
         )
     return embedding
 

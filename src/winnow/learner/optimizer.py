@@ -143,9 +143,11 @@ class Optimizer:
         if otherwise:
             has = "no float32 master" if self._adamw.saves_masters else "a float32 master"
             raise RunFolderError(
-                f"the saved optimizer has {has} of {otherwise[0]!r}: the run was in another precision; resume with the "
-                f"model.dtype and optimizer.master_weights that it had, or start a new run with the checkpoint as "
-                f"model.path"
+                f"the saved optimizer has {has} of {otherwise[0]!r}: the run was in another precision",
+                remedy="resume with the model.dtype and optimizer.master_weights that it had, or start a new run with "
+                "the checkpoint as model.path",
+                key="optimizer.master_weights",
+                code="run_folder.other_model",
             )
 
     def _check(self, name: str, key: str, value: Tensor) -> None:
@@ -159,8 +161,9 @@ class Optimizer:
         else:
             return
         raise RunFolderError(
-            f"the saved optimizer {problem}; resume with the model, the adapters and the moments that the run started "
-            f"with"
+            f"the saved optimizer {problem}",
+            remedy="resume with the model, the adapters and the moments that the run started with",
+            code="run_folder.other_model",
         )
 
 

@@ -164,7 +164,7 @@ def attend_packed(model: nn.Module) -> None:
     """
     causal: PreTrainedModel = plain_model(model)
     if not reads_in_pieces(model):
-        raise _unfit("layers that do not see all that stands before them, or positions of their own")
+        raise _unfit("layers that do not attend to all earlier tokens, or separate positions")
     before = causal.config._attn_implementation
     try:
         causal.set_attn_implementation(NAME)
@@ -173,10 +173,10 @@ def attend_packed(model: nn.Module) -> None:
         causal.set_attn_implementation(before)
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        raise _unfit(f"a forward pass that says {type(error).__name__}: {error}") from error
+        raise _unfit(f"a forward pass that raises {type(error).__name__}: {error}") from error
     if not off <= (HALF_GAP if causal.dtype.itemsize < 4 else GAP):
         causal.set_attn_implementation(before)
-        raise _unfit(f"layers that attend in a way of their own: hidden states are off by {off:.2g} of their spread")
+        raise _unfit(f"layers with a different attention: hidden states are off by {off:.2g} of their spread")
 
 
 @torch.no_grad()
@@ -203,6 +203,8 @@ def _off(backbone: nn.Module) -> float:
 
 def _unfit(why: str) -> ConfigError:
     return ConfigError(
-        f"update.layout: 'packed' needs full attention through transformers' interface, and this model has {why}; set "
-        f"it to 'padded'"
+        f"update.layout: 'packed' needs full attention through transformers' interface, and this model has {why}",
+        remedy="set it to 'padded'",
+        key="update.layout",
+        code="config.unsupported",
     )

@@ -123,7 +123,12 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
     causal = plain_model(model)
     if not causal.supports_gradient_checkpointing:
         family = type(causal).__name__
-        raise ConfigError(f"model.gradient_checkpointing: {family} does not support it; set it to 'none'")
+        raise ConfigError(
+            f"model.gradient_checkpointing: {family} does not support it",
+            remedy="set it to 'none'",
+            key="model.gradient_checkpointing",
+            code="config.unsupported",
+        )
     # Newer versions of transformers call it activation checkpointing and warn about the older name.
     enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
     contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _keep)} if how == "selective" else {}
@@ -133,8 +138,10 @@ def _checkpoint_layers(model: nn.Module, how: Checkpointing) -> list[nn.Module]:
         dropouts = [name for name, p in vars(layer).items() if "drop" in name and isinstance(p, float) and p > 0]
         if dropouts:
             raise ConfigError(
-                f"model.gradient_checkpointing: {type(layer).__name__} would apply its {dropouts[0]}; "
-                f"set it to 0 in the model's config.json, or set this key to 'none'"
+                f"model.gradient_checkpointing: {type(layer).__name__} would apply its {dropouts[0]}",
+                remedy="set it to 0 in the model's config.json, or set this key to 'none'",
+                key="model.gradient_checkpointing",
+                code="config.unsupported",
             )
     return layers
 

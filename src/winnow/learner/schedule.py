@@ -152,7 +152,9 @@ def _weigh(weighting: Callable[[KeptRollouts], FloatArray], kept: KeptRollouts) 
     answer = as_array(weighting(kept))
     if answer.shape != kept.lengths.shape or answer.dtype.kind not in "fiu" or not np.all(np.isfinite(answer)):
         raise ConfigError(
-            f"the weighting gave {answer!r} for {len(kept.lengths)} sequences; "
-            f"it must return one finite weight per entry of kept.lengths"
+            f"the weighting returned {answer!r} for {len(kept.lengths)} sequences",
+            remedy="return one finite weight per entry of kept.lengths",
+            key="weighting",
+            code="config.member_result",
         )
     return answer.astype(np.float64)

@@ -60,7 +60,9 @@ class SharesToWriter:
         while (number := _said()) >= 0:
             self._gathered(self._tensors[self._shared[number]])
         if number == FAILED:
-            raise RunFolderError("rank 0 could not save; its message says why")
+            raise RunFolderError(
+                "rank 0 could not save", remedy="read the message of rank 0 for the cause", code="run_folder.unsaved"
+            )
 
     def _gathered(self, tensor: Tensor) -> Tensor:
         """Of [R, ...] each rank has the next ceil(R / ranks) rows, the last ones fewer or none."""

@@ -92,19 +92,27 @@ def check_saved(saved: Mapping[str, Tensor], parameters: Mapping[str, nn.Paramet
     if parameters and not saved:
         raise RunFolderError(
             "the checkpoint has no value model of this form: it was saved by a run without one, or with another "
-            "critic.form; name another checkpoint, or start a new run with the checkpoint as model.path"
+            "critic.form",
+            remedy="name another checkpoint, or start a new run with the checkpoint as model.path",
+            key="critic.form",
+            code="run_folder.other_model",
         )
     for name in sorted(parameters.keys() ^ saved.keys()):
         raise RunFolderError(
             f"the value model of the checkpoint is another one: {name!r} is "
-            f"{'not saved' if name in parameters else 'saved, and not trained now'}; use the critic.form, model and "
-            f"adapter that it was trained with"
+            f"{'not saved' if name in parameters else 'saved, and not trained now'}",
+            remedy="use the critic.form, model and adapter that it was trained with",
+            key="critic.form",
+            code="run_folder.other_model",
         )
     for name, parameter in parameters.items():
         if saved[name].shape != parameter.shape:
             raise RunFolderError(
                 f"the value model of the checkpoint is another one: {name!r} has shape {tuple(saved[name].shape)}, the "
-                f"model has {tuple(parameter.shape)}; use the model and adapter that it was trained with"
+                f"model has {tuple(parameter.shape)}",
+                remedy="use the model and adapter that it was trained with",
+                key="critic",
+                code="run_folder.other_model",
             )
 
 

@@ -110,8 +110,9 @@ class MemoryPlan:
                 found = dict.fromkeys([*fewer, *(remedy for part in parts for remedy in part.remedies)])
                 raise ConfigError(
                     f"the run does not fit: at its worst moment {device} needs {readable(need)}{self._each(device)}, "
-                    f"and {readable(left)} are free. Most of it: {_listed(parts)}. What helps: "
-                    f"{'; '.join(found) or 'a smaller model'}"
+                    f"and {readable(left)} are free. Most of it: {_listed(parts)}",
+                    remedy="; ".join(found) or "choose a smaller model",
+                    code="config.memory",
                 )
 
     def _each(self, device: str) -> str:

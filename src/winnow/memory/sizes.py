@@ -21,5 +21,9 @@ def in_bytes(text: str) -> int:
     """A size that a person wrote: "80GiB", "80 GB", "512MiB". Raises ConfigError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", text.strip().lower(), re.ASCII)
     if match is None or match[2] not in UNITS:
-        raise ConfigError(f"{text!r} is no size: write a number and a unit, GiB, GB, MiB or MB, for example 80GiB")
+        raise ConfigError(
+            f"{text!r} is no size",
+            remedy="write a number and a unit, GiB, GB, MiB or MB, for example 80GiB",
+            code="config.value",
+        )
     return int(float(match[1]) * UNITS[match[2]])

@@ -64,8 +64,10 @@ def add_lora(
             adapted = peft.get_peft_model(model, adapter)
         except ValueError as error:
             raise ConfigError(
-                f"model.lora.targets = {modules!r} does not fit this model: {error} Its linear layers are "
-                f"{', '.join(linear_layers(model))}; or use 'all-linear'"
+                f"model.lora.targets = {modules!r} does not fit this model: {error}",
+                remedy=f"choose from its linear layers ({', '.join(linear_layers(model))}), or use 'all-linear'",
+                key="model.lora.targets",
+                code="config.unsupported",
             ) from error
     for config in adapted.peft_config.values():  # a set, which adapter_config.json would list in any order
         config.target_modules = sorted(config.target_modules)
@@ -110,7 +112,11 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
     """
     peft = _peft()
     if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise RunFolderError(f"there is no {ADAPTER_WEIGHTS} in {folder}; resume from another checkpoint")
+        raise RunFolderError(
+            f"there is no {ADAPTER_WEIGHTS} in {folder}",
+            remedy="resume from another checkpoint",
+            code="run_folder.incomplete",
+        )
     saved = load_file(folder / ADAPTER_WEIGHTS)
     try:
         result = peft.set_peft_model_state_dict(model, saved)
@@ -119,8 +125,10 @@ def load_adapter(model: nn.Module, folder: Path) -> None:
         other = [str(error).partition("\n")[2].strip()]
     if other or not saved:
         raise RunFolderError(
-            f"the adapter in {folder} does not belong to this model ({other[:2]} ...); "
-            f"resume with the model and the adapter settings that the run started with"
+            f"the adapter in {folder} does not belong to this model ({other[:2]} ...)",
+            remedy="resume with the model and the adapter settings that the run started with",
+            key="model.lora",
+            code="run_folder.other_model",
         )
 
 
@@ -277,5 +285,8 @@ def _check_not_shared(model: nn.Module, targets: object) -> None:
         if hasattr(module, "get_delta_weight") and uses[id(module.get_base_layer().weight)] > 1:
             raise ConfigError(
                 f"model.lora.targets = {targets!r} would change the weight of {name!r}, which input embedding and "
-                f"output layer of this model share: the merged model would need two; leave it out"
+                f"output layer of this model share: the merged model would need two",
+                remedy="remove that layer from the list",
+                key="model.lora.targets",
+                code="config.unsupported",
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,7 +33,7 @@ def architecture(
     the most tokens a prompt and its rollout may have together. Raises ConfigError for an unknown `arch`.
     """
     if arch not in CONFIGS:
-        raise ConfigError(f"there is no architecture {arch!r}{did_you_mean(arch, CONFIGS)}")
+        raise ConfigError(f"there is no architecture {arch!r}", remedy=near_miss(arch, CONFIGS), code="config.value")
     config = CONFIGS[arch](
         vocab_size=len(tokenizer),
         hidden_size=hidden,

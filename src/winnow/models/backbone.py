@@ -29,7 +29,10 @@ def backbone_and_head(model: nn.Module) -> BackboneAndHead:
     if head is None or not _composes(causal, backbone, head):
         raise ConfigError(
             f"model: the logits of {type(causal).__name__} are not its output layer applied to its last hidden state "
-            f"(soft-capped or scaled logits?), so its log-probs would be computed wrongly; choose another model"
+            f"(soft-capped or scaled logits?), so its log-probs would be computed wrongly",
+            remedy="choose another model",
+            key="model.path",
+            code="config.unsupported",
         )
     return BackboneAndHead(backbone, head)
 

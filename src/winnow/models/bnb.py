@@ -77,7 +77,12 @@ def as_plain_model(model: Any) -> None:
     for name, module in model.named_modules():
         if isinstance(module, bitsandbytes().nn.Linear4bit):
             if module.source_cls is not nn.Linear:
-                raise ConfigError(f"model.quantization: {name!r} is a {module.source_cls.__name__}; remove the key")
+                raise ConfigError(
+                    f"model.quantization: {name!r} is a {module.source_cls.__name__}, which cannot be saved in 4 bits",
+                    remedy="remove the key",
+                    key="model.quantization",
+                    code="config.unsupported",
+                )
             module.support_avx512bf16_for_cpu = False
     model.hf_quantizer = None
     del model.config.quantization_config

@@ -23,12 +23,22 @@ def resolve_device(name: str) -> torch.device:
     """
     present = {"cuda": torch.cuda.is_available(), "cpu": True}
     if name == "mps":
-        raise ConfigError("device: 'mps' has no float64, in which winnow draws tokens; use 'cpu' on this machine")
+        raise ConfigError(
+            "device: 'mps' has no float64, in which winnow draws tokens",
+            remedy="use 'cpu' on this machine",
+            key="device",
+            code="config.unsupported",
+        )
     if name == "auto":
         return torch.device(next(kind for kind, there in present.items() if there))
     if not present.get(name, False):
         usable = ", ".join(repr(kind) for kind, there in present.items() if there)
-        raise ConfigError(f"device: {name!r} is not available on this machine; use 'auto' or one of {usable}")
+        raise ConfigError(
+            f"device: {name!r} is not available on this machine",
+            remedy=f"use 'auto' or one of {usable}",
+            key="device",
+            code="config.unsupported",
+        )
     return torch.device(name)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.models.bnb import as_plain_model, load_in_nf4
 from winnow.models.model_folder import settings_folder, weights_folder
 from winnow.models.published_files import published_files
@@ -56,8 +56,8 @@ def describe(path: str) -> Description:
     try:
         return Description(family=config.model_type, context=text.max_position_embeddings, vocabulary=text.vocab_size)
     except AttributeError as error:
-        raise DataError(
-            f"model.path: {path!r} is no causal language model with a bounded context ({error}); choose another"
+        raise _unfit(
+            f"model.path: {path!r} is no causal language model with a bounded context ({error})", "choose another model"
         ) from error
 
 
@@ -77,13 +77,19 @@ def load(
     output layer are in 4 bits, which what the files have in `dtype` is rounded to.
     """
     if dtype not in DTYPES:
-        raise ConfigError(f"model.dtype: there is no dtype {dtype!r}{did_you_mean(dtype, DTYPES)}")
+        raise ConfigError(
+            f"model.dtype: there is no dtype {dtype!r}",
+            remedy=near_miss(dtype, DTYPES),
+            key="model.dtype",
+            code="config.value",
+        )
     tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
     config = read_config(path)
     if len(tokenizer) > config.vocab_size:
-        raise DataError(
+        raise _unfit(
             f"{path}: the tokenizer has {len(tokenizer)} tokens but the model only {config.vocab_size}: they do not "
-            f"belong together; copy the tokenizer files of the same model into the folder"
+            f"belong together",
+            "copy the tokenizer files of the same model into the folder",
         )
     if quantization is None:
         model = _weights(path, config, torch.float32 if masters else DTYPES[dtype]).to(device).eval()
@@ -99,14 +105,19 @@ def load_tokenizer(path: str) -> Any:
     """The tokenizer, which has an end-of-sequence token. Raises DataError naming the remedy."""
     folder = settings_folder(path)
     if not has_tokenizer(folder):  # transformers would invent an empty tokenizer of the model's family
-        raise DataError(f"model.path: {path!r} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
+        raise DataError(
+            f"model.path: {path!r} has no tokenizer",
+            remedy="copy tokenizer.json and tokenizer_config.json into it",
+            key="model.path",
+            code="data.missing",
+        )
     # AutoTokenizer puts the family's own rules in place of those in tokenizer.json; the file is what was trained with
     reader = PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else AutoTokenizer
     tokenizer = _read(path, "tokenizer", folder, reader.from_pretrained, **NO_CODE, clean_up_tokenization_spaces=False)
     if tokenizer.eos_token_id is None:
-        raise DataError(
-            f'{path}: the tokenizer has no eos token, so no rollout could ever stop; set "eos_token" in '
-            f"{folder / 'tokenizer_config.json'} to a token of the vocabulary"
+        raise _unfit(
+            f"{path}: the tokenizer has no eos token, so no rollout could ever stop",
+            f'set "eos_token" in {folder / "tokenizer_config.json"} to a token of the vocabulary',
         )
     return tokenizer
 
@@ -127,7 +138,12 @@ def padding(tokenizer: Any, named: str | None = None) -> int:
     if named is not None:
         found: int | None = tokenizer.get_vocab().get(named)
         if found is None:
-            raise ConfigError(f"model.pad_token = {named!r} is no token of this model's; name one, or leave it out")
+            raise ConfigError(
+                f"model.pad_token = {named!r} is no token of this model's",
+                remedy="set it to one that is, or remove the key",
+                key="model.pad_token",
+                code="config.value",
+            )
         return found
     pad: int | None = tokenizer.pad_token_id
     return int(tokenizer.eos_token_id) if pad is None else pad
@@ -168,8 +184,10 @@ def _weights(path: str, config: Any, dtype: torch.dtype, **more: Any) -> Any:
     )
     if missing := sorted(report["missing_keys"]):
         raise DataError(
-            f"{path}: {len(missing)} weights are not in the files and would be random, {missing[0]!r} among them; "
-            f"copy every *.safetensors file of the model into the folder"
+            f"{path}: {len(missing)} weights are not in the files and would be random, {missing[0]!r} among them",
+            remedy="copy every *.safetensors file of the model into the folder",
+            key="model.path",
+            code="data.missing",
         )
     model.name_or_path = path  # and not a folder of the hub's cache: an adapter names its base by it
     return model
@@ -192,14 +210,16 @@ def read_config(path: str) -> Any:
     """
     config = _read(path, "config.json", settings_folder(path), AutoConfig.from_pretrained, **NO_CODE)
     if named := getattr(config, "transformers_weights", None):
-        raise DataError(
-            f"{path}: config.json takes its weights from {named!r} (transformers_weights); winnow reads "
-            f"model.safetensors, or what its index names: rename the files, and remove the key"
+        raise _unfit(
+            f"{path}: config.json takes its weights from {named!r} (transformers_weights), and winnow reads "
+            f"model.safetensors, or what its index names",
+            "rename the files, and remove transformers_weights from config.json",
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise DataError(
-            f"{path}: the model is quantized already (quantization_config in config.json), and its weights are no "
-            f"numbers to train from; name the model that it was made of, with model.quantization = 'nf4' for 4 bits"
+        raise _unfit(
+            f"{path}: the model is quantized already (quantization_config in config.json), and packed weights cannot "
+            f"be trained",
+            "name the model that it was made of, with model.quantization = 'nf4' for 4 bits",
         )
     return config
 
@@ -210,9 +230,15 @@ def _read(path: str, what: str, folder: Path, reader: Callable[..., T], **option
     except Exception as error:  # the readers raise what their parsers raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise DataError(
-            f"model.path: no usable {what} of {path!r} in the folder; a model folder holds config.json, "
-            f"tokenizer.json, tokenizer_config.json and *.safetensors. The reader said: {reason}"
+            f"model.path: no usable {what} of {path!r} in the folder ({reason})",
+            remedy="give it config.json, tokenizer.json, tokenizer_config.json and *.safetensors of one model",
+            key="model.path",
+            code="data.unreadable",
         ) from error
+
+
+def _unfit(problem: str, remedy: str) -> DataError:
+    return DataError(problem, remedy=remedy, key="model.path", code="data.unfit_model")
 
 
 def _without_dropout(config: Any) -> Any:

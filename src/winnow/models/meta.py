@@ -33,8 +33,11 @@ def meta_model(
         made = _by_transformers(config, DTYPES[dtype]) if made is None else made
     except Exception as error:  # every family's own
         raise DataError(
-            f"model.path: transformers makes no causal language model of config.json of {path!r}; it said: "
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            f"model.path: transformers makes no causal language model of config.json of {path!r} "
+            f"({type(error).__name__}: {str(error).partition(chr(10))[0]})",
+            remedy="choose another model, or correct its config.json",
+            key="model.path",
+            code="data.unfit_model",
         ) from error
     if quantization is not None:
         to_4bit_shapes(made)

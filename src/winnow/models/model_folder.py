@@ -24,11 +24,14 @@ _SHARD = re.compile(r"\w[\w.-]*\.safetensors")
 
 @contextmanager
 def named_by(key: str, of: str = "model.path") -> Iterator[None]:
-    """What is refused of a model that is not the policy, by its own `key`."""
+    """Errors about a model that is not the policy name its `key`."""
     try:
         yield
     except (ConfigError, DataError) as error:
-        raise type(error)(str(error).replace(of, key)) from error
+        problem, remedy = (text.replace(of, key) for text in (error.problem, error.remedy))
+        below = error.key is not None and f"{error.key}.".startswith(f"{of}.")
+        renamed = f"{key}{error.key[len(of) :]}" if error.key is not None and below else error.key
+        raise type(error)(problem, remedy=remedy, key=renamed, code=error.code) from error
 
 
 def settings_folder(path: str) -> Path:
@@ -45,9 +48,10 @@ def weights_folder(path: str) -> Path:
     if on_hub(path) and _missing(folder, names):
         folder = _brought(path, names, revision=folder.name)  # what its index was read from
     if missing := _missing(folder, names):
-        raise DataError(
-            f"model.path: no usable weights of {path!r}: {folder} has no {missing[0]}; copy every *.safetensors file "
-            f"of the model into the folder (winnow opens no other kind)"
+        raise _refused(
+            f"model.path: no usable weights of {path!r}: {folder} has no {missing[0]}",
+            "copy every *.safetensors file of the model into the folder (winnow opens no other kind)",
+            "data.missing",
         )
     return folder
 
@@ -57,23 +61,32 @@ def weight_files(folder: Path) -> tuple[str, ...]:
     what an index names may be a pickle, and lie anywhere.
     """
     if (folder / "adapter_config.json").exists():
-        raise DataError(
-            f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model; name the folder of the "
-            f"merged model, which a checkpoint of winnow is"
+        raise _refused(
+            f"model.path: {folder} holds an adapter (adapter_config.json) and no whole model",
+            "name the folder of the merged model, which a checkpoint of winnow is",
+            "data.unfit_model",
         )
     if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
         return (WEIGHTS,)
     try:
         names = sorted({str(name) for name in json.loads((folder / INDEX).read_bytes())["weight_map"].values()})
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{folder / INDEX} is no index of weights ({type(error).__name__}); copy it again") from error
+        raise _refused(
+            f"{folder / INDEX} is no index of weights ({type(error).__name__})", "copy it again", "data.malformed"
+        ) from error
     for name in names:
         if not _SHARD.fullmatch(name):
-            raise DataError(
-                f"{folder / INDEX} names {name!r}: weights are read from *.safetensors files in the model's own "
-                f"folder, and from nothing else; get them in that form"
+            raise _refused(
+                f"{folder / INDEX} names {name!r}, and weights are read only from *.safetensors files in the model's "
+                f"folder",
+                "download them in that form",
+                "data.unfit_model",
             )
     return tuple(names)
+
+
+def _refused(problem: str, remedy: str, code: str) -> DataError:
+    return DataError(problem, remedy=remedy, key="model.path", code=code)
 
 
 def _missing(folder: Path, names: Sequence[str]) -> list[str]:
@@ -92,9 +105,10 @@ def on_hub(path: str) -> bool:
     if looks_like_one and (not os.path.isdir(folder.parent) or cached_folder(path)):
         return True
     found = f" ({folder.parent} is here, and has no {folder.name})" if looks_like_one else ""
-    raise DataError(
-        f'model.path: there is no folder {path!r}{found}; give "bundled", a model folder, or a hub id "owner/name" '
-        f"(winnow fetch OWNER/NAME FOLDER brings one)"
+    raise _refused(
+        f"model.path: there is no folder {path!r}{found}",
+        'set it to "bundled", a model folder, or a hub id "owner/name" (`winnow fetch` downloads one into a folder)',
+        "data.missing",
     )
 
 
@@ -121,7 +135,8 @@ def _brought(hub_id: str, patterns: Sequence[str], revision: str | None = None) 
         return Path(snapshot_download(hub_id, allow_patterns=list(patterns), revision=revision))
     except Exception as error:  # the hub's, the network's and the disk's errors share no base
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        raise DataError(
-            f"model.path: there is no folder {hub_id!r} here, and the hub did not give a model of that id (is there a "
-            f"network, and is the id right?). It said: {reason}"
+        raise _refused(
+            f"model.path: there is no folder {hub_id!r} here, and the hub did not give a model of that id ({reason})",
+            "check the network and the id, or set it to a folder",
+            "data.missing",
         ) from error

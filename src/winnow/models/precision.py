@@ -92,7 +92,9 @@ def _fix_workspace(cuda_is_used: bool) -> None:
     if chosen not in FIXED and (chosen is not None or cuda_is_used):
         why = "is not set, and CUDA is already in use in this process" if chosen is None else f"is {chosen!r}"
         raise ConfigError(
-            f"deterministic = true: the environment variable {WORKSPACE} {why}, so matrix products need not repeat; "
-            f"start Python with {WORKSPACE}={FIXED[0]}, or call winnow before anything else uses the GPU"
+            f"deterministic = true: the environment variable {WORKSPACE} {why}, so matrix products need not repeat",
+            remedy=f"start Python with {WORKSPACE}={FIXED[0]}, or call winnow before anything else uses the GPU",
+            key="deterministic",
+            code="config.unsupported",
         )
     os.environ.setdefault(WORKSPACE, FIXED[0])

@@ -54,10 +54,18 @@ def write_published_files(files: Mapping[str, bytes], folder: Path) -> None:
 def _content(file: Path, folder: Path) -> bytes:
     place, home = file.resolve(), folder.resolve()
     if not (place.is_relative_to(home) or place.is_relative_to(home.parents[1] / "blobs")):
-        raise DataError(f"model.path: {file} is a link to {place}, outside of the model's folder; copy the file there")
+        raise _refused(
+            f"model.path: {file} is a link to {place}, outside of the model's folder", "copy the file into that folder"
+        )
     try:
         if file.stat().st_size > MOST:
-            raise DataError(f"model.path: {file} has {file.stat().st_size} bytes, which no such file has; remove it")
+            raise _refused(f"model.path: {file} has {file.stat().st_size} bytes, which no such file has", "remove it")
         return file.read_bytes()
     except OSError as error:
-        raise DataError(f"model.path: cannot read {file}: {error.strerror}; every checkpoint needs it") from error
+        raise _refused(
+            f"model.path: cannot read {file}: {error.strerror}", "make it readable: every checkpoint needs it"
+        ) from error
+
+
+def _refused(problem: str, remedy: str) -> DataError:
+    return DataError(problem, remedy=remedy, key="model.path", code="data.unreadable")

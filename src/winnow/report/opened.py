@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from winnow.alarms import Alarm, of_run
-from winnow.errors import ConfigError, RunFolderError, WinnowError, did_you_mean
+from winnow.errors import ConfigError, RunFolderError, WinnowError, near_miss
 from winnow.metrics import is_step
 from winnow.report.heading import heading
 from winnow.report.run_changes import changes_in, evaluations
@@ -154,7 +154,7 @@ def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
         if not len(found["step"]):
             found.setdefault(name, np.empty(0))
         if name not in found:
-            raise ConfigError(f"the run's {what} have no {name!r}{did_you_mean(name, found)}")
+            raise ConfigError(f"the run's {what} have no {name!r}", remedy=near_miss(name, found))
     return found if columns is None else {name: found[name] for name in columns}
 
 

@@ -20,13 +20,23 @@ from winnow.rewards.tags import thinking_open
 def _check_boxed(options: Mapping[str, Any]) -> None:
     check_grader(options)
     if not 0 <= options["absolute_tolerance"] < math.inf:
-        raise ConfigError(f"absolute_tolerance is {options['absolute_tolerance']!r}: it must be a number, at least 0")
+        raise ConfigError(
+            f"absolute_tolerance is {options['absolute_tolerance']!r}",
+            remedy="set it to a number of at least 0",
+            key="absolute_tolerance",
+            code="config.value",
+        )
 
 
 def _check_tolerance(options: Mapping[str, Any]) -> None:
     tolerance = options["relative_tolerance"]
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
-        raise ConfigError(f"relative_tolerance is {tolerance!r}: it must be a share, at least 0 and below 1")
+        raise ConfigError(
+            f"relative_tolerance is {tolerance!r}",
+            remedy="set it to a share, at least 0 and below 1",
+            key="relative_tolerance",
+            code="config.value",
+        )
 
 
 @register(

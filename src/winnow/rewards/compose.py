@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ENDING, ConfigError, did_you_mean
+from winnow.errors import ENDING, ConfigError, near_miss
 from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.options import Bound, bind
@@ -53,12 +53,19 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
     _refuse_unknown(spec, _SUM, "reward")
     shaping = spec.get("shaping", "always")
     if shaping not in _SHAPING:
-        raise ConfigError(f"reward.shaping is {shaping!r}: it must be {' or '.join(map(repr, _SHAPING))}")
+        raise ConfigError(
+            f"reward.shaping is {shaping!r}",
+            remedy=f"set it to {' or '.join(map(repr, _SHAPING))}",
+            key="reward.shaping",
+            code="config.value",
+        )
     parts = [_part(part, base, f"reward.parts.{i}") for i, part in enumerate(spec["parts"])]
     names = distinct(part.name for part in parts)  # the second `format` is `format_2`
     parts = [dataclasses.replace(part, name=name) for part, name in zip(parts, names, strict=True)]
     if not parts:
-        raise ConfigError("reward.parts is empty: a reward needs at least one part")
+        raise ConfigError(
+            "reward.parts is empty", remedy="name at least one part", key="reward.parts", code="config.missing_key"
+        )
     return lambda prompt, rollout: _weigh(parts, [p.score(prompt, rollout) for p in parts], shaping)
 
 
@@ -83,20 +90,27 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
     _refuse_unknown(spec, _PART, key)
     weight = spec.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not abs(weight) <= LARGEST_REWARD:
-        raise ConfigError(f"{key}.weight is {weight!r}: it must be a number of at most {LARGEST_REWARD:g} in size")
+        raise ConfigError(
+            f"{key}.weight is {weight!r}",
+            remedy=f"set it to a number of at most {LARGEST_REWARD:g} in size",
+            key=f"{key}.weight",
+            code="config.value",
+        )
     name, score = _single(spec, base, key)
     return _Part(name, float(weight), score)
 
 
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
     if "use" not in spec:
-        raise ConfigError(f"{key}.use is missing: it names the reward")
+        raise ConfigError(
+            f"{key}.use is missing", remedy="name the reward", key=f"{key}.use", code="config.missing_key"
+        )
     bound = bind(resolve_at(key, REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
     if bound.traits.check is not None:
         try:
             bound.traits.check(bound.options)
         except ConfigError as error:
-            raise ConfigError(f"{key}: {error}") from error
+            raise error.under(key) from error
     return bound.name, _total(bound)
 
 
@@ -145,4 +159,9 @@ def _last_lines(error: BaseException, lines: int = 6) -> str:
 def _refuse_unknown(spec: Mapping[str, Any], known: Sequence[str], key: str) -> None:
     for name in spec:
         if name not in known:
-            raise ConfigError(f"{key}.{name}: a reward specification has no such key{did_you_mean(name, known)}")
+            raise ConfigError(
+                f"{key}.{name}: a reward specification has no such key",
+                remedy=near_miss(name, known),
+                key=f"{key}.{name}",
+                code="config.unknown_key",
+            )

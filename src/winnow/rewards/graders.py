@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 from winnow.records import Outcome
 from winnow.rewards.extract import unwrap_box
 from winnow.rewards.math_equivalence import algebra, grader, strict
@@ -20,7 +20,12 @@ def check_grader(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an unknown `grader`, and for "math" where math-verify is not installed."""
     grader = options.get("grader")
     if grader is not None and grader not in GRADERS:
-        raise ConfigError(f"no grader is called {grader!r}{did_you_mean(str(grader), GRADERS)}")
+        raise ConfigError(
+            f"no grader is called {grader!r}",
+            remedy=near_miss(str(grader), GRADERS),
+            key="grader",
+            code="config.value",
+        )
     if grader == "math":
         algebra.require()
 

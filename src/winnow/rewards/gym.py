@@ -38,7 +38,11 @@ def _example_meta(gold: Any) -> dict[str, Any]:
 
 def _require(options: Mapping[str, Any]) -> None:
     if not is_installed("reasoning_gym"):
-        raise ConfigError("the reward reasoning_gym needs another library: pip install 'winnow-rl[gym]'")
+        raise ConfigError(
+            "the reward reasoning_gym needs another library",
+            remedy="pip install 'winnow-rl[gym]'",
+            code="config.not_installed",
+        )
 
 
 def _warm(options: Mapping[str, Any]) -> None:
@@ -120,8 +124,10 @@ def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence
     if found.beaten:
         raise ConfigError(
             f"task.dataset: in {dataset} the constant answer {found.constant!r} scores {found.score:.2f} although the "
-            f"commonest gold has a share of {found.majority:.2f}: a policy would learn that answer and nothing else; "
-            f"choose another data set, or set task.audit = false to train on it all the same"
+            f"commonest gold has a share of {found.majority:.2f}: a policy would learn that answer and nothing else",
+            remedy="choose another data set, or set task.audit = false to train on it all the same",
+            key="task.dataset",
+            code="config.value",
         )
 
 

@@ -13,7 +13,12 @@ from winnow.registry import register
 def _check(options: Mapping[str, Any]) -> None:
     limit, slope = options["limit_tokens"], options["slope_tokens"]
     if not 0 <= slope <= limit:
-        raise ConfigError(f"slope_tokens is {slope} and limit_tokens {limit}: it must be 0 <= slope <= limit")
+        raise ConfigError(
+            f"slope_tokens is {slope} and limit_tokens {limit}",
+            remedy="set 0 <= slope_tokens <= limit_tokens",
+            key="slope_tokens",
+            code="config.combination",
+        )
 
 
 @register("reward", example=lambda gold: str(gold), check=_check)

@@ -18,20 +18,20 @@ _ALLOWED = {"__new__", "__repr__", "__str__", "__format__", "__copy__", "__deepc
 class NotRead:
     """In the place of an array: any use of it but showing it, and `len` where that is known, raises ConfigError."""
 
-    def __init__(self, shown: str, remedy: str, length: int | None = None) -> None:
-        self._shown, self._remedy, self.length = shown, remedy, length
+    def __init__(self, shown: str, problem: str, remedy: str, *, code: str, length: int | None = None) -> None:
+        self._shown, self._problem, self._remedy, self._code, self.length = shown, problem, remedy, code, length
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # what copy, pickle and the like look for and can do without
             raise AttributeError(name)
-        raise ConfigError(self._remedy)
+        _refuse(self)
 
     def __repr__(self) -> str:
         return f"<{self._shown}>"
 
 
 def _refuse(self: NotRead, *_: object, **__: object) -> Any:
-    raise ConfigError(self._remedy)
+    raise ConfigError(self._problem, remedy=self._remedy, code=self._code)
 
 
 def _length(self: NotRead) -> int:
@@ -45,9 +45,10 @@ for _name, _method in vars(np.ndarray).items():
 NOT_READ = cast(
     FloatArray,
     NotRead(
-        "log-probs that were not asked for",
-        "this reward has not said that it reads rollout.logprobs, so they are not sent to it; register it with "
-        '@winnow.register("reward", reads=("logprobs",))',
+        "log-probs that were not requested",
+        "this reward does not declare that it reads rollout.logprobs, so they are not sent to it",
+        'register it with @winnow.register("reward", reads=("logprobs",))',
+        code="config.registration",
     ),
 )
 
@@ -58,10 +59,11 @@ def unsaved_tokens(length: int | None = None) -> IntArray:
         IntArray,
         NotRead(
             "tokens that were not saved",
-            "this row was saved without the tokens that the reward reads; write them beside its text as 'tokens' "
-            "('length', their number, is enough for len(rollout.tokens); those of the prompt are 'prompt_tokens'), or "
-            "score a run folder or a file of its rollouts, which hold them",
-            length,
+            "this row was saved without the tokens that the reward reads",
+            "write them beside its text as 'tokens' ('length', their number, is enough for len(rollout.tokens); those "
+            "of the prompt are 'prompt_tokens'), or score a run folder or a file of its rollouts, which hold them",
+            code="config.member_result",
+            length=length,
         ),
     )
 

@@ -14,11 +14,21 @@ from winnow.registry import register
 def _check(options: Mapping[str, Any]) -> None:
     pattern = options["pattern"]
     if not pattern:
-        raise ConfigError("pattern is empty: it would be found in every text")
+        raise ConfigError(
+            "pattern is empty: every text would match it",
+            remedy="set it to a regular expression",
+            key="pattern",
+            code="config.value",
+        )
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"pattern is {pattern!r}, which is no regular expression: {error}") from error
+        raise ConfigError(
+            f"pattern is {pattern!r}, which is no regular expression: {error}",
+            remedy="correct it as Python's `re` requires",
+            key="pattern",
+            code="config.value",
+        ) from error
 
 
 @register(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.config import key_of, leaves
-from winnow.errors import ConfigError, RunFolderError, did_you_mean, resumable
+from winnow.errors import ConfigError, RunFolderError, near_miss, resumable
 from winnow.hidden_options import with_secrets_hidden
 
 # Keys of the configuration that a resume may change: where the run stands and what it may use, never what it computes.
@@ -112,7 +112,7 @@ def _check_allowed(allow: Sequence[str], manifests: Sequence[Mapping[str, Any]])
     known |= {key_of(path) for manifest in manifests for path, _ in leaves(manifest.get("config"))}
     for key in allow:
         if not any(_within(name, [key]) for name in known):
-            raise ConfigError(f"allow-change {key}: there is no such key{did_you_mean(key, known)}")
+            raise ConfigError(f"allow-change {key}: there is no such key", remedy=near_miss(key, known))
 
 
 def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:

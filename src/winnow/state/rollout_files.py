@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from winnow.errors import DataError, did_you_mean
+from winnow.errors import DataError, near_miss
 from winnow.state.disk import check_kind, draft_of, opened
 from winnow.state.log_marks import Mark, mark_of
 
@@ -192,7 +192,7 @@ class StepFile:
 
         for name in columns or ():
             if name not in SCHEMA.names:
-                raise DataError(f"rollouts have no column {name!r}{did_you_mean(name, SCHEMA.names)}")
+                raise DataError(f"rollouts have no column {name!r}", remedy=near_miss(name, SCHEMA.names))
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
         if self._read[0] != (part, names):
             self._read = None, None

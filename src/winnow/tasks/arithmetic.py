@@ -50,8 +50,10 @@ def arithmetic(
         found = next(new, None)
         if found is None:
             raise ConfigError(
-                f"task.{name}: arithmetic levels {list(levels)} hold about {item} {split} problems, {size} were asked "
-                f"for; lower task.{name} or add a larger level to task.levels"
+                f"task.{name} is {size}: arithmetic levels {list(levels)} hold about {item} {split} problems",
+                remedy=f"lower task.{name} or add a larger level to task.levels",
+                key=f"task.{name}",
+                code="config.value",
             )
         problems[found[1]] = _problem(*found)
     return list(problems.values())
@@ -125,7 +127,13 @@ def _check(split: str, levels: Sequence[int], size: int, name: str) -> None:
     check_split(split)
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
-        problem = f"there is no level {unknown[0]!r}" if unknown else "no level is named"
-        raise ConfigError(f"task.levels: {problem}; known: {', '.join(map(str, LEVELS))}")
+        raise ConfigError(
+            f"task.levels: {f'there is no level {unknown[0]!r}' if unknown else 'no level is named'}",
+            remedy=f"choose from {', '.join(map(str, LEVELS))}",
+            key="task.levels",
+            code="config.value",
+        )
     if size < 1:
-        raise ConfigError(f"task.{name} is {size}: a task needs at least 1 problem")
+        raise ConfigError(
+            f"task.{name} is {size}", remedy="set it to 1 or more", key=f"task.{name}", code="config.value"
+        )

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.errors import ConfigError, DataError, near_miss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,9 +42,9 @@ def chat_texts(
     it does not have.
     """
     if not tokenizer.chat_template:
-        raise DataError(
-            "prompt.template is 'chat', but the model's tokenizer has no chat template; "
-            "set it to r1_zero, question_only or a file"
+        raise _unfit(
+            "prompt.template is 'chat', but the model's tokenizer has no chat template",
+            "set it to r1_zero, question_only or a file",
         )
     _check_options(tokenizer, options)
     texts = _rendered(questions, tokenizer, system, options)  # nothing is compiled before the first is taken
@@ -61,7 +61,11 @@ def chat_texts(
     if len(said) != len(questions) or not all(isinstance(text, str) for text in said):
         raise _failure(said, status, system)
     if system is not None and not all(system.strip() in text for text in said):
-        raise DataError("the tokenizer's chat template has no place for a system message; leave out prompt.system")
+        raise _unfit(
+            "the tokenizer's chat template has no place for a system message",
+            "remove prompt.system",
+            key="prompt.system",
+        )
     return said
 
 
@@ -72,8 +76,10 @@ def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any
     for option in options:
         if option not in names:
             raise ConfigError(
-                f"prompt.template_options: the tokenizer's chat template has no variable {option!r} to set"
-                f"{did_you_mean(option, difflib.get_close_matches(option, names, n=1))}"
+                f"prompt.template_options: the tokenizer's chat template has no variable {option!r} to set",
+                remedy=near_miss(option, difflib.get_close_matches(option, names, n=1)) or "remove it",
+                key=f"prompt.template_options.{option}",
+                code="config.unknown_key",
             )
 
 
@@ -84,7 +90,7 @@ def _names(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     try:
         lexed = list(Environment().lex(tokenizer.get_chat_template()))
     except (ValueError, TemplateSyntaxError) as error:  # several templates, none of them the default; or no template
-        raise DataError(f"the tokenizer's chat template cannot be read: {error}; mend it") from error
+        raise _unfit(f"the tokenizer's chat template cannot be read: {error}", "correct it") from error
     tokens = itertools.pairwise((kind, text) for _, kind, text in lexed if kind != "whitespace")
     return {text for (_, before), (kind, text) in tokens if kind == "name" and before not in (".", "|")}
 
@@ -100,16 +106,24 @@ def _end(child: int) -> int:
 
 def _failure(said: Sequence[Any], status: int, system: str | None) -> DataError:
     """Why the child did not answer every question."""
-    instead = "; set prompt.template to r1_zero, question_only or a file, or mend the template"
+    instead = "set prompt.template to r1_zero, question_only or a file, or correct the template"
     if said and isinstance(said[-1], dict):
-        hint = "; leave out prompt.system if the model knows no system message" if system is not None else instead
-        return DataError(f"the tokenizer's chat template refused the messages: {said[-1]['error']}{hint}")
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-        return DataError(
-            f"the tokenizer's chat template does not end: prompt {len(said) + 1} took more than {CPU_SECONDS} seconds "
-            f"of computing{instead}"
+        without = "remove prompt.system if the model supports no system message"
+        return _unfit(
+            f"the tokenizer's chat template refused the messages: {said[-1]['error']}",
+            instead if system is None else without,
         )
-    return DataError(f"the process that renders the tokenizer's chat template ended by itself ({status=}){instead}")
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return _unfit(
+            f"the tokenizer's chat template does not end: prompt {len(said) + 1} took more than {CPU_SECONDS} seconds "
+            f"of computing",
+            instead,
+        )
+    return _unfit(f"the process that renders the tokenizer's chat template exited early ({status=})", instead)
+
+
+def _unfit(problem: str, remedy: str, *, key: str = "prompt.template") -> DataError:
+    return DataError(problem, remedy=remedy, key=key, code="data.unfit_model")
 
 
 def _child(reading: int, writing: int, texts: Iterator[str]) -> None:

@@ -62,7 +62,12 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
     """
     asked = check_split(split)
     if tests_per_problem < 2:
-        raise ConfigError(f"task.tests_per_problem is {tests_per_problem}: one test is passed by a constant; ask for 2")
+        raise ConfigError(
+            f"task.tests_per_problem is {tests_per_problem}: a constant passes a single test",
+            remedy="set it to 2 or more",
+            key="task.tests_per_problem",
+            code="config.value",
+        )
     found: dict[str, Problem] = {}
     for item in range(MOST_DRAWS * size):
         expression, value = _function(generator("programs", seed, split, item))
@@ -70,7 +75,12 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
             found[expression] = _procedural(expression, value, tests_per_problem, seed)
         if len(found) == size:
             return list(found.values())
-    raise ConfigError(f"task.size: there are only about {len(found)} {split} programs, {size} were asked for")
+    raise ConfigError(
+        f"task.size is {size}: there are only about {len(found)} {split} programs",
+        remedy="lower it",
+        key="task.size",
+        code="config.value",
+    )
 
 
 def _format(record: Record) -> Format:
@@ -80,13 +90,17 @@ def _format(record: Record) -> Format:
         return "apps"
     if "public_test_cases" in record.fields:
         return "livecodebench"
-    raise DataError(f"{record.where}: no tests: one of tests, input_output and public_test_cases must be there")
+    raise DataError(
+        f"{record.where}: there are no tests",
+        remedy="add one of the fields tests, input_output and public_test_cases",
+        code="data.malformed",
+    )
 
 
 def _problem(record: Record, question: str, tests: str) -> Problem:
     gold = _GOLDS[_format(record)](record, tests)
     if not gold["tests"]:
-        raise DataError(f"{record.where}: this problem has no tests; remove it")
+        raise DataError(f"{record.where}: this problem has no tests", remedy="remove it", code="data.malformed")
     starter = record.fields.get("starter_code")
     text = f"{question}\n\nBegin with:\n```python\n{starter}\n```" if starter else question
     named = ("problem_id", "question_id", "question_title", "difficulty", "platform", "contest_date", "source")
@@ -98,7 +112,7 @@ def _plain(record: Record, tests: str) -> Gold:
     wanted = ("stdin", "stdout") if function is None else ("args", "result")
     rows = record.value("tests")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and all(w in row for w in wanted) for row in rows):
-        raise DataError(f"{record.where}: the field 'tests' must list objects with {' and '.join(wanted)}")
+        raise _malformed(record, "the field 'tests' is no list of tests", f"list objects with {' and '.join(wanted)}")
     made = [{name: row[name] for name in wanted} for row in rows]
     return {"tests": made} if function is None else {"function": str(function), "tests": made}
 
@@ -109,7 +123,11 @@ def _apps(record: Record, tests: str) -> Gold:
         pairs = list(zip(cases["inputs"], cases["outputs"], strict=True))
         function = cases.get("fn_name")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{record.where}: 'input_output' needs inputs and as many outputs ({error})") from error
+        raise _malformed(
+            record,
+            f"'input_output' is no set of tests ({error})",
+            "give it inputs and as many outputs, or remove the line",
+        ) from error
     if function is None:
         return {"tests": [{"stdin": _text(a), "stdout": _text(b)} for a, b in pairs]}
     # APPS wraps what a function returns in a list of one.
@@ -123,14 +141,18 @@ def _apps(record: Record, tests: str) -> Gold:
 def _livecodebench(record: Record, tests: str) -> Gold:
     cases = _json(record, "public_test_cases")
     if tests == "all" and record.fields.get("private_test_cases"):
-        cases = cases + _json(record, "private_test_cases", hint=_PICKLED)
+        cases = cases + _json(record, "private_test_cases", remedy=_PICKLED)
     try:
         if all(case.get("testtype", "stdin") == "stdin" for case in cases):
             return {"tests": [{"stdin": case["input"], "stdout": case["output"]} for case in cases]}
         function = _json(record, "metadata")["func_name"]
         return {"function": function, "tests": [_call(case) for case in cases]}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{record.where}: its test cases or metadata are not LiveCodeBench's ({error!r})") from error
+        raise _malformed(
+            record,
+            f"its test cases or metadata are not in LiveCodeBench's form ({error!r})",
+            "use the published file, or remove the line",
+        ) from error
 
 
 def _call(case: Mapping[str, str]) -> dict[str, Any]:
@@ -142,12 +164,12 @@ _GOLDS: Mapping[Format, Callable[[Record, str], Gold]] = MappingProxyType(
     {"plain": _plain, "apps": _apps, "livecodebench": _livecodebench}
 )
 _PICKLED = (
-    "; as published they are packed with pickle, which winnow does not read: unpack them into JSON where you trust "
-    "them, or set task.tests = 'public'"
+    "unpack them into JSON where you trust them (they are published packed with pickle, which winnow does not read), "
+    "or set task.tests = 'public'"
 )
 
 
-def _json(record: Record, field: str, *, hint: str = "") -> Any:
+def _json(record: Record, field: str, *, remedy: str = "correct or remove this line") -> Any:
     """A field that is JSON, or text that holds JSON."""
     value = record.value(field)
     if not isinstance(value, str):
@@ -155,7 +177,11 @@ def _json(record: Record, field: str, *, hint: str = "") -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{record.where}: the field {field!r} is not JSON ({error}){hint}") from error
+        raise _malformed(record, f"the field {field!r} is not JSON ({error})", remedy) from error
+
+
+def _malformed(record: Record, problem: str, remedy: str) -> DataError:
+    return DataError(f"{record.where}: {problem}", remedy=remedy, code="data.malformed")
 
 
 def _text(value: Any) -> str:

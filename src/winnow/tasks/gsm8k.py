@@ -29,5 +29,9 @@ def gsm8k(split: str, *, path: str = "openai/gsm8k") -> list[Problem]:
 def _gold(record: Record) -> str:
     gold = hashes(record.text("answer"))
     if gold is None:
-        raise DataError(f"{record.where}: the field 'answer' has no gold after '#### '")
+        raise DataError(
+            f"{record.where}: the field 'answer' has no gold after '#### '",
+            remedy="correct or remove this line; the task 'jsonl' reads problems of another form",
+            code="data.malformed",
+        )
     return gold.replace(",", "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.extract import last_boxed
@@ -75,10 +75,18 @@ def jsonl(
 def _check_files(asked: Split, path: str | None, own: Mapping[str, str]) -> None:
     if (path is None) == (not own):
         raise ConfigError(
-            "task: jsonl needs either path (one file for all splits) or a file per split (train, validation, test)"
+            f"task: {'no file is' if path is None else 'both one file and files per split are'} set for jsonl",
+            remedy="set task.path (one file for all splits), or task.train, task.validation and task.test",
+            key="task.path",
+            code="config.missing_key" if path is None else "config.combination",
         )
     if path is None and asked not in own:
-        raise ConfigError(f"task.{asked} is missing: the {asked} split was asked for and has no file")
+        raise ConfigError(
+            f"task.{asked} is missing: the {asked} split has no file",
+            remedy="set it to a .jsonl file",
+            key=f"task.{asked}",
+            code="config.missing_key",
+        )
 
 
 def _pool(path: str, asked: Split, fields: _Fields) -> list[Record]:
@@ -92,7 +100,12 @@ def _own_file(own: Mapping[str, str], asked: Split, fields: _Fields) -> list[Rec
     for record in read[asked]:
         elsewhere = places.get(record.text(fields.question))
         if elsewhere is not None:
-            raise DataError(f"{record.where}: this question is also at {elsewhere}; remove it from one of the splits")
+            raise DataError(
+                f"{record.where}: this question is also at {elsewhere}",
+                remedy="remove it from one of the splits",
+                key=f"task.{asked}",
+                code="data.malformed",
+            )
     return read[asked]
 
 
@@ -119,13 +132,15 @@ def _check_fields(record: Record, fields: _Fields) -> None:
         options.append("task.boxed = true (the gold is the last box of that text)")
     first = named[missing[0]]
     if not options:
-        near = did_you_mean(first, record.fields)
-        raise DataError(
-            f"{record.where}: the field {first!r} is missing{near} (task.{missing[0]} names the field that holds it)"
-        )
+        near = near_miss(first, record.fields)
+        remedy = f"name the field that holds it by task.{missing[0]}{f' ({near})' if near else ''}"
+    else:
+        remedy = f"set {' and '.join(options)}"
     raise DataError(
-        f"{record.where}: the field {first!r} is missing; there are {', '.join(map(repr, record.fields))}: set "
-        f"{' and '.join(options)}"
+        f"{record.where}: the field {first!r} is missing (its fields: {', '.join(map(repr, record.fields)) or 'none'})",
+        remedy=remedy,
+        key=f"task.{missing[0]}",
+        code="data.malformed",
     )
 
 
@@ -134,7 +149,12 @@ def _check_ids(records: list[Record], field: str) -> None:
     for record in records:
         name = str(record.value(field))
         if name in places:
-            raise DataError(f"{record.where}: the id {name!r} is also at {places[name]}; ids must be unique")
+            raise DataError(
+                f"{record.where}: the id {name!r} is also at {places[name]}",
+                remedy="give each problem a different id, or remove task.id",
+                key="task.id",
+                code="data.malformed",
+            )
         places[name] = record.where
 
 
@@ -150,5 +170,10 @@ def _gold(record: Record, fields: _Fields) -> Any:
         return record.value(fields.answer)
     gold = last_boxed(record.text(fields.answer))
     if gold is None:
-        raise DataError(f"{record.where}: the field {fields.answer!r} has no \\boxed{{...}} with its braces closed")
+        raise DataError(
+            f"{record.where}: the field {fields.answer!r} has no \\boxed{{...}} with its braces closed",
+            remedy="correct or remove this line, or set task.boxed = false",
+            key="task.boxed",
+            code="data.malformed",
+        )
     return gold

@@ -57,7 +57,11 @@ def _boxed(record: Record) -> str:
     if gold is not None and gold.strip():
         return gold
     if "answer" not in record.fields:
-        raise DataError(f"{record.where}: the solution has no \\boxed{{...}}, and there is no field 'answer'")
+        raise DataError(
+            f"{record.where}: the solution has no \\boxed{{...}}, and there is no field 'answer'",
+            remedy="correct or remove this line",
+            code="data.malformed",
+        )
     return record.text("answer")
 
 

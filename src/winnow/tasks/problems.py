@@ -29,5 +29,7 @@ def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Prob
         repeat = seen[one.id]
         found.append(one if repeat == 1 else dataclasses.replace(one, id=f"{one.id}-{repeat}"))
     if not found:
-        raise DataError(f"there are no {split} problems in {source}")
+        raise DataError(
+            f"there are no {split} problems in {source}", remedy="name another file, or add problems", code="data.empty"
+        )
     return found

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem
 from winnow.registry import register
 from winnow.rewards.gym import AUDITED, foreign_field_message, refuse_constants
@@ -41,14 +41,15 @@ def reasoning_gym(
     """
     asked = check_split(split)
     if size < 1:
-        raise ConfigError(f"task.size is {size}: a task needs at least 1 problem")
+        raise _refused("size", f"task.size is {size}", "set it to 1 or more")
     settings = dict(options or {})
     generator = _generator(dataset, {"seed": seed, "size": size * ITEMS_PER_PROBLEM, **settings})
     entries = _different(generator, asked, size)
     if len(entries) < size:
-        raise ConfigError(
-            f"task.size: {dataset} made {len(entries)} different {split} problems, {size} were asked for; lower "
-            f"task.size or widen task.options"
+        raise _refused(
+            "size",
+            f"task.size is {size}: {dataset} made {len(entries)} different {split} problems",
+            "lower task.size or widen task.options",
         )
     _check_items(dataset, entries)
     _check_scorer(generator, dataset, entries[0])
@@ -61,13 +62,27 @@ def _generator(dataset: str, options: Mapping[str, Any]) -> Any:
     try:
         from reasoning_gym.factory import DATASETS, create_dataset
     except ImportError as error:
-        raise DataError("the task reasoning_gym needs another library: pip install 'winnow-rl[gym]'") from error
+        raise DataError(
+            "the task reasoning_gym needs another library",
+            remedy="pip install 'winnow-rl[gym]'",
+            key="task",
+            code="data.not_installed",
+        ) from error
     if dataset not in DATASETS:
-        raise ConfigError(f"task.dataset: reasoning-gym has no {dataset!r}{did_you_mean(dataset, DATASETS)}")
+        raise ConfigError(
+            f"task.dataset: reasoning-gym has no {dataset!r}",
+            remedy=near_miss(dataset, DATASETS),
+            key="task.dataset",
+            code="config.value",
+        )
     try:
         return create_dataset(dataset, **options)
     except (AssertionError, TypeError, ValueError) as error:  # how its generators refuse options
-        raise ConfigError(f"task.options: {dataset} refused {dict(options)}: {error}") from error
+        raise _refused(
+            "options",
+            f"task.options: {dataset} refused {dict(options)}: {error}",
+            "correct the options of that generator",
+        ) from error
 
 
 def _different(items: Iterable[Mapping[str, Any]], asked: Split, size: int) -> list[dict[str, Any]]:
@@ -86,14 +101,22 @@ def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:
     """Raise ConfigError where an option, such as a variable's name, is in an item's field that the scorer executes."""
     for entry in entries:
         if field := foreign_field(dataset, entry):
-            raise ConfigError(f"task.options: {foreign_field_message(dataset, field)}; give other options")
+            raise _refused("options", f"task.options: {foreign_field_message(dataset, field)}", "set other options")
 
 
 def _check_scorer(generator: Any, dataset: str, entry: dict[str, Any]) -> None:
     """Raise ConfigError unless the gold scores 1 after its item was converted to JSON and back, as in `meta`."""
     gold = entry["answer"]
     if gold is not None and generator.score_answer(gold, _plain(entry)) < 1:
-        raise ConfigError(f"task.dataset: the scorer of {dataset} needs objects that JSON cannot carry; choose another")
+        raise _refused(
+            "dataset",
+            f"task.dataset: the scorer of {dataset} needs objects that JSON cannot represent",
+            "choose another data set",
+        )
+
+
+def _refused(option: str, problem: str, remedy: str) -> ConfigError:
+    return ConfigError(problem, remedy=remedy, key=f"task.{option}", code="config.value")
 
 
 def _problem(entry: dict[str, Any], meta: dict[str, Any]) -> Problem:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import DataError, did_you_mean
+from winnow.errors import DataError
 from winnow.tasks.splits import check_split, train_or_validation
 
 DEEPEST = 100  # lists and tables within each other; JSON readers and writers recurse
@@ -35,8 +35,11 @@ class Record:
         """The value of a field; DataError where it is missing, null, blank or an empty list."""
         value = self.fields.get(field)
         if value is None or value == [] or (isinstance(value, str) and not value.strip()):
-            finding = "empty" if field in self.fields else f"missing{did_you_mean(field, self.fields)}"
-            raise DataError(f"{self.where}: the field {field!r} is {finding}")
+            raise DataError(
+                f"{self.where}: the field {field!r} is {'empty' if field in self.fields else 'missing'}",
+                remedy="correct or remove this line",
+                code="data.malformed",
+            )
         return value
 
     def first_of(self, names: Sequence[str]) -> str:
@@ -47,9 +50,17 @@ class Record:
         """The text of a field; DataError for another type and for text that a tokenizer cannot encode."""
         value = self.value(field)
         if not isinstance(value, str):
-            raise DataError(f"{self.where}: the field {field!r} must be text, found {type(value).__name__}")
+            raise DataError(
+                f"{self.where}: the field {field!r} is of the type {type(value).__name__}",
+                remedy="write it as text",
+                code="data.malformed",
+            )
         if _SURROGATE.search(value):
-            raise DataError(f"{self.where}: the field {field!r} holds half a surrogate pair; write the file as UTF-8")
+            raise DataError(
+                f"{self.where}: the field {field!r} holds half a surrogate pair",
+                remedy="write the file as UTF-8",
+                code="data.malformed",
+            )
         return value
 
 
@@ -58,7 +69,12 @@ def read_jsonl(file: Path, *, key: str = "task.path") -> list[Record]:
     `key` that named the file, where there is none.
     """
     if not file.is_file():
-        raise DataError(f"{key}: there is no file {file}; a relative path starts from where you stand")
+        raise DataError(
+            f"{key}: there is no file {file}",
+            remedy=f"correct the path: a relative one starts from {Path.cwd()}",
+            key=key,
+            code="data.missing",
+        )
     lines = file.read_bytes().splitlines()  # of bytes: that of text would also cut at a U+2028 within a question
     return [_record(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
@@ -69,15 +85,19 @@ def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Reco
         from datasets import load_dataset
     except ImportError as error:
         raise DataError(
-            f"reading {hub_id} from the hub needs another library: pip install 'winnow-rl[hub]', "
-            f"or set task.path to a local .jsonl file or folder"
+            f"reading {hub_id} from the hub needs another library",
+            remedy="pip install 'winnow-rl[hub]', or set task.path to a local .jsonl file or folder",
+            key="task.path",
+            code="data.not_installed",
         ) from error
     try:
         rows = load_dataset(hub_id, subset, split=split)
     except Exception as error:  # the library's own, the hub's and the network's errors share no base
         raise DataError(
-            f"task.path: {hub_id} ({split}) could not be read: {error}; without a network, set it to a local "
-            f".jsonl file or folder"
+            f"task.path: {hub_id} ({split}) could not be read: {error}",
+            remedy="without a network, set it to a local .jsonl file or folder",
+            key="task.path",
+            code="data.unreadable",
         ) from error
     place = " ".join((hub_id, *([subset] if subset else []), split))
     return [Record(row, f"{place}:{number}") for number, row in enumerate(rows, start=1)]
@@ -99,8 +119,10 @@ def read_published(
         subsets = PARTS.get(path, (subset,))
         return [record for part in subsets for record in read_hub(path, split, subset=part)]
     raise DataError(
-        f"{key}: there is no file or folder {path}, and it is no hub id (owner/name); winnow fetch brings a "
-        f"published data set into a folder"
+        f"{key}: there is no file or folder {path}, and it is no hub id (owner/name)",
+        remedy="correct the path, or download a published data set into a folder with `winnow fetch`",
+        key=key,
+        code="data.missing",
     )
 
 
@@ -117,8 +139,10 @@ def read_train_and_test(
     file = Path(path)
     if file.suffix == ".jsonl" and not file.stem.endswith(published):
         raise DataError(
-            f"task.path: {path} cannot give {split} problems: the name of a single file must end in {published}.jsonl; "
-            f"name the folder that holds the train and test files instead"
+            f"task.path: {path} cannot give {split} problems: the name of a single file must end in {published}.jsonl",
+            remedy="name the folder that holds the train and test files",
+            key="task.path",
+            code="data.missing",
         )
     for record in read_published(
         path, published, files=(f"{task}_{published}.jsonl", f"{published}.jsonl"), subset=subset
@@ -132,14 +156,21 @@ def _record(line: bytes, where: str) -> Record:
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: this line is not JSON ({error}); mend or remove it") from error
+        raise _malformed(f"{where}: this line is not JSON ({error})", "correct or remove it") from error
     if not isinstance(fields, dict):
-        raise DataError(f"{where}: this line must be a JSON object, found {type(fields).__name__}")
+        raise _malformed(
+            f"{where}: this line holds JSON of the type {type(fields).__name__}",
+            "write one JSON object per line, {...}",
+        )
     if _is_deep(fields):
-        raise DataError(
-            f"{where}: more than {DEEPEST} lists and objects within each other; flatten or remove this line"
+        raise _malformed(
+            f"{where}: more than {DEEPEST} lists and objects within each other", "flatten or remove this line"
         )
     return Record(fields, where)
+
+
+def _malformed(problem: str, remedy: str) -> DataError:
+    return DataError(problem, remedy=remedy, code="data.malformed")
 
 
 def _is_deep(value: Any) -> bool:
@@ -154,4 +185,9 @@ def _first(folder: Path, names: Sequence[str], key: str) -> Path:
     for name in names:
         if (folder / name).is_file():
             return folder / name
-    raise DataError(f"{key}: the folder {folder} holds no {' or '.join(names)}")
+    raise DataError(
+        f"{key}: the folder {folder} holds no {' or '.join(names)}",
+        remedy="name a folder that holds one of them, or the file itself",
+        key=key,
+        code="data.missing",
+    )

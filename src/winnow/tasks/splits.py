@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 from winnow.seeds import uniform
 
 Split = Literal["train", "validation", "test"]
@@ -25,11 +25,15 @@ def train_or_validation(text: str) -> Split:
 def check_only_test(task: str, split: str) -> None:
     """ConfigError when anything but the test problems is asked of a task that is for evaluation alone."""
     if check_split(split) != "test":
-        raise ConfigError(f"{task} has no {split} problems, it is for evaluation: ask for the split 'test'")
+        raise ConfigError(
+            f"{task} has no {split} problems: it is for evaluation",
+            remedy="use the split 'test', and train on another task",
+            code="config.unsupported",
+        )
 
 
 def check_split(split: str) -> Split:
     """`split` itself; ConfigError when there is no such split."""
     if split not in SPLITS:
-        raise ConfigError(f"there is no split {split!r}{did_you_mean(split, SPLITS)}")
+        raise ConfigError(f"there is no split {split!r}", remedy=near_miss(split, SPLITS), code="config.value")
     return split

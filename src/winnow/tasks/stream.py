@@ -30,8 +30,10 @@ class PromptStream:
     def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[SeedName, ...]) -> None:
         if per_step > len(prompts):
             raise ConfigError(
-                f"rollout.prompts_per_step = {per_step}, but the task has only {len(prompts)} prompts to train on; "
-                f"lower it to at most {len(prompts)} or enlarge the task"
+                f"rollout.prompts_per_step = {per_step}, but the task has only {len(prompts)} prompts to train on",
+                remedy=f"lower it to at most {len(prompts)} or enlarge the task",
+                key="rollout.prompts_per_step",
+                code="config.combination",
             )
         self.prompts = tuple(prompts)
         self._per_step = per_step

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.records import Problem, Prompt
 from winnow.tasks.chat import chat_texts
 
@@ -86,7 +86,10 @@ def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens
     if needed > context_tokens:
         raise ConfigError(
             f"prompt.max_prompt_tokens ({max_prompt_tokens}) + rollout.max_new_tokens ({max_new_tokens}) = {needed}, "
-            f"but the model's context holds {context_tokens} tokens; lower one of them"
+            f"but the model's context holds {context_tokens} tokens",
+            remedy="lower one of them",
+            key="rollout.max_new_tokens",
+            code="config.combination",
         )
 
 
@@ -95,8 +98,10 @@ def _fitting(prompts: Sequence[Prompt], most: int) -> Rendered:
     if not fitting:
         shortest = min((len(prompt.tokens) for prompt in prompts), default=0)
         raise DataError(
-            f"all {len(prompts)} prompts are longer than prompt.max_prompt_tokens = {most}; "
-            f"the shortest has {shortest} tokens: raise prompt.max_prompt_tokens"
+            f"all {len(prompts)} prompts are longer than prompt.max_prompt_tokens = {most}",
+            remedy=f"raise it: the shortest has {shortest} tokens",
+            key="prompt.max_prompt_tokens",
+            code="data.empty",
         )
     return Rendered(prompts=fitting, dropped=len(prompts) - len(fitting))
 
@@ -116,7 +121,12 @@ def _refuse_ignored(template: str, **given: object) -> None:
     """What a chat template alone has a place for."""
     for key, value in given.items():
         if value is not None:
-            raise ConfigError(f"prompt.{key} needs prompt.template = 'chat'; {template!r} has no place for it")
+            raise ConfigError(
+                f"prompt.{key} is set, and prompt.template = {template!r} has no place for it",
+                remedy=f"set prompt.template to 'chat', or remove prompt.{key}",
+                key=f"prompt.{key}",
+                code="config.combination",
+            )
 
 
 def _plain(template: str, tokenizer: PreTrainedTokenizerBase, base: Path | None) -> Write:
@@ -130,11 +140,20 @@ def _text(template: str, base: Path | None) -> str:
         return PLAIN[template]
     file = (base or Path()) / template
     if not file.is_file():
-        hint = did_you_mean(template, [*PLAIN, "chat"])
-        raise ConfigError(f"prompt.template: {template!r} is no template, and there is no file {file}{hint}")
+        raise ConfigError(
+            f"prompt.template: {template!r} is no template, and there is no file {file}",
+            remedy=near_miss(template, [*PLAIN, "chat"]),
+            key="prompt.template",
+            code="config.value",
+        )
     text = file.read_text(encoding="utf-8").removesuffix("\n")
     if text.count("{question}") != 1:
-        raise ConfigError(f"prompt.template: {file} must hold {{question}} once, found {text.count('{question}')}")
+        raise ConfigError(
+            f"prompt.template: {file} holds {{question}} {text.count('{question}')} times",
+            remedy="write it exactly once",
+            key="prompt.template",
+            code="config.value",
+        )
     return text
 
 
@@ -150,5 +169,7 @@ def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTok
         found = pattern.search(problem.question)
         if found:
             raise DataError(
-                f"the question of {problem.id} holds {found[0]!r}, a special token of this tokenizer; remove it"
+                f"the question of {problem.id} holds {found[0]!r}, a special token of this tokenizer",
+                remedy="remove it from the question",
+                code="data.malformed",
             )

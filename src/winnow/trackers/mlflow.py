@@ -111,8 +111,11 @@ def _check_known(client: Any, run_id: str) -> None:
         client.get_run(run_id)
     except MlflowException as error:
         raise ConfigError(
-            f"MLflow has no run {run_id} at {LOGIN.sub('', client.tracking_uri)}: name the place of the earlier launch "
-            f"(MLFLOW_TRACKING_URI), or remove the tracker's file in the run folder's `trackers` to begin a new one"
+            f"MLflow has no run {run_id} at {LOGIN.sub('', client.tracking_uri)}",
+            remedy="set MLFLOW_TRACKING_URI to the place of the earlier launch, or remove the tracker's file in the "
+            "run folder's `trackers` to start a new one",
+            key="track",
+            code="config.tracker",
         ) from error
 
 

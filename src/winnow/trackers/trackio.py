@@ -76,7 +76,10 @@ def trackio(
     if run.id not in (None, made.id):
         raise ConfigError(
             f"the newest run {made.name!r} in Trackio's project {project!r} is not the one that is resumed, and "
-            f"Trackio finds a run by its name alone: give each a `name` of its own"
+            f"Trackio finds a run by its name alone",
+            remedy="give each run a different `name`",
+            key="track.name",
+            code="config.tracker",
         )
     return TrackioTracker(made, library)
 

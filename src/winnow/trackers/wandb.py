@@ -78,8 +78,11 @@ def wandb(
     online = (mode or library.setup().settings.mode) not in ("offline", "dryrun", "disabled")
     if online and not library.login(prompt=False):
         raise ConfigError(
-            "W&B knows no key on this machine: run `wandb login`, or set WANDB_API_KEY; or write into the run "
-            'folder, to be sent by `wandb sync`: track = {use = "wandb", mode = "offline"}'
+            "W&B has no key on this machine",
+            remedy="run `wandb login`, or set WANDB_API_KEY; or write into the run folder, to be sent by `wandb sync`: "
+            'track = {use = "wandb", mode = "offline"}',
+            key="track",
+            code="config.tracker",
         )
     return WandbTracker(
         library.init(

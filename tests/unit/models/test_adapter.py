@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import winnow
+from refusals import refused
 from winnow.errors import ConfigError, RunFolderError
 from winnow.models.adapter import (
     adapter_off,
@@ -159,7 +160,7 @@ def test_a_frozen_second_adapter_and_the_base_come_and_go(targets: tuple[str, ..
 @pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
 def test_one_role_of_a_shared_matrix_cannot_be_adapted_alone(target: str) -> None:
     add_lora(base(), rank=2, alpha=6.0, targets=("q_proj", target), seed=0)
-    with pytest.raises(ConfigError, match=rf"targets = \['q_proj', '{target}'\] would change .*{target}.*leave it out"):
+    with refused(ConfigError, target, key="model.lora.targets", code="config.unsupported"):
         add_lora(base(tied=True), rank=2, alpha=6.0, targets=("q_proj", target), seed=0)
 
 
@@ -173,17 +174,17 @@ def test_no_other_file_knows_peft() -> None:
 
 
 def test_an_unknown_target_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.lora\.targets = \['qq_proj'\]") as refused:
+    with refused(ConfigError, "['qq_proj']", key="model.lora.targets", code="config.unsupported") as caught:
         add_lora(base(), rank=2, alpha=6.0, targets=("qq_proj",), seed=0)
     layers = {name.rpartition(".")[2] for name, module in base().named_modules() if isinstance(module, nn.Linear)}
     assert {"q_proj", "down_proj"} < layers
-    assert all((name in str(refused.value)) is (name != "lm_head") for name in layers)
+    assert all((name in caught.value.remedy) is (name != "lm_head") for name in layers)
 
 
 @pytest.mark.parametrize(("rank", "targets"), [(4, ("q_proj",)), (2, ("q_proj", "v_proj"))], ids=["rank", "targets"])
 def test_an_adapter_of_another_shape_is_refused(tmp_path: Path, rank: int, targets: tuple[str, ...]) -> None:
     add_lora(base(), rank=2, alpha=6.0, targets=("q_proj",), seed=4).save_pretrained(tmp_path)
-    with pytest.raises(RunFolderError, match=r"does not belong to this model .*q_proj|does not belong .*v_proj"):
+    with refused(RunFolderError, tmp_path, key="model.lora", code="run_folder.other_model"):
         load_adapter(add_lora(base(), rank=rank, alpha=6.0, targets=targets, seed=4), tmp_path)
 
 
@@ -195,5 +196,5 @@ def test_an_adapter_is_read_from_safetensors_and_from_no_pickle(tmp_path: Path) 
     assert all(torch.equal(weight, adapters(model)[name]) for name, weight in adapters(other).items())
     (tmp_path / "adapter_model.safetensors").unlink()
     torch.save(adapters(model), tmp_path / "adapter_model.bin")
-    with pytest.raises(RunFolderError, match=r"there is no adapter_model.safetensors in .*another checkpoint"):
+    with refused(RunFolderError, "adapter_model.safetensors", tmp_path, code="run_folder.incomplete"):
         load_adapter(other, tmp_path)

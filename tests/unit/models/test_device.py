@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.models.device import describe_gpu, driver_version, resolve_device
 
@@ -17,12 +17,12 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         assert resolve_device("cuda") == torch.device("cuda")
     else:
-        with pytest.raises(ConfigError, match="'cuda' is not available on this machine; use 'auto' or one of"):
+        with refused(ConfigError, "'cuda'", "'auto'", "'cpu'", key="device", code="config.unsupported"):
             resolve_device("cuda")
 
 
 def test_mps_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match="'mps' has no float64"):
+    with refused(ConfigError, "'mps'", "float64", "'cpu'", key="device", code="config.unsupported"):
         resolve_device("mps")
 
 

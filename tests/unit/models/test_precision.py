@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import ConfigError
 from winnow.models import precision
@@ -103,7 +104,7 @@ def test_a_cpu_repeats_itself_without_being_told(algorithms) -> None:
 
 def test_it_is_refused_where_cublas_may_have_begun_otherwise(algorithms) -> None:
     algorithms.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(ConfigError, match=f"{WORKSPACE} is not set, and CUDA is already in use.*{WORKSPACE}=:4096:8"):
+    with refused(ConfigError, "not set", f"{WORKSPACE}=:4096:8", key="deterministic", code="config.unsupported"):
         set_deterministic(torch.device("cuda"), deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
     algorithms.setenv(WORKSPACE, ":16:8")
@@ -111,7 +112,7 @@ def test_it_is_refused_where_cublas_may_have_begun_otherwise(algorithms) -> None
     assert precision.os.environ[WORKSPACE] == ":16:8"
     algorithms.setattr(torch.cuda, "is_initialized", lambda: False)
     algorithms.setenv(WORKSPACE, ":0:0")
-    with pytest.raises(ConfigError, match=f"{WORKSPACE} is ':0:0'"):
+    with refused(ConfigError, "':0:0'", WORKSPACE, key="deterministic", code="config.unsupported"):
         set_deterministic(torch.device("cuda"), deterministic=True)
 
 

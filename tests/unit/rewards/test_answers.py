@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.answers import boxed, gsm8k, numeric, question_only, r1_zero, tagged
@@ -87,7 +88,7 @@ def test_the_grader_is_an_option() -> None:
 
 @pytest.mark.parametrize("use", ["r1_zero", "question_only", "boxed"])
 def test_an_unknown_grader_is_refused_before_any_rollout(use: str) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'math'"):
+    with refused(ConfigError, "'maths'", "'math'", key="reward.grader", code="config.value"):
         make_reward({"use": use, "options": {"grader": "maths"}})
 
 
@@ -144,5 +145,5 @@ def test_numeric_is_exact_unless_told_otherwise() -> None:
     assert numeric(prompt("1/3"), third, relative_tolerance=0.01).kind == "correct"
     assert numeric(prompt("0.3330"), third).kind == "correct"
     assert numeric(prompt("0"), rollout("r</think>0.001"), relative_tolerance=0.5).kind == "wrong"
-    with pytest.raises(ConfigError, match="relative_tolerance is -1"):
+    with refused(ConfigError, -1, key="reward.relative_tolerance", code="config.value"):
         make_reward({"use": "numeric", "options": {"relative_tolerance": -1}})

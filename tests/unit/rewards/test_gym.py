@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.gym import ConstantAudit, audit_constants, reasoning_gym, refuse_constants
@@ -196,7 +197,7 @@ def test_honest_data_sets_pass_the_audit(dataset: str) -> None:
 
 @pytest.mark.parametrize("dataset", ["coin_flip", "puzzle24"])
 def test_data_sets_that_pay_a_constant_are_refused(dataset: str) -> None:
-    with pytest.raises(ConfigError, match=f"in {dataset} the constant answer .* set task.audit = false"):
+    with refused(ConfigError, dataset, "task.audit", key="task.dataset", code="config.value"):
         refuse_constants(dataset, {}, entries(dataset, 20))
 
 

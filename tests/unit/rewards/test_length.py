@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Prompt, Rollout
 from winnow.rewards.compose import make_reward
@@ -44,5 +45,5 @@ def test_as_a_part_it_is_taken_from_the_reward_of_the_answer():
 
 
 def test_a_slope_that_is_longer_than_the_limit_is_refused():
-    with pytest.raises(ConfigError, match="slope_tokens"):
+    with refused(ConfigError, 4, 5, key="reward.slope_tokens", code="config.combination"):
         make_reward({"use": "overlong", "options": {"limit_tokens": 4, "slope_tokens": 5}})

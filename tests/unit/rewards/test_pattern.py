@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.config_file import load
 from winnow.errors import ConfigError
 from winnow.records import Prompt, Rollout
@@ -45,12 +46,12 @@ def test_a_part_or_the_whole_of_the_text_matches(options, text, reward):
 
 @pytest.mark.parametrize("pattern", ["", "(", "[a", "a{2,1}", "(?P<1>a)", "a{99999999999999999999}"])
 def test_what_is_no_pattern_is_refused_before_a_run(pattern):
-    with pytest.raises(ConfigError, match="pattern"):
+    with refused(ConfigError, key="reward.pattern", code="config.value"):
         make_reward({"use": "pattern", "options": {"pattern": pattern}})
 
 
 def test_a_pattern_has_to_be_given():
-    with pytest.raises(ConfigError, match=r"reward\.pattern"):
+    with refused(ConfigError, key="reward.pattern", code="config.missing_key"):
         make_reward({"use": "pattern"})
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Problem
 from winnow.tasks.arithmetic import LEVELS, arithmetic, split_of
@@ -70,23 +71,24 @@ def test_levels_weigh_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "options", "message"),
+    ("split", "options", "key", "named"),
     [
-        ("tset", {}, "did you mean 'test'"),
-        ("train", {"levels": (2, 7)}, "task.levels: there is no level 7; known: 1, 2, 3, 4, 5, 6"),
-        ("train", {"levels": ()}, "no level is named"),
-        ("train", {"size": 0}, "task.size is 0"),
-        ("test", {"levels": (1,), "size": 40}, "hold about [0-9]+ test problems, 40 were asked for; lower task.size"),
+        ("tset", {}, None, "'test'"),
+        ("train", {"levels": (2, 7)}, "task.levels", 7),
+        ("train", {"levels": ()}, "task.levels", "1, 2, 3, 4, 5, 6"),
+        ("train", {"size": 0}, "task.size", 0),
+        ("test", {"levels": (1,), "size": 40}, "task.size", 40),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(split: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_what_cannot_be_dealt_is_refused(
+    split: str, options: dict[str, object], key: str | None, named: object
+) -> None:
+    with refused(ConfigError, named, key=key, code="config.value"):
         arithmetic(split, **options)  # type: ignore[arg-type]
 
 
 def test_the_train_split_alone_may_have_another_size():
     assert arithmetic("train", size=80, train_size=20) == arithmetic("train", size=20)
     assert arithmetic("test", size=40, train_size=20) == arithmetic("test", size=40)
-    with pytest.raises(ConfigError) as refused:
+    with refused(ConfigError, 0, key="task.train_size", code="config.value"):
         arithmetic("train", train_size=0)
-    assert "task.train_size" in str(refused.value)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Prompt
 from winnow.tasks.stream import PromptStream
@@ -34,5 +34,5 @@ def test_prompts_of_an_epoch_are_distinct_and_epochs_differ():
 
 
 def test_more_prompts_per_step_than_there_are():
-    with pytest.raises(ConfigError, match="prompts_per_step = 11, but the task has only 10"):
+    with refused(ConfigError, 11, 10, key="rollout.prompts_per_step", code="config.combination"):
         PromptStream(prompts(10), per_step=11, seed=("s",))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, flat, located
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP
 
 Keys = dict[str, Any]  # dotted key -> value
@@ -90,7 +90,7 @@ def _check_said_once(path: Path, text: str, tables: Mapping[str, Mapping[str, An
 
 def _check_baseline(baseline: str | None, labelled: Mapping[str, Keys], where: str) -> None:
     if baseline is not None and baseline not in labelled:
-        raise ConfigError(f"{where}: no configuration has the label {baseline!r}{did_you_mean(baseline, labelled)}")
+        raise ConfigError(f"{where}: no configuration has the label {baseline!r}", remedy=near_miss(baseline, labelled))
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from winnow.config import Config, Positive, Section
 from winnow.config_file import read_toml
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 OWN_KEYS = {"seed": "seeds", "output": "output"}  # of a run's configuration: the sweep says them, outside the tables
@@ -117,7 +117,7 @@ def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) ->
     where = f"--{first}" if first in changes else located(path, text, first)
     match mistake["type"]:
         case "extra_forbidden":
-            return f"{where}: unknown key {first!r}{_known(first)}"
+            return f"{where}: unknown key {first!r}; {_meant(first)}"
         case "missing":
             return f"{path}: {first!r} is missing"
         case _:
@@ -125,8 +125,8 @@ def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) ->
             return f"{where}: {first!r} is {mistake['input']!r}: {said[:1].lower()}{said[1:]}"
 
 
-def _known(key: str) -> str:
+def _meant(key: str) -> str:
     """A hint; a key of a run that stands outside the tables belongs into one."""
     if key.split(".")[0] in Config.model_fields and key not in OWN_KEYS:
-        return "; a key of the runs belongs below [set], [grid] or [variants.LABEL]"
-    return did_you_mean(key, SweepFile.model_fields)
+        return "a key of the runs belongs below [set], [grid] or [variants.LABEL]"
+    return near_miss(key, SweepFile.model_fields)

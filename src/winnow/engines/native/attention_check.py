@@ -37,14 +37,14 @@ def check_attention(model: PreTrainedModel) -> None:
     except torch.OutOfMemoryError:
         raise
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
-        raise _unfit(f"a forward pass that says {type(error).__name__}: {error}") from error
+        raise _unfit(f"a forward pass that raises {type(error).__name__}: {error}") from error
     if len(cache.attended) != cache.spec.layers:
         raise _unfit("layers that do not attend through transformers' attention interface")
     if not plain.isfinite().all():
         return  # broken weights, which sampling reports
     off = float((decoded - plain).abs().max() / plain.std().clamp(min=1e-9))
     if not off <= (HALF_GAP if plain.dtype.itemsize < 4 else GAP):
-        raise _unfit(f"layers that attend in a way of their own: decoded logits are off by {off:.2g} of their spread")
+        raise _unfit(f"layers with a different attention: decoded logits are off by {off:.2g} of their spread")
 
 
 def _two_ways(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
@@ -70,6 +70,8 @@ def _two_ways(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
 
 def _unfit(why: str) -> ConfigError:
     return ConfigError(
-        f"rollout.engine: native decodes full attention through transformers' interface only, and this model has "
-        f"{why}; use the engine 'hf'"
+        f"rollout.engine: native decodes full attention through transformers' interface only, and this model has {why}",
+        remedy="use the engine 'hf'",
+        key="rollout.engine",
+        code="config.unsupported",
     )

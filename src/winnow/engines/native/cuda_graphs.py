@@ -44,8 +44,10 @@ class CudaGraphs:
             raise
         except RuntimeError as error:
             raise EngineError(
-                f"a decoding step of this model cannot be recorded as a CUDA graph ({error}); "
-                f'set rollout.engine = {{use = "native", graphs = false}}'
+                f"a decoding step of this model cannot be recorded as a CUDA graph ({error})",
+                remedy='set rollout.engine = {use = "native", graphs = false}',
+                key="rollout.engine.graphs",
+                code="engine.failed",
             ) from error
         return graph, output
 

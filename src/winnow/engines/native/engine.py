@@ -23,7 +23,10 @@ def fits(config: Config) -> None:
     if dtype != "policy" and config.model.quantization is not None:
         raise ConfigError(
             f"rollout.engine.dtype = {dtype!r} under model.quantization = {config.model.quantization!r}: a base of 4 "
-            f"bits has no copy in another precision; leave it out"
+            f"bits has no copy in another precision",
+            remedy="remove rollout.engine.dtype",
+            key="rollout.engine.dtype",
+            code="config.combination",
         )
 
 

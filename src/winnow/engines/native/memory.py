@@ -62,8 +62,10 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     if 0 < most < (prompt + own) * per_token[dtype]:
         raise ConfigError(
             f"rollout.engine.key_value_mb = {options['key_value_mb']}: one rollout of rollout.max_new_tokens = "
-            f"{longest} with its prompt takes {-(-(prompt + own) * per_token[dtype] // 2**20)} MB; raise it, or lower "
-            f"rollout.max_new_tokens"
+            f"{longest} with its prompt takes {-(-(prompt + own) * per_token[dtype] // 2**20)} MB",
+            remedy="raise it, or lower rollout.max_new_tokens",
+            key="rollout.engine.key_value_mb",
+            code="config.memory",
         )
     held, remedies = min(cache, most or cache), (*remedy, BOUND)
     wanted = None if held == cache else cache

@@ -153,8 +153,9 @@ class Native:
         for name, weight in weights.items():
             if name not in own or own[name].data_ptr() != weight.data_ptr():
                 raise EngineError(
-                    f"{name!r} is not a weight of the policy's own module, on which the native engine decodes; "
-                    "hand over the module's weights, not copies of them, or use the engine 'hf'"
+                    f"{name!r} is not a weight of the policy's module, on which the native engine decodes",
+                    remedy="pass the module's weights, not copies of them, or use the engine 'hf'",
+                    code="engine.contract",
                 )
 
 

@@ -142,5 +142,8 @@ class Scheduler:
 def _too_little(tokens: int, wanted: int) -> EngineError:
     return EngineError(
         f"there is room for the keys and values of {tokens} tokens (rollout.engine.key_value_mb, or what the device "
-        f"leaves), and one rollout with its prompt takes up to {wanted}; raise it, or lower rollout.max_new_tokens"
+        f"leaves), and one rollout with its prompt takes up to {wanted}",
+        remedy="raise it, or lower rollout.max_new_tokens",
+        key="rollout.engine.key_value_mb",
+        code="engine.memory",
     )

@@ -67,7 +67,9 @@ def generate(engine: Engine, request: Generate, channel: Channel) -> None:
     if engine.version != request.version:
         raise EngineError(
             f"stale weights: the engine in the second process has version {engine.version}, and rollouts of version "
-            f"{request.version} were asked for"
+            f"{request.version} were requested",
+            remedy="load the weights of that version first",
+            code="engine.stale_weights",
         )
     prompts = [dataclasses.replace(prompt) for prompt in request.prompts]  # a prompt that recurs becomes two objects
     indices = {id(prompt): index for index, prompt in enumerate(prompts)}
@@ -94,7 +96,11 @@ def find(make: str) -> Callable[..., Engine]:
     try:
         function: Callable[..., Engine] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"the engine {make!r} cannot be imported in a second process: {error}") from error
+        raise ConfigError(
+            f"the engine {make!r} cannot be imported in a second process: {error}",
+            remedy='name it as "module:function" or "file.py:function"',
+            code="config.user_code",
+        ) from error
     return function
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from winnow.engines.base import OnRollout
@@ -89,7 +90,7 @@ class SecondProcess:
         self._action = "nothing"  # what was requested last
         self._requested = 0.0  # when
         self._replied = True  # the last reply to it has come
-        self._failure: str | None = None  # the message of every further request
+        self._failure: _Failure | None = None  # the reason why every further request fails
         self.memory_mib: dict[str, float] = {}  # last reported: "sampled/cpu/resident" ...
         try:
             ready = self._request(make, "making the engine", start_seconds)
@@ -143,17 +144,21 @@ class SecondProcess:
         assert isinstance(reply, Done)
         self.memory_mib |= reply.memory
         if reply.version != version:
-            raise EngineError(f"stale weights: the engine was given version {version} and says it has {reply.version}")
+            raise EngineError(
+                f"stale weights: the engine was given version {version} and reports version {reply.version}",
+                remedy="set `version` in the engine's load_weights",
+                code="engine.stale_weights",
+            )
         self.version = version
 
     def close(self) -> None:
         """End the process, which otherwise ends when this object is garbage collected. Idempotent."""
-        self._failure = self._failure or "the engine's process was closed"
+        self._failure = self._failure or _Failure("the engine's process was closed")
         self._process.stop()
 
     def kill(self) -> None:
         """End the process at once: it waits for what will not come."""
-        self._failure = self._failure or "the engine's process was killed"
+        self._failure = self._failure or _Failure("the engine's process was killed")
         self._process.kill()
 
     def _request(
@@ -191,7 +196,7 @@ class SecondProcess:
         EngineError.
         """
         if self._failure is not None:
-            raise EngineError(self._failure)
+            raise self._failure.error()
         while not self._replied:
             self._next_reply(self._timeout_seconds)
 
@@ -231,7 +236,7 @@ class SecondProcess:
                 self._fail_by_timeout(self._timeout_seconds)
             reply = self._next_reply(_BROKEN_SECONDS)  # it ends, or its workers did, of which it will tell
             self._process.kill()
-            self._fail(f"took no more weights: {reply.error if isinstance(reply, Refused) else error}")
+            self._fail(f"read no more weights: {reply.error if isinstance(reply, Refused) else error}")
         except BaseException:
             self.kill()
             raise
@@ -239,7 +244,7 @@ class SecondProcess:
     def _fail_by_timeout(self, seconds: float) -> NoReturn:
         self._process.kill()
         self._fail(
-            f"said nothing for {seconds:g} seconds and was killed (timeout_seconds and start_seconds set the limit)"
+            f"sent nothing for {seconds:g} seconds and was killed (timeout_seconds and start_seconds set the limit)"
         )
 
     def _fail_by_end(self, reason: str | None = None) -> NoReturn:
@@ -248,18 +253,35 @@ class SecondProcess:
 
     def _fail(self, reason: str) -> NoReturn:
         seconds = time.monotonic() - self._requested
-        self._failure = (
-            f"the engine's process ({self._process.pid}) {reason}, {seconds:.1f} seconds into {self._action}. A run "
-            f"that was under way can be resumed; {self._process.last_output()}"
+        self._failure = _Failure(
+            f"the engine's process ({self._process.pid}) {reason}, {seconds:.1f} seconds into {self._action}",
+            self._process.last_output(),
         )
-        raise EngineError(self._failure)
+        raise self._failure.error()
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why the process answers no more requests."""
+
+    problem: str
+    printed: str = ""  # what the process printed last
+
+    def error(self) -> EngineError:
+        """A new error; what was printed is a note of it, for it has many lines."""
+        error = EngineError(self.problem, remedy="resume the run that was under way", code="engine.failed")
+        if self.printed:
+            error.add_note(self.printed)
+        return error
 
 
 def _group(prompt: Prompt, count: int, found: Mapping[int, Rollout]) -> Group:
     """The rollouts in index order. Raises EngineError where they are not those asked for."""
     if sorted(found) != list(range(count)):
         raise EngineError(
-            f"prompt {prompt.id!r}: {count} rollouts were asked for, and the engine announced {len(found)}"
+            f"prompt {prompt.id!r}: {count} rollouts were requested, and the engine announced {len(found)}",
+            remedy="call on_rollout once for each rollout",
+            code="engine.contract",
         )
     return Group(prompt=prompt, rollouts=tuple(found[index] for index in range(count)))
 
@@ -269,6 +291,8 @@ def _check_pickles(request: MakeEngine) -> None:
         pickle.dumps(request)
     except Exception as error:
         raise ConfigError(
-            f"the options of {request.make!r} cannot go to a second process: {error}; give it names, numbers and "
-            f"paths, and let it make the rest there"
+            f"the options of {request.make!r} cannot be sent to a second process: {error}",
+            remedy="give it names, numbers and paths, and let it make the rest there",
+            key="rollout.engine",
+            code="config.value",
         ) from error

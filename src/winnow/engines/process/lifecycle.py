@@ -92,7 +92,7 @@ class EngineProcess:
     def last_output(self) -> str:
         """The last lines it printed, if any."""
         lines = [line.decode("utf-8", "replace").rstrip() for line in list(self._printed)]
-        return "\n  ".join(["what it printed last:", *lines]) if lines else "it printed nothing"
+        return "\n  ".join(["The last lines that it printed:", *lines]) if lines else "It printed nothing."
 
 
 def _read_output(stream: IO[bytes], printed: deque[bytes]) -> None:

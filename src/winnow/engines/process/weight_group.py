@@ -126,7 +126,11 @@ class _Reader:
             if arrived == name:
                 return weight
             self.kept[arrived] = weight
-        raise EngineError(f"the weight {name!r} was read before; in a second process each is read once")
+        raise EngineError(
+            f"the weight {name!r} was read before",
+            remedy="read each weight once: in a second process none is kept",
+            code="engine.contract",
+        )
 
     def rest(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         assert self.group is not None
@@ -173,7 +177,11 @@ class _Group:
         self._broadcast(line)
         sent, dtype, dimensions, *shape = line.tolist()
         if sent != place:
-            raise EngineError(f"the trainer sent weight {sent} where {place} was next: its mapping changed its order")
+            raise EngineError(
+                f"the trainer sent weight {sent} where {place} was next: its mapping changed its order",
+                remedy="iterate the weights in the same order every time",
+                code="engine.contract",
+            )
         weight = torch.empty(shape[:dimensions], dtype=_DTYPES[dtype], device=self._device)
         self._broadcast(weight)
         return weight

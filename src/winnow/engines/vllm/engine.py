@@ -17,7 +17,7 @@ from pydantic import Field
 from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.vllm.settings import DTYPES, NO_SLEEP, VllmSettings, beside, kernel_rank
+from winnow.engines.vllm.settings import DTYPES, VllmSettings, beside, kernel_rank, no_sleep
 from winnow.errors import ConfigError
 from winnow.memory.demand import Demand
 from winnow.registry import register
@@ -36,7 +36,7 @@ def fits(config: Config) -> None:
     check(config.model.dtype, process=process, device=device, tensor_parallel=count)
     check_devices(device, count)
     if options.get("sleep") and config.device == "cpu":
-        raise ConfigError(NO_SLEEP)
+        raise no_sleep()
     if lora is not None:
         how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.asked_for() > 1
         check_merge(config.model.dtype, how, sharded=sharded)
@@ -44,8 +44,11 @@ def fits(config: Config) -> None:
             kernel_rank(lora.rank)
     if config.deterministic:
         raise ConfigError(
-            "deterministic = true: in which order vLLM adds depends on what it samples side by side, so its bits need "
-            "not repeat; choose the engine 'native' or 'hf'"
+            "deterministic = true: the order of vLLM's sums depends on what it samples side by side, so its bits need "
+            "not repeat",
+            remedy="choose the engine 'native' or 'hf'",
+            key="deterministic",
+            code="config.combination",
         )
 
 
@@ -120,17 +123,25 @@ def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int 
     """Refuse a precision that vLLM lacks, and devices that it would not sample on. Raises ConfigError."""
     if device is not None and process == "inside":
         raise ConfigError(
-            f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is; set "
-            f"rollout.engine.process = 'own', or leave the device out"
+            f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is",
+            remedy="set rollout.engine.process = 'own', or remove the device",
+            key="rollout.engine.device",
+            code="config.combination",
         )
     if tensor_parallel > 1 and process == "inside":
         raise ConfigError(
             f"rollout.engine.tensor_parallel = {tensor_parallel}: inside the trainer's process vLLM has the policy's "
-            f"device alone; set rollout.engine.process = 'own' and rollout.engine.device"
+            f"device alone",
+            remedy="set rollout.engine.process = 'own' and rollout.engine.device",
+            key="rollout.engine.tensor_parallel",
+            code="config.combination",
         )
     if dtype not in DTYPES:
         raise ConfigError(
-            f"model.dtype = {dtype!r}: vLLM samples in float32 or bfloat16; choose one of them, or the engine 'native'"
+            f"model.dtype = {dtype!r}: vLLM samples in float32 or bfloat16",
+            remedy="choose one of them, or the engine 'native'",
+            key="model.dtype",
+            code="config.combination",
         )
 
 
@@ -141,8 +152,10 @@ def check_devices(device: str | None, tensor_parallel: int) -> None:
         return
     if _first(device) < trainers:
         raise ConfigError(
-            f"rollout.engine.device = {device!r}: a trainer is on it, and weights go from GPU to GPU; the first that "
-            f"is free is 'cuda:{trainers}'; or leave the device out, and engine and trainer share one"
+            f"rollout.engine.device = {device!r}: a trainer is on it, and weights are sent from GPU to GPU",
+            remedy=f"set it to 'cuda:{trainers}', the first that is free, or remove it to share the trainer's",
+            key="rollout.engine.device",
+            code="config.combination",
         )
     for rank in range(trainers):
         visible(device, tensor_parallel, rank)
@@ -153,13 +166,18 @@ def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
     if lora == "merged" and sharded:
         raise ConfigError(
             "rollout.engine.lora = 'merged' with ranks.learner = 'sharded': no rank has the whole base that the "
-            "adapter would be added to; leave it out, and the adapter is applied beside the base"
+            "adapter would be added to",
+            remedy="remove rollout.engine.lora: the adapter is then applied beside the base",
+            key="rollout.engine.lora",
+            code="config.combination",
         )
     if lora == "merged" and dtype == "bfloat16":
         raise ConfigError(
-            "rollout.engine.lora = 'merged' under model.dtype = 'bfloat16' would round the adapter away, most of it as "
-            "long as it is small, and vLLM would sample another policy than the one that is trained; leave it out, and "
-            "the adapter is applied beside the base, or set model.dtype = 'float32'"
+            "rollout.engine.lora = 'merged' under model.dtype = 'bfloat16' would round most of a small adapter away, "
+            "and vLLM would sample another policy than the one that is trained",
+            remedy="remove it (the adapter is then applied beside the base), or set model.dtype = 'float32'",
+            key="rollout.engine.lora",
+            code="config.combination",
         )
 
 
@@ -178,8 +196,11 @@ def visible(device: str | None, count: int, rank: int | None = None) -> dict[str
     shown = names[begin:][:count]
     if len(shown) < count:
         raise ConfigError(
-            f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would begin "
-            f"at 'cuda:{begin}', and its trainer sees {len(names)} devices only; name devices that are there"
+            f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would start "
+            f"at 'cuda:{begin}', and its trainer has {len(names)} devices only",
+            remedy="choose devices that exist",
+            key="rollout.engine.device",
+            code="config.unsupported",
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
 

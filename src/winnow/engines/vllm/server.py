@@ -95,7 +95,11 @@ class VllmEngine:
                 self._adapter.load(self._llm, weights, adapter, version)
             emptied = self._llm.reset_prefix_cache()
         if not emptied:
-            raise EngineError("vLLM kept prefixes read by older weights; rollouts must not be in flight during a load")
+            raise EngineError(
+                "vLLM kept prefixes read by older weights",
+                remedy="load weights only while no rollouts are in flight",
+                code="engine.contract",
+            )
         self.version = version
         self._read_memory("loaded")
 
@@ -171,13 +175,15 @@ class VllmEngine:
     def _check_fresh(self) -> None:
         """With an adapter the base stays what it was at first, and the adapter is what must be new."""
         wanted = self.version if self._adapter is None else 0
-        with engine_errors("tell its version"):
+        with engine_errors("report its version"):
             held = set(self._llm.collective_rpc("weights_version"))
             fresh = held == {wanted} and (self._adapter is None or self._adapter.is_of(self._llm, self.version))
         if not fresh:
             raise EngineError(
                 f"stale weights: vLLM's workers have copied version {', '.join(sorted(map(str, held)))}, and rollouts "
-                f"of version {self.version} were asked for; load the weights again"
+                f"of version {self.version} were requested",
+                remedy="load the weights again",
+                code="engine.stale_weights",
             )
 
 
@@ -194,11 +200,18 @@ class GrowingRollout:
             return
         new = completion.logprobs.logprobs
         if len(new) != len(completion.token_ids):
-            raise EngineError(f"vLLM gave {len(completion.token_ids)} tokens with {len(new)} log-probs; use 'native'")
+            raise EngineError(
+                f"vLLM returned {len(completion.token_ids)} tokens with {len(new)} log-probs",
+                remedy="use the engine 'native'",
+                key="rollout.engine",
+                code="engine.contract",
+            )
         if not all(map(math.isfinite, new)):
             raise EngineError(
-                "vLLM's log-probs are not finite: the policy's weights have diverged; lower optimizer.learning_rate "
-                "and go on from an earlier checkpoint"
+                "vLLM's log-probs are not finite: the policy's weights have diverged",
+                remedy="lower optimizer.learning_rate and continue from an earlier checkpoint",
+                key="optimizer.learning_rate",
+                code="engine.diverged",
             )
         self.tokens.extend(completion.token_ids)
         self._logprobs.extend(new)
@@ -217,14 +230,21 @@ def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, conte
     if longest + sampling.max_new_tokens > context_tokens:
         raise EngineError(
             f"a prompt of {longest} tokens and max_new_tokens = {sampling.max_new_tokens} are more than the "
-            f"{context_tokens} tokens that vLLM was started for; lower one, or raise prompt.max_prompt_tokens"
+            f"{context_tokens} tokens that vLLM was started for",
+            remedy="lower one, or raise prompt.max_prompt_tokens",
+            key="prompt.max_prompt_tokens",
+            code="engine.contract",
         )
 
 
 def _check_names(weights: Sequence[str], names: frozenset[str]) -> None:
     if wrong := sorted(names.symmetric_difference(weights)):
         what = "lack" if wrong[0] in names else "have a needless"
-        raise EngineError(f"the weights {what} {wrong[0]!r} ({len(wrong)} such names); hand over the whole model")
+        raise EngineError(
+            f"the weights {what} {wrong[0]!r} ({len(wrong)} such names)",
+            remedy="pass the whole model",
+            code="engine.contract",
+        )
 
 
 def _prompt(pending: PendingRollout) -> dict[str, list[int]]:
@@ -242,7 +262,10 @@ def engine_errors(action: str) -> Iterator[None]:
         beginning = " ".join(str(error).split()[:60])  # of many lines the first rarely says what was wrong
         reason = f"{type(error).__name__}: {beginning}"
         raise EngineError(
-            f"vLLM could not {action}: {reason}. Where memory ran out, lower rollout.engine.gpu_memory_utilization (or "
-            f"key_value_gib) or rollout.max_rollouts_at_once; where it does not know the model, use the engine "
-            f"'native'; then resume the run"
+            f"vLLM could not {action}: {reason}",
+            remedy="resume the run after one of these: lower rollout.engine.gpu_memory_utilization (or key_value_gib) "
+            "or rollout.max_rollouts_at_once where memory ran out, or use the engine 'native' where vLLM does not "
+            "support the model",
+            key="rollout.engine",
+            code="engine.failed",
         ) from error

@@ -9,7 +9,6 @@ from winnow.errors import ConfigError
 DTYPES = ("float32", "bfloat16")
 CPU_KEY_VALUE_GIB = 2.0
 LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
-NO_SLEEP = "rollout.engine.sleep: vLLM cannot sleep on a CPU, its memory is the machine's; leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +30,24 @@ def beside(lora: str, dtype: str, *, sharded: bool = False) -> bool:
     return lora == "adapter" or (lora == "auto" and (dtype == "bfloat16" or sharded))
 
 
+def no_sleep() -> ConfigError:
+    """The error of a `sleep` on a CPU."""
+    return ConfigError(
+        "rollout.engine.sleep: vLLM cannot sleep on a CPU, whose memory is the machine's",
+        remedy="remove it",
+        key="rollout.engine.sleep",
+        code="config.combination",
+    )
+
+
 def kernel_rank(rank: int) -> int:
     """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
     if rank > LORA_RANKS[-1]:
         raise ConfigError(
-            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}; lower the rank, choose the "
-            f"engine 'native', or, on a base of float32, set rollout.engine.lora = 'merged'"
+            f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}",
+            remedy="lower the rank, choose the engine 'native', or, on a base of float32, set rollout.engine.lora = "
+            "'merged'",
+            key="model.lora.rank",
+            code="config.combination",
         )
     return next(known for known in LORA_RANKS if known >= rank)

@@ -14,8 +14,7 @@ import torch.distributed
 
 from winnow import ranks
 from winnow.engines.vllm.served import Served
-from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, NO_SLEEP, VllmSettings, kernel_rank
-from winnow.errors import ConfigError
+from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, VllmSettings, kernel_rank, no_sleep
 
 TRANSFER_BACKEND = "winnow"  # the name under which weight_transfer.py registers its backend in vLLM
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
@@ -63,7 +62,7 @@ def _on_cpu(settings: VllmSettings, served: Served) -> tuple[VllmSettings, dict[
     random numbers, which a generator of the CPU cannot do.
     """
     if settings.sleep:
-        raise ConfigError(NO_SLEEP)
+        raise no_sleep()
     at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
     bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
     return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}

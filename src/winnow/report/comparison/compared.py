@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from winnow.algos.costs import StepCosts
-from winnow.errors import ConfigError, DataError, did_you_mean
+from winnow.errors import ConfigError, DataError, near_miss
 from winnow.report.comparison.cautions import cautions
 from winnow.report.comparison.curve import AXES
 from winnow.report.comparison.mean_curve import Estimate, MeanCurve, estimate, mean_curve
@@ -78,7 +78,7 @@ def compared(
     notes += cautions(groups, seconds_measured=costs is None)
     known = [group.label for group in groups]
     if baseline is not None and baseline not in known:
-        raise ConfigError(f"there is no group {baseline!r} to be the baseline{did_you_mean(baseline, known)}")
+        raise ConfigError(f"there is no group {baseline!r} to be the baseline", remedy=near_miss(baseline, known))
     first = str(baseline or (named.baseline if named.baseline in known else known[0]))
     (base,) = (group for group in groups if group.label == first)
     allocation, said = pass_rate_counts(groups)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from winnow.errors import DataError, did_you_mean
+from winnow.errors import DataError, near_miss
 from winnow.records import FloatArray
 from winnow.report.comparison.curve import AXES, Curve
 from winnow.report.comparison.measure import MEASURES, SHARES
@@ -97,7 +97,7 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
     where = f"{path}, line 1"
     for place, name in enumerate(names):
         if name not in COLUMNS:
-            raise DataError(f"{where}: there is no column {name!r}{did_you_mean(name, COLUMNS)}")
+            raise DataError(f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS))
         if name in names[:place]:
             raise DataError(f"{where}: two columns are called {name!r}; remove one")
     clocks = [name for name in names if name in CLOCKS]

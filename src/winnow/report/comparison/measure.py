@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from winnow.errors import ConfigError, did_you_mean
+from winnow.errors import ConfigError, near_miss
 
 ACCURACY = "accuracy"
 EVALUATION = "eval/"
@@ -52,7 +52,7 @@ def check_measure(measure: str, known: Sequence[tuple[str, frozenset[str]]]) -> 
         what = f"there is no measure {measure!r} in what is compared"
     else:
         what = f"{', '.join(lacking[:3])}{', ...' * (len(lacking) > 3)} lacks the measure {measure!r}"
-    raise ConfigError(f"{what}{did_you_mean(measure, common)}")
+    raise ConfigError(what, remedy=near_miss(measure, common))
 
 
 def title(measure: str) -> str:

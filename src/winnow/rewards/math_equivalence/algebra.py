@@ -29,7 +29,12 @@ def available() -> bool:
 def require() -> None:
     """Raise ConfigError where math-verify is not installed."""
     if not available():
-        raise ConfigError("grader 'math' needs the package math-verify: pip install 'winnow-rl[math]'")
+        raise ConfigError(
+            "the grader 'math' needs the package math-verify",
+            remedy="pip install 'winnow-rl[math]'",
+            key="grader",
+            code="config.not_installed",
+        )
 
 
 def warm() -> None:

@@ -44,7 +44,11 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
         return Fraction(default)
     error = to_fraction(str(stated))
     if error is None or error < 0:
-        raise DataError(f"the field 'error' of a problem is {stated!r}: it must be a number of at least 0, or null")
+        raise DataError(
+            f"the field 'error' of a problem is {stated!r}",
+            remedy="write a number of at least 0, or null",
+            code="data.malformed",
+        )
     return error
 
 

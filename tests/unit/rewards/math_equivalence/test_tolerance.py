@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.compose import make_reward
@@ -63,12 +64,13 @@ def test_the_option_is_for_problems_that_state_nothing() -> None:
 def test_an_error_that_is_no_number_is_a_failure_with_the_remedy() -> None:
     outcome = score("boxed", "1", r"\boxed{1}", meta={"error": "small"})
     assert (outcome.kind, outcome.cause) == ("failed", "raised")
-    assert "'error' of a problem is 'small': it must be a number" in outcome.detail
+    assert "'small'" in outcome.detail
+    assert "number" in outcome.detail
 
 
 @needs_algebra
 def test_a_tolerance_must_be_a_number() -> None:
-    with pytest.raises(ConfigError, match="absolute_tolerance is -1"):
+    with refused(ConfigError, -1.0, key="reward.absolute_tolerance", code="config.value"):
         make_reward({"use": "boxed", "options": {"absolute_tolerance": -1.0}})
 
 
@@ -110,5 +112,5 @@ def test_length_without_a_slope_is_a_limit() -> None:
 
 
 def test_a_slope_longer_than_the_limit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="0 <= slope <= limit"):
+    with refused(ConfigError, 10, 11, key="reward.slope_tokens", code="config.combination"):
         make_reward({"use": "length", "options": {"limit_tokens": 10, "slope_tokens": 11}})

@@ -1,0 +1,43 @@
+"""A refusal, asserted by its data: the kind of the error, its key, its code, and the names that its message contains.
+
+    with refused(ConfigError, "gsm9k", key="task", code="config.unknown_member"):
+        resolve_at("task", "task", "gsm9k")
+
+Sentences are free to change. A guard still fails where nothing is refused, or something else is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+
+from winnow.errors import WinnowError
+
+E = TypeVar("E", bound=WinnowError)
+
+
+@contextmanager
+def refused(
+    kind: type[E], *named: object, key: str | None = None, code: str | None = None
+) -> Iterator[pytest.ExceptionInfo[E]]:
+    """The block raises `kind`, about this key and with this code, where they are given.
+
+    `named` are names, numbers or paths; each is in the message as a whole word.
+    """
+    with pytest.raises(kind) as caught:
+        yield caught
+    check_refusal(caught.value, *named, key=key, code=code)
+
+
+def check_refusal(error: WinnowError, *named: object, key: str | None = None, code: str | None = None) -> None:
+    """The same of an error that was caught already."""
+    if key is not None:
+        assert error.key == key, f"an error about {error.key!r}: {error}"
+    if code is not None:
+        assert error.code == code, f"an error of the kind {error.code!r}: {error}"
+    for name in named:
+        assert re.search(rf"(?<!\w){re.escape(str(name))}(?!\w)", str(error)), f"{name!r} is not in: {error}"
