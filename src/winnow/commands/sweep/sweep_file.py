@@ -71,10 +71,20 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
         raise ConfigError("\n".join(_explain(path, text, mistake, changes) for mistake in error.errors())) from error
     twice = sorted({seed for seed in file.seeds if file.seeds.count(seed) > 1})
     if twice:
-        raise ConfigError(f"{located(path, text, 'seeds')}: seeds names {twice[0]} twice")
+        raise ConfigError(
+            f"{located(path, text, 'seeds')}: seeds contains {twice[0]} twice",
+            remedy="remove one",
+            key="seeds",
+            code="config.duplicate",
+        )
     if file.ray is None and {"cpus_per_run", "gpus_per_run"} & file.model_fields_set:
         key = sorted({"cpus_per_run", "gpus_per_run"} & file.model_fields_set)[0]
-        raise ConfigError(f"{located(path, text, key)}: {key} is for runs on a Ray cluster; name one with the key ray")
+        raise ConfigError(
+            f"{located(path, text, key)}: {key} is for runs on a Ray cluster",
+            remedy="name one with the key ray",
+            key=key,
+            code="config.no_effect",
+        )
     return file, text
 
 

@@ -116,7 +116,11 @@ def _curves(groups: Sequence[SeedGroup], measure: str) -> dict[tuple[str, str, s
                     found[group.label, axis, name] = curve
         if not any((group.label, axis, measure) in found for axis in AXES):
             sources = ", ".join(curve.source for curve in group.curves)
-            raise DataError(f"{group.label}: its curves share no part of any axis; compare them apart ({sources})")
+            raise DataError(
+                f"{group.label}: its curves share no part of any axis ({sources})",
+                remedy="compare them separately",
+                code="data.mismatch",
+            )
     return found
 
 
