@@ -172,7 +172,9 @@ def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
         if not len(found["step"]):
             found.setdefault(name, np.empty(0))
         if name not in found:
-            raise ConfigError(f"the run's {what} have no {name!r}", remedy=near_miss(name, found))
+            raise ConfigError(
+                f"the run's {what} have no {name!r}", remedy=near_miss(name, found), code="config.unknown_name"
+            )
     return found if columns is None else {name: found[name] for name in columns}
 
 

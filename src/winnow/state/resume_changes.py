@@ -114,7 +114,12 @@ def _check_allowed(allow: Sequence[str], manifests: Sequence[Mapping[str, Any]])
     known |= {key_of(path) for manifest in manifests for path, _ in leaves(manifest.get("config"))}
     for key in allow:
         if not any(_within(name, [key]) for name in known):
-            raise ConfigError(f"allow-change {key}: there is no such key", remedy=near_miss(key, known))
+            raise ConfigError(
+                f"allow-change {key}: there is no such key",
+                remedy=near_miss(key, known),
+                key=key,
+                code="config.unknown_key",
+            )
 
 
 def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:

@@ -200,7 +200,9 @@ class StepFile:
 
         for name in columns or ():
             if name not in SCHEMA.names:
-                raise DataError(f"rollouts have no column {name!r}", remedy=near_miss(name, SCHEMA.names))
+                raise DataError(
+                    f"rollouts have no column {name!r}", remedy=near_miss(name, SCHEMA.names), code="data.missing"
+                )
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
         if self._read[0] != (part, names):
             self._read = None, None

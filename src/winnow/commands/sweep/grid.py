@@ -119,7 +119,12 @@ def _check_said_once(path: Path, text: str, tables: Mapping[str, Mapping[str, An
 
 def _check_baseline(baseline: str | None, labelled: Mapping[str, Keys], where: str) -> None:
     if baseline is not None and baseline not in labelled:
-        raise ConfigError(f"{where}: no configuration has the label {baseline!r}", remedy=near_miss(baseline, labelled))
+        raise ConfigError(
+            f"{where}: no configuration has the label {baseline!r}",
+            remedy=near_miss(baseline, labelled),
+            key="baseline",
+            code="config.unknown_name",
+        )
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:

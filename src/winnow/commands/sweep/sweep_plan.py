@@ -124,15 +124,26 @@ def _settings(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text:
         if here:
             check_installed(members)
     except ConfigError as error:
-        where = f"{_line_of(str(error), label, keys, path, text)}, configuration {label!r}"
-        said = str(error).replace("the configuration: ", "")
-        raise ConfigError("\n".join(f"{where}: {line}" for line in said.splitlines())) from error
+        where = f"{_line_of(error, label, keys, path, text)}, configuration {label!r}"
+        problems = error.problem.replace("the configuration: ", "").splitlines()  # one line for each mistake
+        raise ConfigError(
+            "\n".join(f"{where}: {problem}" for problem in problems),
+            remedy=error.remedy,
+            key=error.key,
+            code=error.code,
+        ) from error
     return Settings(keys, config, digests(config, path.parent))
 
 
-def _line_of(message: str, label: str, keys: Keys, path: Path, text: str) -> str:
-    """File and line of the key of the sweep that a message is about; the file alone where it is about another."""
-    named = [key for key in sorted(keys, key=len, reverse=True) if key in message]
+def _line_of(error: ConfigError, label: str, keys: Keys, path: Path, text: str) -> str:
+    """File and line of the key of the sweep that an error is about, or else that its message names; the file alone
+    where it is about another.
+    """
+    named = [
+        key
+        for key in sorted(keys, key=lambda key: (key != error.key, -len(key)))
+        if key == error.key or key in str(error)
+    ]
     tables = [f"variants.{label.rpartition(',')[0] or label}", f"variants.{label.partition(',')[0]}", "grid", "set"]
     found = (located(path, text, key, table) for key in named for table in tables)
     return next((where for where in found if where != str(path)), str(path))

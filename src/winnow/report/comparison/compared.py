@@ -78,7 +78,11 @@ def compared(
     notes += cautions(groups, seconds_measured=costs is None)
     known = [group.label for group in groups]
     if baseline is not None and baseline not in known:
-        raise ConfigError(f"there is no group {baseline!r} to be the baseline", remedy=near_miss(baseline, known))
+        raise ConfigError(
+            f"there is no group {baseline!r} to be the baseline",
+            remedy=near_miss(baseline, known),
+            code="config.unknown_name",
+        )
     first = str(baseline or (named.baseline if named.baseline in known else known[0]))
     (base,) = (group for group in groups if group.label == first)
     allocation, said = pass_rate_counts(groups)

@@ -123,7 +123,9 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
     where = f"{path}, line 1"
     for place, name in enumerate(names):
         if name not in COLUMNS:
-            raise DataError(f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS))
+            raise DataError(
+                f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS), code="data.malformed"
+            )
         if name in names[:place]:
             raise DataError(f"{where}: two columns are called {name!r}", remedy="remove one", code="data.malformed")
     clocks = [name for name in names if name in CLOCKS]
