@@ -50,7 +50,11 @@ def say(text: str, *, err: bool = False) -> None:
     except OSError as error:
         stream, name = (sys.stderr, "error") if err else (sys.stdout, "output")
         silence(stream)  # Python would write what is left once more as it ends
-        raise DataError(f"cannot write to standard {name}: {error.strerror}") from error
+        raise DataError(
+            f"cannot write to standard {name}: {error.strerror}",
+            remedy="make room, or send it elsewhere",
+            code="data.unwritable",
+        ) from error
 
 
 class Door(TyperGroup):

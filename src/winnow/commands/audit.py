@@ -117,8 +117,10 @@ def phrasing(entry: Entry[RewardTraits]) -> Phrase:
     """The function that writes an answer as the reward reads it, its trait `example`; ConfigError without one."""
     if entry.traits.example is None:
         raise ConfigError(
-            f"the reward {entry.name!r} does not say how an answer is phrased, so no gold can be tried: register it "
-            f"with example=lambda gold: <a right completion>"
+            f"the reward {entry.name!r} does not declare how an answer is phrased, so no gold can be tried",
+            remedy="register it with example=lambda gold: <a right completion>",
+            key="reward",
+            code="config.registration",
         )
     phrase: Phrase = entry.traits.example
     return phrase
@@ -240,7 +242,9 @@ def _load(load: Load, splits: Iterable[str]) -> tuple[dict[str, list[Problem]], 
         except (ConfigError, DataError) as error:
             absent[split] = str(error)
     if not found:
-        raise ConfigError("no split of this task can be read: " + "; ".join(absent.values()))
+        raise ConfigError(
+            "no split of this task can be read: " + "; ".join(absent.values()), key="task", code="data.missing"
+        )
     return found, absent
 
 

@@ -40,7 +40,9 @@ def _family(kind: str) -> Family[Any]:
     for family in FAMILIES.values():
         if kind in (family.name, family.plural):
             return family
-    raise ConfigError(f"there is nothing called {kind!r} to list", remedy=near_miss(kind, KINDS))
+    raise ConfigError(
+        f"there is nothing called {kind!r} to list", remedy=near_miss(kind, KINDS), code="config.unknown_name"
+    )
 
 
 def _key(key: Key) -> str:

@@ -51,7 +51,12 @@ def checked(
     if plan is not None:
         plan.check(tried.room)
     elif memory is not None:
-        raise DataError(f"--memory {memory}: there is no plan to compare it with; bring the model here (winnow fetch)")
+        raise DataError(
+            f"--memory {memory}: there is no plan to compare it with, as the model is not on this machine",
+            remedy="download the model (winnow fetch)",
+            key="model.path",
+            code="data.missing",
+        )
 
 
 def _lacking(members: Members) -> ConfigError | None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from winnow.errors import EngineError, RankError, VerifierError, WinnowError
 
 BAD_INPUT, FAILED, SAVED, INTERRUPTED = 2, 1, 75, 130
 
 
 class RunFailed(WinnowError):
-    """A run that had begun to step could not go on."""
+    """A run that had done a step could not continue."""
+
+    @classmethod
+    def of(cls, error: WinnowError) -> Self:
+        """The failure of a run that an error ended, with the error's parts and notes."""
+        failure = cls(error.problem, remedy=error.remedy, key=error.key, code=error.code)
+        for note in getattr(error, "__notes__", ()):
+            failure.add_note(note)
+        return failure
 
 
 def code_of(error: BaseException) -> int:

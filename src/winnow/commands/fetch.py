@@ -64,12 +64,18 @@ def fetch_model(hub_id: str, folder: Path, *, download: Download | None = None) 
             get(hub_id, local_dir=str(draft), allow_patterns=list(MODEL_FILES))
         except Exception as error:  # the hub's, the network's and the disk's errors share no base
             raise DataError(
-                f"{hub_id} could not be fetched: {error}; is there a network, and is the id right?"
+                f"{hub_id} could not be fetched: {error}",
+                remedy="check the network and the id",
+                code="data.missing",
             ) from error
         shutil.rmtree(draft / ".cache", ignore_errors=True)  # the downloader's own bookkeeping
         files = sorted(path for path in draft.rglob("*") if path.is_file())
         if not any(path.suffix == ".safetensors" for path in files):
-            raise DataError(f"{hub_id} has no *.safetensors; winnow opens no pickles: choose a model that has them")
+            raise DataError(
+                f"{hub_id} has no *.safetensors, and winnow opens no pickles",
+                remedy="choose a model that has them",
+                code="data.malformed",
+            )
         return [f"{_digest(path)}  {path.relative_to(draft)}  {path.stat().st_size:,} bytes" for path in files]
 
 
@@ -88,5 +94,9 @@ def _downloader() -> Download:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise DataError("fetching from the hub needs another library: pip install 'winnow-rl[hub]'") from error
+        raise DataError(
+            "fetching from the hub needs the package 'huggingface_hub', which is not installed here",
+            remedy="pip install 'winnow-rl[hub]'",
+            code="data.not_installed",
+        ) from error
     return snapshot_download

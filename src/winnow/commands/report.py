@@ -79,12 +79,20 @@ def output_of(paths: Sequence[Path], output: Path | None) -> Path:
     """
     if output is None:
         if len(paths) != 1:
-            raise DataError("several runs have no folder of their own for a report: name the file to write (-o FILE)")
+            raise DataError(
+                "several runs have no common folder for a report",
+                remedy="name the file to write (-o FILE)",
+                code="data.unwritable",
+            )
         output = (paths[0] if paths[0].is_dir() else paths[0].parent) / REPORT
     with refused(output):
         check_kind(output, "a file")
         if os.path.lexists(output) and MARK not in _beginning(output):
-            raise DataError(f"{output} already exists and is no report; choose another file to write, or remove it")
+            raise DataError(
+                f"{output} already exists and is no report",
+                remedy="choose another file to write, or remove it",
+                code="data.exists",
+            )
     check_parent(output)
     return output
 
@@ -120,7 +128,11 @@ def size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([kKmMgG]?[bB]?)\s*", text)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ConfigError(f"the limit is a number of bytes with its unit, such as 20MB, 500kB or 1GB, not {text!r}")
+        raise ConfigError(
+            f"the limit {text!r} is no number of bytes",
+            remedy="write a number with its unit, such as 20MB, 500kB or 1GB",
+            code="config.value",
+        )
     return int(float(match[1]) * unit)
 
 
@@ -130,10 +142,18 @@ def _runs_in(path: Path) -> list[Path]:
     if (path / SWEEP).is_file():
         begun = [run.path for run in read_sweep(path) if (run.path / METRICS).is_file()]
         if not begun:
-            raise DataError(f"no run of the sweep {path} has finished a step yet: there is nothing to report")
+            raise DataError(
+                f"no run of the sweep {path} has finished a step yet, so there is nothing to report",
+                remedy="wait for the first step of a run",
+                code="data.empty",
+            )
         return begun
     if not (path / METRICS).is_file():
-        raise DataError(f"{path} is no run folder: there is no {METRICS} in it; name the folder of a run")
+        raise DataError(
+            f"{path} is no run folder: there is no {METRICS} in it",
+            remedy="name the folder of a run",
+            code="data.missing",
+        )
     return [path]
 
 

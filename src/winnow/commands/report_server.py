@@ -73,7 +73,9 @@ class ReportServer(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Request)
         except OSError as error:
-            raise DataError(f"cannot serve at port {port}: {error.strerror}; name another, or none") from error
+            raise DataError(
+                f"cannot serve at port {port}: {error.strerror}", remedy="name another, or none", code="data.port"
+            ) from error
         own = (ADDRESS, "localhost")
         self.hosts = tuple(f"{name}:{self.server_port}" for name in own) + own * (self.server_port == HTTP_PORT)
 
@@ -134,7 +136,9 @@ class ReportServer(ThreadingHTTPServer):
     def step(self, run: int, step: int) -> Iterator[str]:
         """The groups of a step as JSON, in parts. Raises WinnowError where there is no such step."""
         if run >= len(self.runs):
-            raise DataError(f"there is no run {run}")
+            raise DataError(
+                f"there is no run {run}", remedy=f"name one from 0 to {len(self.runs) - 1}", code="data.missing"
+            )
         with self.reading:
             groups = self.runs[run].step(step)
             first = list(itertools.islice(groups, 1))

@@ -175,10 +175,12 @@ def _manifest(model: str, *, needed: bool, own: bool) -> Manifest | None:
         return None
     if manifest is None and needed and model != "bundled":
         here = os.path.isdir(os.path.expanduser(model))
-        what = "not a checkpoint of a run of winnow" if here else "no folder here (of the hub, then?)"
+        what = "not a checkpoint of a winnow run" if here else "no folder here (of the hub, then?)"
         raise ConfigError(
-            f"{model} is {what}, so nothing says what to evaluate it on: name a task (on the command line --task), for "
-            f"example gsm8k, or give a configuration"
+            f"{model} is {what}, so no task is known to evaluate it on",
+            remedy="name a task (on the command line --task), for example gsm8k, or give a configuration",
+            key="task",
+            code="config.missing_key",
         )
     return manifest
 

@@ -194,8 +194,10 @@ def _tasks(path: Path, reads: Collection[str]) -> Iterator[_Task]:
         where = f"{path}, line {number}"
         if "logprobs" in reads:
             raise DataError(
-                f"{where}: there are no 'logprobs', which the reward reads; score a run folder or a file of its "
-                f"rollouts, which hold them, or a reward that does not read them"
+                f"{where}: there are no 'logprobs', which the reward reads",
+                remedy="score a run folder or a file of its rollouts, which contain them, or use a reward that does "
+                "not read them",
+                code="data.incomplete",
             )
         row = _object(line, where)
         prompt, rollout = _plain(row, number, where)
@@ -208,23 +210,37 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; name a .jsonl file or a run folder") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="name a .jsonl file or a run folder",
+            code="data.unreadable",
+        ) from error
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error}); repair or delete the line") from error
+        raise DataError(
+            f"{where}: not JSON ({error})", remedy="repair or delete the line", code="data.malformed"
+        ) from error
     if not isinstance(row, dict):
-        raise DataError(f"{where}: a row is a JSON object, found {type(row).__name__}")
+        raise DataError(
+            f"{where}: the line is a {type(row).__name__}, and not a JSON object",
+            remedy="repair or delete the line",
+            code="data.malformed",
+        )
     return row
 
 
 def _plain(row: Mapping[str, Any], number: int, where: str) -> tuple[Prompt, Rollout]:
     text = _needed(row, TEXT, where, "response")
     if not isinstance(text, str):
-        raise DataError(f"{where}: the response must be text, found {type(text).__name__}")
+        raise DataError(
+            f"{where}: the response is a {type(text).__name__}, and not text",
+            remedy="repair or delete the line",
+            code="data.malformed",
+        )
     gold = _needed(row, GOLD, where, "gold")
     meta = row.get("meta")
     prompt = Prompt(
@@ -267,7 +283,11 @@ def _earned(row: Mapping[str, Any]) -> float | None:
 def _needed(row: Mapping[str, Any], names: tuple[str, ...], where: str, what: str) -> Any:
     found = _first(row, names)
     if found is None:
-        raise DataError(f"{where}: there is no {what}; name it {' or '.join(map(repr, names))}")
+        raise DataError(
+            f"{where}: there is no {what}",
+            remedy=f"name it {' or '.join(map(repr, names))}",
+            code="data.malformed",
+        )
     return found
 
 

@@ -51,10 +51,16 @@ class UnfinishedScores(LockedFolder):
         begun = os.path.lexists(path / SETTINGS)
         if begun and not resume:
             raise resumable(
-                DataError(f"{path} holds rows that an interrupted call has judged; resume it, or remove the folder")
+                DataError(
+                    f"{path} contains rows that an interrupted call has judged",
+                    remedy="resume it, or remove the folder",
+                    code="data.exists",
+                )
             )
         if resume and not begun:
-            raise DataError(f"there is nothing to resume: {path} holds no rows; start anew")
+            raise DataError(
+                f"there is nothing to resume: {path} contains no rows", remedy="start anew", code="data.missing"
+            )
         with contextlib.ExitStack() as on_failure:
             with refused(path):
                 path.mkdir(exist_ok=True)
@@ -115,7 +121,11 @@ def settings_of_scores(file: Path, config: Config, base: Path) -> dict[str, Any]
         check_kind(file, "a folder" if file.is_dir() else "a file", follow=True)
         files = {path.name: digest(path) for path in files_of(file)}
     except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror}; name a .jsonl file or a run folder") from error
+        raise DataError(
+            f"cannot read {file}: {error.strerror}",
+            remedy="name a .jsonl file or a run folder",
+            code="data.unreadable",
+        ) from error
     dumped = dump(config)
     verify = {key: value for key, value in dumped["verify"].items() if key != "workers"}
     inputs = digests(config, base, below="reward")
@@ -131,8 +141,9 @@ def _judged(path: Path, settings: Mapping[str, Any]) -> list[Scored]:
         changed = differing({key: before.get(key) for key in settings}, settings)
         if changed:
             raise DataError(
-                f"{path} holds rows that were judged otherwise: {', '.join(changed[:3])} differ; judge them as before "
-                f"to resume, remove the folder, or choose another output"
+                f"{path} contains rows that were judged with other settings: {', '.join(changed[:3])} differ",
+                remedy="use the same settings to resume, remove the folder, or choose another output",
+                code="data.changed",
             )
         file = path / ROWS
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
@@ -148,7 +159,11 @@ def _read_settings(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.get("winnow_score") != FORMAT:
-        raise DataError(f"{path} is not of a call that this winnow can resume; remove {path.parent}")
+        raise DataError(
+            f"{path} is not of a call that this winnow can resume",
+            remedy=f"remove {path.parent}",
+            code="data.malformed",
+        )
     return found
 
 
@@ -156,4 +171,6 @@ def _row(line: bytes, where: str) -> Scored:
     try:
         return Scored.of(json.loads(line))
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as error:
-        raise DataError(f"{where}: not a row that winnow score wrote ({error}); remove the folder") from error
+        raise DataError(
+            f"{where}: not a row that winnow score wrote ({error})", remedy="remove the folder", code="data.malformed"
+        ) from error

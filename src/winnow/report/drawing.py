@@ -27,8 +27,10 @@ try:
     )
 except ImportError as error:  # an extra: a run needs no picture
     raise ConfigError(
-        f"drawing needs matplotlib ({error}): pip install 'winnow-rl[plot]'; or, on the command line, --summary-only "
-        f"of `winnow plot`, --no-plot of others"
+        f"drawing needs matplotlib ({error})",
+        remedy="pip install 'winnow-rl[plot]'; or, on the command line, use --summary-only of `winnow plot`, --no-plot "
+        "of others",
+        code="config.not_installed",
     ) from error
 
 __all__ = [
@@ -80,7 +82,11 @@ def picture(figure: Figure, path: Path, *, dpi: int = 120) -> bytes:
             warnings.filterwarnings("ignore", message="Glyph")  # a name the font cannot write gets boxes
             figure.savefig(drawn, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
     except ValueError as error:
-        raise DataError(f"cannot draw {path}: {error}") from error
+        raise DataError(
+            f"cannot draw {path}: {error}",
+            remedy="name a file with another suffix, such as .png or .svg",
+            code="data.unwritable",
+        ) from error
     return drawn.getvalue()
 
 

@@ -92,11 +92,19 @@ class OpenRun:
         pandas' "boolean". Raises ConfigError where pandas is not installed, and for a step that is not of rollouts.
         """
         if step is not None and what != "rollouts":
-            raise ConfigError(f"`step` chooses among rollouts; of {what} choose the row: frame[frame.step == {step!r}]")
+            raise ConfigError(
+                f"step = {step!r} chooses among rollouts, and was given for {what}",
+                remedy=f"choose the row: frame[frame.step == {step!r}]",
+                code="config.combination",
+            )
         try:
             import pandas
         except ImportError as error:
-            raise ConfigError("a data frame needs another library: pip install 'winnow-rl[pandas]'") from error
+            raise ConfigError(
+                "a data frame needs the package 'pandas', which is not installed here",
+                remedy="pip install 'winnow-rl[pandas]'",
+                code="config.not_installed",
+            ) from error
         found = self.rollouts(step, columns) if what == "rollouts" else _asked(self, what, columns)
         # By itself pandas makes Arrow's strings of texts, which hold no lone surrogate
         return pandas.DataFrame({name: pandas.Series(array, dtype=_kind(array)) for name, array in found.items()})
@@ -137,30 +145,46 @@ def _check_place(path: Path) -> None:
     """Raise RunFolderError for what belongs to a run, or has runs in it, and is none."""
     if (path / SWEEP).is_file():
         begun = [run.path for run in read_sweep(path) if (run.path / MANIFEST).is_file()]
-        some = f"open one of its {len(begun)} runs, such as {begun[0]}" if begun else "none of its runs has begun"
-        raise RunFolderError(f"{path} is a sweep: {some}; winnow compare sets them side by side")
+        raise RunFolderError(
+            f"{path} is a sweep, of which {len(begun)} runs have started",
+            remedy=(f"open one of them, such as {begun[0]}; " if begun else "")
+            + "use winnow compare to compare its runs",
+            code="run_folder.foreign",
+        )
     around = path.resolve()
     for run in (around.parent.parent if is_checkpoint_path(around) else around.parent, around.parent):
         if (run / MANIFEST).is_file() and (around.name in (FOLDER, METRICS, MANIFEST) or is_checkpoint_path(around)):
-            raise RunFolderError(f"{path} belongs to the run {run}: open that")
+            raise RunFolderError(
+                f"{path} belongs to the run {run}", remedy="open that folder", code="run_folder.foreign"
+            )
 
 
 def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
     if what not in ("metrics", "evaluations"):
-        raise ConfigError(f"there is no frame of {what!r}: ask for 'metrics', 'evaluations' or 'rollouts'")
+        raise ConfigError(
+            f"there is no frame of {what!r}",
+            remedy="choose 'metrics', 'evaluations' or 'rollouts'",
+            code="config.unknown_name",
+        )
     _check_names(columns)
     found = run.metrics() if what == "metrics" else run.evaluations()
     for name in columns or ():
         if not len(found["step"]):
             found.setdefault(name, np.empty(0))
         if name not in found:
-            raise ConfigError(f"the run's {what} have no {name!r}", remedy=near_miss(name, found))
+            raise ConfigError(
+                f"the run's {what} have no {name!r}", remedy=near_miss(name, found), code="config.unknown_name"
+            )
     return found if columns is None else {name: found[name] for name in columns}
 
 
 def _check_names(columns: Collection[str] | None) -> None:
     if isinstance(columns, str):
-        raise ConfigError(f"columns is a list of names: columns=[{columns!r}]")
+        raise ConfigError(
+            f"columns is {columns!r}, and not a list of names",
+            remedy=f"write columns=[{columns!r}]",
+            code="config.value",
+        )
 
 
 def _kind(array: NDArray[Any]) -> Any:

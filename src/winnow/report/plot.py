@@ -45,7 +45,11 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Eval
     """The picture. `rows` are in step order. Raises DataError for a run without a step."""
     drawn = panels(rows, evaluated)
     if not drawn:
-        raise DataError("the run has not finished a step yet: there is nothing to plot")
+        raise DataError(
+            "the run has not finished a step yet, so there is nothing to plot",
+            remedy="wait for its first step",
+            code="data.empty",
+        )
     columns = 3 if len(drawn) > 4 else 2
     lines_of_panels = -(-len(drawn) // columns)
     figure = new_figure(5.5 * columns, 3.1 * lines_of_panels + 1.0)

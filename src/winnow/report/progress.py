@@ -83,7 +83,11 @@ def _checked(how: Progress | bool) -> Progress:
     if isinstance(how, bool):
         return "auto" if how else "none"
     if how not in get_args(Progress):
-        raise ConfigError(f"progress = {how!r}: one of {', '.join(map(repr, get_args(Progress)))}, true or false")
+        raise ConfigError(
+            f"progress is {how!r}",
+            remedy=f"choose one of {', '.join(map(repr, get_args(Progress)))}, true or false",
+            code="config.value",
+        )
     return how
 
 

@@ -64,7 +64,11 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
     there.
     """
     if not path.exists():
-        raise DataError(f"cannot read {path}: there is no such file or folder; name a run folder or a file of rollouts")
+        raise DataError(
+            f"cannot read {path}: there is no such file or folder",
+            remedy="name a run folder or a file of rollouts",
+            code="data.missing",
+        )
     files = files_of(path, choice.step)
     if choice.step is None and not (choice.failed or choice.prompt):
         files = files[-1:]
@@ -77,7 +81,11 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
         yield _block(group, choice, written)
     if not found:
         where = "" if choice.step is None else f" in step {choice.step}"
-        raise DataError(f"{path} holds no such rollouts{where}; leave out an option, or name another step")
+        raise DataError(
+            f"{path} contains no such rollouts{where}",
+            remedy="omit an option, or name another step",
+            code="data.empty",
+        )
 
 
 def _asked(files: Iterable[Path], choice: Choice) -> Iterator[_Group]:

@@ -51,7 +51,11 @@ def summary(
     """
     steps = training_rows(rows)
     if not steps:
-        raise DataError("the run has not finished a step yet: there is nothing to sum up")
+        raise DataError(
+            "the run has not finished a step yet, so there is nothing to summarize",
+            remedy="wait for its first step",
+            code="data.empty",
+        )
     alarms = of_run(rows, config, evaluated_since=evaluated.since)
     looks_wrong = (*hints(steps, {alarm.name for alarm in alarms}), *_told(alarms))
     return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrapped, looks_wrong)])

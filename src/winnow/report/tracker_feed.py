@@ -156,8 +156,10 @@ class TrackerFeed:
         tracker = self._make(TrackedRun(name, folder.absolute(), launch.config, since, self._mark.id))
         if not all(callable(getattr(tracker, method, None)) for method in METHODS):
             raise ConfigError(
-                f"its function returned {type(tracker).__name__}, and not an object with {', '.join(METHODS)}: derive "
-                f"one from winnow.trackers.Tracker"
+                f"its function returned {type(tracker).__name__}, and not an object with {', '.join(METHODS)}",
+                remedy="derive one from winnow.trackers.Tracker",
+                key="track",
+                code="config.member_result",
             )
         self._tracker = tracker
         self._mark.begin(getattr(tracker, "id", None), since)

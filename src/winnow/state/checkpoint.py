@@ -77,8 +77,10 @@ def check(folder: Path, needed: int) -> None:
         return
     if usage.total and usage.free < needed:
         raise RunFolderError(
-            f"a checkpoint of this run takes {needed / 1e6:.0f} MB, and {usage.free / 1e6:.0f} MB are free in {folder}"
-            f"; make room, or choose another `output`"
+            f"a checkpoint of this run takes {needed / 1e6:.0f} MB, and {usage.free / 1e6:.0f} MB are free in {folder}",
+            remedy="make room, or choose another folder with the key output",
+            key="output",
+            code="run_folder.unwritable",
         )
 
 
@@ -125,7 +127,11 @@ def save(
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
     except OSError as error:
-        raise RunFolderError(f"cannot save checkpoint {final}: {error}; older checkpoints are untouched") from error
+        raise RunFolderError(
+            f"cannot save checkpoint {final}: {error}; older checkpoints are untouched",
+            remedy="make room, or repair the folder",
+            code="run_folder.unsaved",
+        ) from error
     return Checkpoint(final, step, (*notices, *prune(folder, step, keep_last)), logs)
 
 
@@ -145,7 +151,11 @@ def newest(folder: Path) -> Checkpoint | None:
             return Checkpoint(path, step, tuple(notices), marks_in(path))
         notices.append(f"checkpoint {path} is damaged ({'; '.join(damage)}) and was passed over")
     if notices:
-        raise RunFolderError(f"no checkpoint can be used: {'; '.join(notices)}; delete {folder / FOLDER} to start over")
+        raise RunFolderError(
+            f"no checkpoint can be used: {'; '.join(notices)}",
+            remedy=f"delete {folder / FOLDER} to start over",
+            code="run_folder.damaged",
+        )
     return None
 
 
@@ -161,8 +171,9 @@ def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return load_file(checkpoint.path / TENSORS), saved["state"]
     except (OSError, ValueError, SafetensorError) as error:
         raise RunFolderError(
-            f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now: {error}; try again, or "
-            f"delete it to go on from the one before it"
+            f"checkpoint {checkpoint.path} was whole a moment ago and cannot be read now: {error}",
+            remedy="try again, or delete it to resume from the checkpoint before it",
+            code="run_folder.damaged",
         ) from error
 
 
@@ -238,6 +249,10 @@ def _refusals(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "move it away" if isinstance(error, InTheWay) else "repair that"
-        where = folder / FOLDER
-        raise RunFolderError(f"cannot use {where}: {error.strerror}; {remedy}, or choose another `output`") from error
+        remedy = "move it away" if isinstance(error, InTheWay) else "repair the folder"
+        raise RunFolderError(
+            f"cannot use {folder / FOLDER}: {error.strerror}",
+            remedy=f"{remedy}, or choose another folder with the key output",
+            key="output",
+            code="run_folder.unreadable",
+        ) from error

@@ -33,11 +33,16 @@ def read_costs(path: Path) -> StepCosts:
         data = json.loads(path.read_bytes())
         return of_profile(data, str(path)) if "winnow_profile" in data else _of_costs(data, path)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; name a file that `winnow profile` wrote") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="name a file that `winnow profile` wrote",
+            code="data.unreadable",
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{path} holds no costs of a step ({type(error).__name__}: {error}); name the .json file that "
-            f"`winnow profile` wrote, or one as docs/profile.md describes it"
+            f"{path} contains no costs of a step ({type(error).__name__}: {error})",
+            remedy="name the .json file that `winnow profile` wrote, or one as docs/profile.md describes it",
+            code="data.malformed",
         ) from error
 
 
@@ -64,9 +69,15 @@ def as_json(costs: StepCosts) -> dict[str, Any]:
 
 def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
     if data["winnow_costs"] != FORMAT:
-        raise DataError(f"{path} is of format {data['winnow_costs']!r}; this winnow reads {FORMAT}")
+        raise DataError(
+            f"{path} is of format {data['winnow_costs']!r}, and this winnow reads {FORMAT}",
+            remedy="measure again with `winnow profile`",
+            code="data.malformed",
+        )
     if (per := data.get("per", "step")) not in get_args(Scope):
-        raise DataError(f"{path}: per is {per!r}; it is one of {', '.join(get_args(Scope))}")
+        raise DataError(
+            f"{path}: per is {per!r}", remedy=f"write one of {', '.join(get_args(Scope))}", code="data.malformed"
+        )
 
     def curve(name: str) -> CostCurve:
         of = data[name]
@@ -96,7 +107,11 @@ def of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
         lengths = {point["tokens"] / point[counted] for point in points}
         where = f"{source}: {what}"
         if not points:
-            raise DataError(f"{where}: no point of it was measured; profile with smaller numbers of rollouts")
+            raise DataError(
+                f"{where}: no point of it was measured",
+                remedy="profile with smaller numbers of rollouts",
+                code="data.incomplete",
+            )
         return _curve([p[counted] for p in points], [p["seconds"] for p in points], max(lengths), where)
 
     return StepCosts(sampling=curve(SAMPLING, "rollouts"), update=curve(UPDATE, "trained"), source=source)
@@ -105,16 +120,32 @@ def of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
 def _curve(rollouts: Sequence[float], seconds: Sequence[float], length: float | None, where: str) -> CostCurve:
     x, y = np.asarray(rollouts, dtype=np.float64), _seconds(seconds, where)
     if x.ndim != 1 or x.shape != y.shape or not len(x):
-        raise DataError(f"{where}: rollouts and seconds are two lists of the same length, of one number at least")
+        raise DataError(
+            f"{where}: rollouts has shape {x.shape} and seconds has shape {y.shape}",
+            remedy="write two lists of the same length, of one number at least",
+            code="data.malformed",
+        )
     if not (np.isfinite(x).all() and x[0] > 0 and (np.diff(x) > 0).all()):
-        raise DataError(f"{where}: the numbers of rollouts are above 0 and ascend; put the points in order")
+        raise DataError(
+            f"{where}: the numbers of rollouts do not ascend from above 0",
+            remedy="put the points in order",
+            code="data.malformed",
+        )
     if length is not None and not 0 < length < np.inf:
-        raise DataError(f"{where}: tokens_per_rollout is {length!r}; it is a number above 0, or null")
+        raise DataError(
+            f"{where}: tokens_per_rollout is {length!r}",
+            remedy="write a number above 0, or null",
+            code="data.malformed",
+        )
     return CostCurve(x, y, None if length is None else float(length))
 
 
 def _seconds(values: Sequence[float], where: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     seconds = np.asarray(values, dtype=np.float64)
     if not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise DataError(f"{where}: seconds are finite numbers of 0 or more")
+        raise DataError(
+            f"{where}: seconds are negative or not finite",
+            remedy="write finite numbers of 0 or more",
+            code="data.malformed",
+        )
     return seconds

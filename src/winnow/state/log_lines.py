@@ -117,7 +117,9 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
         path.open("rb").close()
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; name a run folder or its log") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror}", remedy="name a run folder or its log", code="data.unreadable"
+        ) from error
     for number, line in enumerate(_lines(path, 0), start=1):
         yield number, row_of(path, number, line)
 
@@ -156,7 +158,11 @@ def refusals(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         remedy = "move it away" if isinstance(error, InTheWay) else "make room"
-        raise RunFolderError(f"cannot write {path}: {error.strerror}; {remedy}, then resume the run") from error
+        raise RunFolderError(
+            f"cannot write {path}: {error.strerror}",
+            remedy=f"{remedy}, then resume the run",
+            code="run_folder.unwritable",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -165,7 +171,11 @@ def named(path: Path, number: int, what: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise DataError(f"{path}, line {number}: not {what} ({error}); repair or delete the line") from error
+        raise DataError(
+            f"{path}, line {number}: not {what} ({error})",
+            remedy="repair or delete the line",
+            code="data.malformed",
+        ) from error
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
@@ -189,13 +199,16 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}, line {number}: not JSON ({error}); repair or delete the line") from error
+        raise DataError(
+            f"{path}, line {number}: not JSON ({error})", remedy="repair or delete the line", code="data.malformed"
+        ) from error
     step = row.get("step") if isinstance(row, Mapping) else None
     if type(step) is not int or not 0 <= step < 10**15:
-        if number == 1:
-            raise DataError(
-                f"{path}, line 1: not a row of a run's log, it has no step; name a run folder or its metrics.jsonl, "
-                f"and if this file is one, delete the line"
-            )
-        raise DataError(f"{path}, line {number}: not a row of a run's log, it has no step; delete the line")
+        raise DataError(
+            f"{path}, line {number}: not a row of a run's log, it has no step",
+            remedy="name a run folder or its metrics.jsonl; if this file is one, delete the line"
+            if number == 1
+            else "delete the line",
+            code="data.malformed",
+        )
     return cast(dict[str, Any], row)

@@ -62,15 +62,20 @@ class Logbook:
         ):
             if what is not None:
                 raise RunFolderError(
-                    f"{path} lacks rows that it had when the checkpoint {saved} was saved: {what}; {is_there()}. "
-                    f"Put the file back as it was; or delete the checkpoint, to go on from the one before it; or, to "
-                    f'go on without these rows, remove "logs" from {saved}/manifest.json'
+                    f"{path} lacks rows that it had when the checkpoint {saved} was saved: {what}; {is_there()}",
+                    remedy="put the file back as it was; or delete the checkpoint, to resume from the one before it; "
+                    f'or, to resume without these rows, remove "logs" from {saved}/manifest.json',
+                    code="run_folder.damaged",
                 )
 
         folder = self._folder / ROLLOUTS
         for path, mode in ((self._metrics.path, os.W_OK), (folder, os.W_OK | os.X_OK), (self._folder / INDEX, os.W_OK)):
             if path.exists() and not os.access(path, mode):
-                raise RunFolderError(f"cannot write {path}: permission denied; allow it (chmod u+w), then start again")
+                raise RunFolderError(
+                    f"cannot write {path}: permission denied",
+                    remedy="allow it (chmod u+w), then start again",
+                    code="run_folder.unwritable",
+                )
 
     def sync(self, step: int) -> dict[str, Mark]:
         """Wait until every row is on the disk, and return where the rows before `step` end in each log, on which the
@@ -168,7 +173,11 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
         try:
             logged = logged_group(list(of_group))
         except ValueError as error:
-            raise DataError(f"{path}, step {at}, prompt {prompt!r}: cannot be rebuilt ({error})") from error
+            raise DataError(
+                f"{path}, step {at}, prompt {prompt!r}: its rollouts cannot be rebuilt ({error})",
+                remedy='name a run that logged all its rollouts with their texts (log.rollouts = "all")',
+                code="data.incomplete",
+            ) from error
         yield logged
 
 

@@ -58,8 +58,9 @@ def parse(text: bytes, path: Path) -> dict[str, Any] | None:
         return None
     if data["winnow_run"] not in range(1, FORMAT + 1):
         raise RunFolderError(
-            f"{path} is of format {data['winnow_run']!r}, and this winnow knows {FORMAT} at most; use the version that "
-            f"wrote it, or a later one"
+            f"{path} is of format {data['winnow_run']!r}, and this winnow reads {FORMAT} at most",
+            remedy="use the version that wrote it, or a later one",
+            code="run_folder.unreadable",
         )
     return data
 

@@ -25,18 +25,30 @@ def check_new(*outputs: Path) -> None:
     """Refuse, before any work is done, to overwrite, and to write where nothing can be written. Raises DataError."""
     for place, path in enumerate(outputs):
         if path in outputs[:place]:
-            raise DataError(f"two things would be written to {path}; name different files")
+            raise DataError(
+                f"two outputs would be written to {path}", remedy="name different files", code="data.exists"
+            )
         if os.path.lexists(path):  # a link to nothing would be written through
-            raise DataError(f"{path} already exists; choose another file to write, or remove it")
+            raise DataError(
+                f"{path} already exists", remedy="choose another file to write, or remove it", code="data.exists"
+            )
         check_parent(path)
 
 
 def check_parent(path: Path) -> None:
     """Raise DataError unless there is a folder for `path`, in which this process may write."""
     if not os.path.isdir(path.parent):
-        raise DataError(f"there is no folder {path.parent} to write {path.name} into; make it, or choose another")
+        raise DataError(
+            f"there is no folder {path.parent} to write {path.name} into",
+            remedy="make it, or choose another",
+            code="data.unwritable",
+        )
     if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise DataError(f"cannot write {path}: the folder {path.parent} may not be written to; choose another")
+        raise DataError(
+            f"cannot write {path}: the folder {path.parent} may not be written to",
+            remedy="choose another",
+            code="data.unwritable",
+        )
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -67,7 +79,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     Raises DataError where `path` exists, and in the place of an OSError of the block.
     """
     if os.path.lexists(path):
-        raise DataError(f"{path} already exists; choose another folder, or remove it")
+        raise DataError(f"{path} already exists", remedy="choose another folder, or remove it", code="data.exists")
     draft = path.with_name(f".{path.name}.unfinished")
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -86,7 +98,7 @@ def refused(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = str(error) if isinstance(error, InTheWay) else error.strerror or str(error)
-        raise DataError(f"cannot write {path}: {why}; {_remedy(error)}") from error
+        raise DataError(f"cannot write {path}: {why}", remedy=_remedy(error), code="data.unwritable") from error
 
 
 def _remedy(error: OSError) -> str:

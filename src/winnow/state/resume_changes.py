@@ -78,9 +78,11 @@ def compare(
     if refused:
         keys = dict.fromkeys(c.key for c in refused)
         error = RunFolderError(
-            f"cannot resume {run} with another configuration: {'; '.join(c.notice for c in refused)}; put back what it "
-            f"was, start a new run in another output folder, or change it knowingly: "
-            f"{', '.join(f'allow-change {key}' for key in keys)}"
+            f"cannot resume {run} with another configuration: {'; '.join(c.notice for c in refused)}",
+            remedy="restore the earlier value, start a new run in another output folder, or change it knowingly: "
+            + ", ".join(f"allow-change {key}" for key in keys),
+            key=refused[0].key,
+            code="run_folder.changed",
         )
         raise resumable(error, allow_change=keys)
     around = [
@@ -112,14 +114,21 @@ def _check_allowed(allow: Sequence[str], manifests: Sequence[Mapping[str, Any]])
     known |= {key_of(path) for manifest in manifests for path, _ in leaves(manifest.get("config"))}
     for key in allow:
         if not any(_within(name, [key]) for name in known):
-            raise ConfigError(f"allow-change {key}: there is no such key", remedy=near_miss(key, known))
+            raise ConfigError(
+                f"allow-change {key}: there is no such key",
+                remedy=near_miss(key, known),
+                key=key,
+                code="config.unknown_key",
+            )
 
 
 def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
     if config.get("steps", done) < done:
         error = RunFolderError(
-            f"steps = {config['steps']}, but {run} has done {done} steps, and its newest weights are those after them: "
-            f"resume it with steps = {done} or more, or start a new run in another output folder"
+            f"steps = {config['steps']}, but {run} has done {done} steps, and its newest weights are those after them",
+            remedy=f"resume it with steps = {done} or more, or start a new run in another output folder",
+            key="steps",
+            code="run_folder.changed",
         )
         raise resumable(error, set=[f"steps={done}"])
 

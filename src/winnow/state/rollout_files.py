@@ -134,15 +134,19 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
     files = files_by_step(folder)
     if not files:
         raise DataError(
-            f"{path} holds no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
-            f"log.every); name a run folder, its folder {ROLLOUTS!r}, or a file of it"
+            f"{path} contains no rollouts: no step was finished yet, or none is logged (the keys log.rollouts and "
+            f"log.every)",
+            remedy=f"name a run folder, its folder {ROLLOUTS!r}, or a file of it",
+            code="data.missing",
         )
     if step is not None and step not in files:
         first, *others = files
-        there = f"of {len(files)} steps from {first} to {others[-1]}" if others else f"of step {first}"
+        steps = f"{len(files)} steps from {first} to {others[-1]}" if others else f"step {first}"
         raise DataError(
-            f"{path} holds no such rollouts in step {step}: it holds files {there} (the keys log.every and "
-            f"log.rollouts say which steps have one); name another step"
+            f"{path} contains no rollouts of step {step}: it contains those of {steps} (the keys log.every and "
+            f"log.rollouts decide which steps are logged)",
+            remedy="name another step",
+            code="data.missing",
         )
     return list(files.values()) if step is None else [files[step]]
 
@@ -182,7 +186,11 @@ class StepFile:
         named = _step_of(self.path.name)
         for row in found:
             if named is not None and row.get("step", named) != named:
-                raise DataError(f"{self.path}: holds rollouts of step {row['step']}; give the file its own name back")
+                raise DataError(
+                    f"{self.path}: contains rollouts of step {row['step']}",
+                    remedy="give the file its earlier name back",
+                    code="data.malformed",
+                )
         return found
 
     def _table(self, part: int, columns: Collection[str] | None) -> pa.Table:
@@ -192,7 +200,9 @@ class StepFile:
 
         for name in columns or ():
             if name not in SCHEMA.names:
-                raise DataError(f"rollouts have no column {name!r}", remedy=near_miss(name, SCHEMA.names))
+                raise DataError(
+                    f"rollouts have no column {name!r}", remedy=near_miss(name, SCHEMA.names), code="data.missing"
+                )
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
         if self._read[0] != (part, names):
             self._read = None, None
@@ -206,11 +216,16 @@ class StepFile:
         try:
             yield
         except OSError as error:
-            said = error.strerror or str(error)
-            raise DataError(f"cannot read {self.path}: {said}; name a run folder or a file of its rollouts") from error
+            raise DataError(
+                f"cannot read {self.path}: {error.strerror or error}",
+                remedy="name a run folder or a file of its rollouts",
+                code="data.unreadable",
+            ) from error
         except (ValueError, TypeError, KeyError, OverflowError) as error:  # what pyarrow raises, too
             raise DataError(
-                f"{self.path}: not rollouts as a run logs them ({error}); put the file back as it was, or remove it"
+                f"{self.path}: not rollouts as a run logs them ({error})",
+                remedy="put the file back as it was, or remove it",
+                code="data.malformed",
             ) from error
 
 
@@ -218,7 +233,11 @@ def _parquet(path: Path) -> pq.ParquetFile:
     try:
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise DataError(f"{path} is read by a package that is not installed here: pip install pyarrow") from error
+        raise DataError(
+            f"{path}: the package 'pyarrow', which reads it, is not installed here",
+            remedy="pip install pyarrow",
+            code="data.not_installed",
+        ) from error
     return pq.ParquetFile(path, page_checksum_verification=True)
 
 

@@ -54,7 +54,9 @@ class Lock:
             if not isinstance(error, BlockingIOError):
                 raise
             raise RunFolderError(
-                f"{path.parent} is in use by {holder}; wait for it to end, or write elsewhere"
+                f"{path.parent} is in use by {holder}",
+                remedy="wait until it exits, or choose another folder",
+                code="run_folder.locked",
             ) from None
         try:
             os.ftruncate(descriptor, 0)
@@ -115,7 +117,9 @@ class RunFolder(LockedFolder):
         try:
             _refuse_foreign(path)
             if resume and _read_manifest(path) is None:
-                raise RunFolderError(f"there is no run to resume in {path}; start a new one")
+                raise RunFolderError(
+                    f"there is no run to resume in {path}", remedy="start a new one", code="run_folder.missing"
+                )
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock.take(path / LOCK)
         except OSError as error:
@@ -143,8 +147,14 @@ class RunFolder(LockedFolder):
 def check_free(path: Path) -> None:
     """Raise RunFolderError where a new run would write over another one's steps."""
     if begun(path):
-        why = f"{path} already holds a run ({_contents(path)}); resume it, or choose another folder with the key output"
-        raise resumable(RunFolderError(why))
+        raise resumable(
+            RunFolderError(
+                f"{path} already contains a run ({_contents(path)})",
+                remedy="resume it, or choose another folder with the key output",
+                key="output",
+                code="run_folder.taken",
+            )
+        )
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -152,12 +162,22 @@ def _refuse_foreign(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise RunFolderError(f"{path} is a file; a run needs a folder: choose another with the key output")
+        raise RunFolderError(
+            f"{path} is a file, and a run needs a folder",
+            remedy="choose another with the key output",
+            key="output",
+            code="run_folder.foreign",
+        )
     ours = {LOCK, draft_of(path / MANIFEST).name}
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
     if others and _read_manifest(path) is None:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise RunFolderError(f"{path} is not empty and not a winnow run ({some}); choose another with the key output")
+        raise RunFolderError(
+            f"{path} is not empty and not a winnow run ({some})",
+            remedy="choose another with the key output",
+            key="output",
+            code="run_folder.foreign",
+        )
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
@@ -200,4 +220,9 @@ def _contents(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(f"cannot use the run folder {path}: {error.strerror}; choose another with the key output")
+    return RunFolderError(
+        f"cannot use the run folder {path}: {error.strerror}",
+        remedy="choose another with the key output",
+        key="output",
+        code="run_folder.unwritable",
+    )

@@ -18,7 +18,7 @@ from winnow.state.checkpoint_names import FOLDER, is_checkpoint_path, paths
 from winnow.state.input_digests import digests
 from winnow.state.manifest import MANIFEST, parse
 
-TRUST = "say that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
+TRUST = "confirm that the run is trusted (trust_run=True from Python, on the command line --trust-run)"
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,24 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
     try:
         owner, text = _read(path)
     except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
+        raise RunFolderError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy="name the folder of a run",
+            code="run_folder.unreadable",
+        ) from error
     if own and owner != os.geteuid():
         raise RunFolderError(
-            f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name: read it "
-            f"first; then {TRUST}, make the file your own (chown), or give a configuration of your own"
+            f"{path} belongs to another user (uid {owner}), and its settings would be followed in your name",
+            remedy=f"read it first; then {TRUST}, make the file yours (chown), or give your configuration",
+            code="run_folder.untrusted",
         )
     data = parse(text, path)
     if data is None or not isinstance(data.get("config"), dict):
-        raise RunFolderError(f"{path} is no manifest of a run of winnow; give a configuration of your own instead")
+        raise RunFolderError(
+            f"{path} is not the manifest of a winnow run",
+            remedy="give your configuration instead",
+            code="run_folder.unreadable",
+        )
     inputs = data.get("inputs")
     known = inputs if isinstance(inputs, dict) else {}
     return Manifest(path, data["config"], Path(str(data.get("base", run))), known, data)
@@ -80,19 +89,29 @@ def check_is_model(model: str) -> None:
     path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
     if not (path.is_dir() or on_hub or model == "bundled"):
-        raise DataError(f'there is no folder {model}; give a model folder, "bundled", or a hub id "owner/name"')
+        raise DataError(
+            f"there is no folder {model}",
+            remedy='give a model folder, "bundled", or a hub id "owner/name"',
+            code="data.missing",
+        )
     if not path.is_dir() or (path / "config.json").is_file():
         return
     run = path.parent if path.name == FOLDER else path
     if (run / MANIFEST).is_file():
         saved = checkpoints(run)
-        hint = f"its newest checkpoint is {saved[-1]}" if saved else "it holds no checkpoint yet"
-        raise DataError(f"{model} is a run folder, not a model: {hint}")
+        raise DataError(
+            f"{model} is a run folder, not a model" + ("" if saved else ", and contains no checkpoint yet"),
+            remedy=f"give its newest checkpoint, {saved[-1]}" if saved else "wait for its first checkpoint",
+            code="data.malformed",
+        )
     if (path / "adapter_config.json").is_file():
         around = path.resolve().parent
         merged = (around / "config.json").is_file()
-        hint = f"the model that it is merged into is {around}" if merged else "merge it into its base first"
-        raise DataError(f"{model} is an adapter, not a model: {hint}")
+        raise DataError(
+            f"{model} is an adapter, not a model",
+            remedy=f"give the model that it is merged into, {around}" if merged else "merge it into its base first",
+            code="data.malformed",
+        )
 
 
 def check_same_problems(config: Config, manifest: Manifest) -> None:
@@ -105,8 +124,11 @@ def check_same_problems(config: Config, manifest: Manifest) -> None:
         if of_task and here.get(key, {}) != was:
             raise DataError(
                 f"{key}: from here, {Path.cwd()}, {' and '.join(map(repr, was))} is not what the run of "
-                f"{manifest.path} read; go where it was started, or name the task and its files (on the command line "
-                f"--task NAME --set {key}=...)"
+                f"{manifest.path} read",
+                remedy="change to the folder where it was started, or name the task and its files (on the command line "
+                f"--task NAME --set {key}=...)",
+                key=key,
+                code="data.changed",
             )
 
 
@@ -123,8 +145,10 @@ def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -
         return
     shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)
     raise ConfigError(
-        f"{manifest.path} names code that would run here: {shown}. Read it first; then {TRUST}, or give other values "
-        f"for these keys"
+        f"{manifest.path} names code that would run here: {shown}",
+        remedy=f"read it first; then {TRUST}, or give other values for these keys",
+        key=found[0][0].removesuffix(".use"),
+        code="config.untrusted",
     )
 
 

@@ -86,15 +86,25 @@ def read_contents(folder: Path) -> Contents:
         check_kind(path, "a file", follow=True)
         data = json.loads(path.read_bytes())
         if data["winnow_sweep"] != FORMAT:
-            raise RunFolderError(f"{path} is of format {data['winnow_sweep']!r}, and this winnow knows {FORMAT}")
+            raise RunFolderError(
+                f"{path} is of format {data['winnow_sweep']!r}, and this winnow reads {FORMAT}",
+                remedy="use the version that wrote it",
+                code="run_folder.unreadable",
+            )
         labels = {str(label): dict(keys) for label, keys in data["labels"].items()}
         inputs = {label: {key: dict(of) for key, of in keys.items()} for label, keys in data["inputs"].items()}
         baseline = None if data["baseline"] is None else str(data["baseline"])
         return Contents(labels, tuple(int(seed) for seed in data["seeds"]), baseline, inputs)
     except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}; name the folder of a sweep") from error
+        raise RunFolderError(
+            f"cannot read {path}: {error.strerror}", remedy="name the folder of a sweep", code="run_folder.unreadable"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise RunFolderError(f"{path} is no description of a sweep of winnow ({error!r})") from error
+        raise RunFolderError(
+            f"{path} does not describe a sweep of winnow ({error!r})",
+            remedy="put it back as the sweep wrote it",
+            code="run_folder.damaged",
+        ) from error
 
 
 def read_sweep(folder: Path) -> list[SweepRun]:
@@ -115,12 +125,18 @@ def read_ledger(folder: Path) -> Iterator[LedgerLine]:
     try:
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror}; move it away") from error
+        raise RunFolderError(
+            f"cannot read {path}: {error.strerror}", remedy="move it away", code="run_folder.unreadable"
+        ) from error
     for number, line in enumerate(lines, start=1):
         try:
             yield _entry(**json.loads(line))
         except (ValueError, TypeError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not a launch of a run ({error}); delete the line") from error
+            raise DataError(
+                f"{path}, line {number}: not a launch of a run ({error})",
+                remedy="delete the line",
+                code="data.malformed",
+            ) from error
 
 
 def run_path(folder: Path, label: str, seed: int) -> Path:
@@ -162,7 +178,12 @@ class SweepFolder(LockedFolder):
                 before = read_contents(path) if resume else None
                 on_failure.pop_all()
         except OSError as error:
-            raise RunFolderError(f"cannot use {path} for a sweep: {error.strerror}; choose another folder") from error
+            raise RunFolderError(
+                f"cannot use {path} for a sweep: {error.strerror}",
+                remedy="choose another folder",
+                key="output",
+                code="run_folder.unwritable",
+            ) from error
         return cls(path, lock, before)
 
     def describe(self, said: Contents) -> None:
@@ -170,7 +191,9 @@ class SweepFolder(LockedFolder):
         try:
             write_json(self.path / SWEEP, {"winnow_sweep": FORMAT, **asdict(said)})
         except OSError as error:
-            raise RunFolderError(f"cannot write {self.path / SWEEP}: {error.strerror}; make room") from error
+            raise RunFolderError(
+                f"cannot write {self.path / SWEEP}: {error.strerror}", remedy="make room", code="run_folder.unwritable"
+            ) from error
 
     def note(self, entry: LedgerLine) -> None:
         """Add a line to the ledger. Raises RunFolderError."""
@@ -208,20 +231,38 @@ def _begun(launches: list[LedgerLine]) -> list[LedgerLine]:
 def _check_place(path: Path, *, resume: bool) -> None:
     if resume:
         if not (path / SWEEP).is_file():
-            raise RunFolderError(f"there is no sweep to resume in {path}; start a new one")
+            raise RunFolderError(
+                f"there is no sweep to resume in {path}", remedy="start a new one", code="run_folder.missing"
+            )
         return
     if (path / SWEEP).exists():
         finished = [run.finished for run in read_sweep(path)]
         done = f"{sum(finished)} of its {len(finished)} runs finished"
-        why = f"{path} already holds a sweep, {done}; resume it, or choose another folder with the key output"
-        raise resumable(RunFolderError(why))
+        raise resumable(
+            RunFolderError(
+                f"{path} already contains a sweep, {done}",
+                remedy="resume it, or choose another folder with the key output",
+                key="output",
+                code="run_folder.taken",
+            )
+        )
     if path.exists() and not path.is_dir():
-        raise RunFolderError(f"{path} is a file; a sweep needs a folder: choose another with the key output")
+        raise RunFolderError(
+            f"{path} is a file, and a sweep needs a folder",
+            remedy="choose another with the key output",
+            key="output",
+            code="run_folder.foreign",
+        )
     ours = {LOCK, draft_of(path / SWEEP).name}
     others = sorted(entry.name for entry in path.iterdir() if entry.name not in ours) if path.exists() else []
     if others:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
-        raise RunFolderError(f"{path} is not empty and not a sweep ({some}); choose another with the key output")
+        raise RunFolderError(
+            f"{path} is not empty and not a sweep ({some})",
+            remedy="choose another with the key output",
+            key="output",
+            code="run_folder.foreign",
+        )
 
 
 def _cut_last_line(path: Path) -> None:

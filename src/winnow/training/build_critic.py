@@ -40,11 +40,21 @@ def start(critic: Critic, config: Config) -> None:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith(VALUE_MODEL)}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"critic.start: {path} cannot be read: {error}; name another checkpoint") from error
+        raise ConfigError(
+            f"critic.start: {path} cannot be read: {error}",
+            remedy="name another checkpoint",
+            key="critic.start",
+            code="config.value",
+        ) from error
     try:
         critic.start(tensors)
     except RunFolderError as error:
-        raise ConfigError(f"critic.start = {config.critic.start!r}: {error}") from error
+        raise ConfigError(
+            f"critic.start = {config.critic.start!r}: {error.problem}",
+            remedy=error.remedy,
+            key="critic.start",
+            code="config.value",
+        ) from error
 
 
 def _load(config: Config, device: torch.device, tokenizer: Any) -> Loaded:

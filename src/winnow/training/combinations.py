@@ -22,9 +22,9 @@ _PROBE_KEYS: Mapping[Source, frozenset[str]] = {
     "probe": frozenset({"every", "rollouts_per_prompt", "gradient_norm", "outer_reset"}),
 }
 _KNOWS: Mapping[Source, str] = {
-    "none": "which needs to know nothing of the prompts",
-    "history": "which knows the prompts from earlier visits and does not probe",
-    "probe": "which probes anew and forgets earlier visits",
+    "none": "which needs no pass rates of the prompts",
+    "history": "which uses the prompts' earlier visits and does not probe",
+    "probe": "which probes anew and does not keep earlier visits",
 }
 
 
@@ -56,30 +56,35 @@ def check_ranks(config: Config, count: int) -> None:
     if count == 1 or config.ranks.learner != "sharded":
         return
     critic = config.critic
-    for key, asked, why, remedy in (
+    for key, value, configured, why, remedy in (
         (
-            "model.quantization = 'nf4'",
+            "model.quantization",
+            " = 'nf4'",
             config.model.quantization is not None,
             "blocks of 4 bits cannot be divided by rows",
-            "leave it out",
+            "remove it",
         ),
         (
-            "optimizer.moments = '8bit'",
+            "optimizer.moments",
+            " = '8bit'",
             config.optimizer.moments == "8bit" or (critic is not None and critic.optimizer.moments == "8bit"),
             "blocks of 8-bit moments would reach over the ends of shares",
-            "leave it out: a rank keeps a share of the moments",
+            "remove it, as a rank keeps only a share of the moments",
         ),
         (
             "optimizer.stochastic_rounding",
+            "",
             config.optimizer.stochastic_rounding or (critic is not None and critic.optimizer.stochastic_rounding),
             "the shares are float32, so that nothing is rounded",
-            "leave it and optimizer.master_weights out",
+            "remove it and optimizer.master_weights",
         ),
     ):
-        if asked:
+        if configured:
             raise ConfigError(
-                f"{key} does not go with ranks.learner = 'sharded' on {count} ranks: {why}; {remedy}, or set "
-                f"ranks.learner = 'replicated'"
+                f"{key}{value} cannot be combined with ranks.learner = 'sharded' on {count} ranks: {why}",
+                remedy=f"{remedy}, or set ranks.learner = 'replicated'",
+                key=key,
+                code="config.combination",
             )
 
 
@@ -91,17 +96,25 @@ def _check_precision(members: Members) -> None:
 def _check_bits(members: Members) -> None:
     """8-bit moments are of float32 numbers, and only weights that are not trained can have 4 bits."""
     config, critic = members.config, members.config.critic
-    for key, asked in (
-        ("optimizer.moments = '8bit'", config.optimizer.moments == "8bit"),
-        ("critic.optimizer.moments = '8bit'", critic is not None and critic.optimizer.moments == "8bit"),
-        ("model.quantization = 'nf4'", config.model.quantization is not None),
+    for key, value, configured in (
+        ("optimizer.moments", "8bit", config.optimizer.moments == "8bit"),
+        ("critic.optimizer.moments", "8bit", critic is not None and critic.optimizer.moments == "8bit"),
+        ("model.quantization", "nf4", config.model.quantization is not None),
     ):
-        if asked and config.model.dtype == "float64":
-            raise ConfigError(f"{key} computes in float32 at most; remove it, or set model.dtype = 'float32'")
+        if configured and config.model.dtype == "float64":
+            raise ConfigError(
+                f"{key} = {value!r} computes in float32 at most, and model.dtype is 'float64'",
+                remedy="remove it, or set model.dtype = 'float32'",
+                key=key,
+                code="config.combination",
+            )
     if config.model.quantization is not None and config.model.lora is None:
         raise ConfigError(
             "model.quantization = 'nf4' without model.lora: weights of 4 bits cannot be trained, only an adapter on "
-            "them can; set a model.lora, or remove it"
+            "them can",
+            remedy="set model.lora, or remove model.quantization",
+            key="model.quantization",
+            code="config.combination",
         )
 
 
@@ -119,8 +132,10 @@ def _check_presumed(members: Members) -> None:
             chosen = getattr(config, key).label
             if chosen != name:
                 raise ConfigError(
-                    f"{own} = {getattr(config, own).label!r} presumes {key} = {name!r}, but {key} is {chosen!r}; "
-                    f"set {key} = {name!r}, or name the {entry.family.name} {entry.name!r}"
+                    f"{own} = {getattr(config, own).label!r} presumes {key} = {name!r}, but {key} is {chosen!r}",
+                    remedy=f"set {key} = {name!r}, or name the {entry.family.name} {entry.name!r}",
+                    key=own,
+                    code="config.combination",
                 )
 
 
@@ -131,9 +146,11 @@ def _check_probe(members: Members) -> None:
         if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
             raise ConfigError(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
-                f"{config.allocate.label!r}, {_KNOWS[source]}; remove it, or choose "
-                f"allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}; on the command line --unset probe leaves "
-                f"the file's table out"
+                f"{config.allocate.label!r}, {_KNOWS[source]}",
+                remedy=f"remove it, or choose allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}; on the command "
+                f"line --unset probe removes the file's table",
+                key=f"probe.{key}",
+                code="config.no_effect",
             )
 
 
@@ -144,24 +161,32 @@ def _check_keep(members: Members) -> None:
         of, key = min((rollouts, "rollout.rollouts_per_prompt"), (member.chunk or rollouts, "select.chunk"))
         if isinstance(keep, int) and keep > of:
             raise ConfigError(
-                f"select.keep_per_prompt = {keep} is above {key} = {of}: nothing would ever be dropped; lower it to at "
-                f"most {of}, or raise {key}"
+                f"select.keep_per_prompt = {keep} is above {key} = {of}: nothing would ever be dropped",
+                remedy=f"lower it to at most {of}, or raise {key}",
+                key="select.keep_per_prompt",
+                code="config.combination",
             )
 
 
 def _check_chunks(members: Members) -> None:
     """Where a chunk changes nothing, it would be ignored without a word."""
     config = members.config
-    for selector, said in zip(members.selectors, config.select, strict=True):
-        if said.chunk and selector.traits.size != "exact":
+    for selector, section in zip(members.selectors, config.select, strict=True):
+        if section.chunk and selector.traits.size != "exact":
             raise ConfigError(
-                f"select.chunk = {said.chunk} is for a selector that keeps a set number, and {selector.name!r} does not"
-                f"; remove it"
+                f"select.chunk = {section.chunk} is for a selector that keeps a set number, and {selector.name!r} does "
+                f"not",
+                remedy="remove it",
+                key="select.chunk",
+                code="config.no_effect",
             )
     if config.advantage.chunk and not members.group_baseline:
         raise ConfigError(
             f"advantage.chunk = {config.advantage.chunk} has no effect: {members.advantage.name!r} does not compare "
-            f"the rollouts of a prompt with each other; remove it"
+            f"the rollouts of a prompt with each other",
+            remedy="remove it",
+            key="advantage.chunk",
+            code="config.no_effect",
         )
 
 
@@ -173,8 +198,11 @@ def _check_limits(members: Members) -> None:
         own = None if name is None else reward.options[name]
         if own is not None and own >= limit:
             raise ConfigError(
-                f"verify.timeout_seconds = {limit} would end the reward {reward.name!r} before its own limit, "
-                f"reward.{name} = {own}, could call it wrong; raise the former above the latter"
+                f"verify.timeout_seconds = {limit} would stop the reward {reward.name!r} before its limit, "
+                f"reward.{name} = {own}, makes an answer wrong",
+                remedy=f"raise verify.timeout_seconds above {own}, or lower reward.{name}",
+                key="verify.timeout_seconds",
+                code="config.combination",
             )
 
 
@@ -182,6 +210,8 @@ def _check_reset(members: Members) -> None:
     reset = members.config.probe.outer_reset
     if reset in ("reference", "both") and not members.reference:
         raise ConfigError(
-            f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one; add a KL "
-            f"term, or use {'optimizer' if reset == 'both' else 'none'!r}"
+            f"probe.outer_reset = {reset!r} restarts the reference policy, and no term compares with one",
+            remedy=f"add a KL term, or use {'optimizer' if reset == 'both' else 'none'!r}",
+            key="probe.outer_reset",
+            code="config.combination",
         )

@@ -22,35 +22,53 @@ def check_critic(members: Members) -> None:
     if config.advantage.kl_reward and "token_rewards" not in needs:
         raise ConfigError(
             f"advantage.kl_reward = {config.advantage.kl_reward} has no effect: {members.advantage.name!r} reads one "
-            f"reward per rollout; add the term kl instead, or choose advantage = 'gae'"
+            f"reward per rollout",
+            remedy="add the term kl instead, or choose advantage = 'gae'",
+            key="advantage.kl_reward",
+            code="config.no_effect",
         )
     options = members.advantage.options
     if options.get("lam") not in (None, "length") and members.config.advantage.options.get("alpha") is not None:
         raise ConfigError(
-            f"advantage.alpha = {options['alpha']} is of lam = 'length' alone, and advantage.lam = {options['lam']}; "
-            f"remove it, or set advantage.lam = 'length'"
+            f"advantage.alpha = {options['alpha']} has an effect under lam = 'length' alone, and advantage.lam = "
+            f"{options['lam']}",
+            remedy="remove it, or set advantage.lam = 'length'",
+            key="advantage.alpha",
+            code="config.no_effect",
         )
     if "values" in needs and critic is None and members.critic is None:
         raise ConfigError(
-            f"advantage = {members.advantage.name!r} needs values, and there is no value model; add a table [critic], "
-            f"give a function from Python (winnow.train(critic=...)), or choose an advantage with another "
-            f"baseline"
+            f"advantage = {members.advantage.name!r} needs values, and there is no value model",
+            remedy="add a table [critic], give a function from Python (winnow.train(critic=...)), or choose an "
+            "advantage with another baseline",
+            key="advantage",
+            code="config.combination",
         )
     if critic is None:
         return
     if members.critic is not None:
-        raise ConfigError("there are two sources of values: the table [critic] and the function critic=; leave one out")
+        raise ConfigError(
+            "there are two sources of values: the table [critic] and the function critic=",
+            remedy="remove one of them",
+            key="critic",
+            code="config.combination",
+        )
     if "values" not in needs:
         raise ConfigError(
-            f"[critic] trains a value model that nothing reads: advantage = {members.advantage.name!r} needs no "
-            f"values; choose advantage = 'gae', or remove the table"
+            f"[critic] trains a value model that nothing reads: advantage = {members.advantage.name!r} needs no values",
+            remedy="choose advantage = 'gae', or remove the table",
+            key="critic",
+            code="config.no_effect",
         )
     _check_form(config, critic)
     _check_discount(members, critic)
     if config.update.max_trained_tokens is not None:
         raise ConfigError(
-            "update.max_trained_tokens does not go with [critic]: what a token gained is told by the values behind it, "
-            "to the end of the rollout; remove one of them"
+            "update.max_trained_tokens cannot be combined with [critic]: a token's advantage depends on all values "
+            "after it, to the end of the rollout",
+            remedy="remove one of them",
+            key="update.max_trained_tokens",
+            code="config.combination",
         )
 
 
@@ -61,18 +79,26 @@ def _check_form(config: Config, critic: CriticSection) -> None:
             continue
         others = " or ".join(repr(form) for form, keys in _KEYS.items() if key in keys)
         raise ConfigError(
-            f"critic.{key} has no effect under critic.form = {critic.form!r}, {_WHY[critic.form]}; remove it, or set "
-            f"critic.form = {others}"
+            f"critic.{key} has no effect under critic.form = {critic.form!r}, {_WHY[critic.form]}",
+            remedy=f"remove it, or set critic.form = {others}",
+            key=f"critic.{key}",
+            code="config.no_effect",
         )
     if critic.form == "adapter" and config.model.lora is None:
         raise ConfigError(
             "critic.form = 'adapter' puts an adapter on the policy's frozen base, and without model.lora that base is "
-            "trained; set model.lora, or critic.form = 'model', which may have a critic.lora"
+            "trained",
+            remedy="set model.lora, or critic.form = 'model', which may have a critic.lora",
+            key="critic.form",
+            code="config.combination",
         )
     if critic.form == "adapter" and critic.lora is not None and critic.lora.targets != _targets(config):
         raise ConfigError(
             f"critic.lora.targets = {critic.lora.targets!r} under critic.form = 'adapter': both adapters are on the "
-            f"same layers; leave it as model.lora.targets is"
+            f"same layers",
+            remedy="set it as model.lora.targets is",
+            key="critic.lora.targets",
+            code="config.combination",
         )
     if critic.form != "shared":
         adapter = critic.form == "adapter" or critic.lora is not None
@@ -80,9 +106,9 @@ def _check_form(config: Config, critic: CriticSection) -> None:
 
 
 _WHY = {
-    "shared": "whose head learns with the policy, from its batches and by its optimizer",
-    "adapter": "which stands on the policy's base and has an optimizer of its own",
-    "model": "which has an optimizer of its own",
+    "shared": "whose head is trained with the policy, on its batches and by its optimizer",
+    "adapter": "which is on the policy's base and has a separate optimizer",
+    "model": "which has a separate optimizer",
 }
 
 
@@ -96,5 +122,8 @@ def _check_discount(members: Members, critic: CriticSection) -> None:
     if gamma != critic.gamma:
         raise ConfigError(
             f"advantage.gamma = {gamma} and critic.gamma = {critic.gamma}: the values would be of other returns than "
-            f"the advantage estimates; set both alike"
+            f"the advantage estimates",
+            remedy="set both to the same value",
+            key="critic.gamma",
+            code="config.combination",
         )

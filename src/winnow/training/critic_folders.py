@@ -23,19 +23,28 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
         if own.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
-                f"policy's tokens; name a model of the same family, or leave it out"
+                f"policy's tokens",
+                remedy="name a model of the same family, or remove the key",
+                key="critic.path",
+                code="config.combination",
             )
         longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
         most = describe(config.model.path).vocabulary  # of which any may be sampled, also those that stand for nothing
         if described.vocabulary < most:
             raise ConfigError(
                 f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
-                f"samples from {most}; name a model of which vocab_size is no smaller, or leave it out"
+                f"samples from {most}",
+                remedy="name a model whose vocab_size is no smaller, or remove the key",
+                key="critic.path",
+                code="config.combination",
             )
         if described.context < longest:
             raise ConfigError(
                 f"critic.path = {critic.path!r} reads {described.context} tokens, and prompt.max_prompt_tokens + "
-                f"rollout.max_new_tokens = {longest}; name another model, or lower one of them"
+                f"rollout.max_new_tokens = {longest}",
+                remedy="name another model, or lower one of them",
+                key="critic.path",
+                code="config.combination",
             )
 
 
@@ -46,6 +55,8 @@ def check_start(config: Config) -> None:
         return
     if not (Path(critic.start).expanduser() / TENSORS).is_file():
         raise ConfigError(
-            f"critic.start = {critic.start!r} is no checkpoint: there is no {TENSORS} in it; name a folder like "
-            f"RUN/checkpoints/step-000010 of a run with a value model"
+            f"critic.start = {critic.start!r} is not a checkpoint: there is no {TENSORS} in it",
+            remedy="name a folder like RUN/checkpoints/step-000010 of a run with a value model",
+            key="critic.start",
+            code="config.value",
         )

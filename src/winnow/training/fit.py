@@ -82,7 +82,11 @@ def fit(
     """
     config = members.config
     if allow_change and not resume:
-        raise ConfigError("allow-change is for a run that is resumed: a new one takes every key as it is given")
+        raise ConfigError(
+            "allow-change is for a run that is resumed: a new one takes every key as it is given",
+            remedy="resume the run, or remove allow-change",
+            code="config.combination",
+        )
     with ranks.joined(timeout_seconds=config.ranks.timeout_seconds):
         watching = (watch,) if callable(watch) else tuple(watch)
         watch = without_repeats(several(watching)) if ranks.is_writer() else nobody

@@ -33,15 +33,21 @@ def check_skipped(run: Run, step: int) -> None:
     if limit and run.critic is not None and run.critic.not_finite >= limit:
         raise UpdateError(
             f"step {step}: the gradients of the value model's last {run.critic.not_finite} updates were not finite, "
-            f"and none of these was taken (update.max_skipped = {limit}); lower critic.optimizer.learning_rate or look "
-            f"for rewards of extreme size, and go on from an earlier checkpoint"
+            f"and none of these was taken (update.max_skipped = {limit})",
+            remedy="lower critic.optimizer.learning_rate or look for rewards of extreme size, and resume from an "
+            "earlier checkpoint",
+            key="critic.optimizer.learning_rate",
+            code="update.not_finite",
         )
     if limit and skipped >= limit:
         raise UpdateError(
             f"step {step}: the gradients of the last {skipped} updates were not finite, and none of these was taken "
-            f"(update.max_skipped = {limit}); the weights are those before them. Where a loss, a term or an advantage "
-            f"of your own computes NaN or infinity, mend it; else the policy is near overflow: lower "
-            f"optimizer.learning_rate or look for rewards of extreme size, and go on from an earlier checkpoint"
+            f"(update.max_skipped = {limit}); the weights are those before them",
+            remedy="repair your loss, term or advantage where it computes NaN or infinity; else the policy is near "
+            "overflow: lower optimizer.learning_rate or look for rewards of extreme size, and resume from an earlier "
+            "checkpoint",
+            key="optimizer.learning_rate",
+            code="update.not_finite",
         )
 
 

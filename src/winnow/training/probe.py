@@ -80,16 +80,19 @@ def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
     """An allocator's answer as [G] int64; one that plans less than the budget may have a maximum."""
     counts = as_array(answer)
     if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):
-        said = f"{counts.dtype} of shape {counts.shape}"
+        returned = f"{counts.dtype} of shape {counts.shape}"
     elif counts.min() < 0:
-        said = f"a count of {counts.min()}"
+        returned = f"a count of {counts.min()}"
     elif not min(1, budget) <= counts.sum() <= budget:
-        said = f"{counts.sum()} rollouts in all"
+        returned = f"{counts.sum()} rollouts in all"
     else:
         return counts.astype(np.int64)
     raise ConfigError(
-        f"the allocator gave {said} for {prompts} prompts and a budget of {budget}; it must return one integer per "
-        f"prompt, 0 or more, which add up to the budget (or to less, where it has a maximum)"
+        f"the allocator returned {returned} for {prompts} prompts and a budget of {budget}",
+        remedy="return one integer per prompt, 0 or more, which add up to the budget (or to less, where it has a "
+        "maximum)",
+        key="allocate",
+        code="config.member_result",
     )
 
 

@@ -99,7 +99,10 @@ def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool |
         return config
     if engine.options:
         raise ConfigError(
-            f"rollout.engine.{next(iter(engine.options))}: 'auto' has no options; name the engine that they are for"
+            f"rollout.engine.{next(iter(engine.options))}: 'auto' has no options",
+            remedy="name the engine that they are for",
+            key=f"rollout.engine.{next(iter(engine.options))}",
+            code="config.combination",
         )
     devices = torch.cuda.device_count() if cuda_devices is None else cuda_devices
     installed = is_installed("vllm") if vllm is None else vllm
@@ -143,12 +146,14 @@ def check_installed(members: Members) -> None:
     _check_trackers(members)
     package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
     if package is not None and own:
-        _check_version(f"rollout.engine = {members.engine.name!r}", package, package)
+        _check_version("rollout.engine", f"rollout.engine = {members.engine.name!r}", package, package)
     if package is not None and not is_installed(package):
-        what = f"winnow-rl[{package}] (docs/engines.md says how, also without a GPU)" if own else "it"
+        what = f"winnow-rl[{package}] (docs/engines.md describes how, also without a GPU)" if own else "it"
         raise ConfigError(
-            f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here; install "
-            f"{what}, or choose the engine 'native'"
+            f"rollout.engine = {members.engine.name!r}: the package {package!r} is not installed here",
+            remedy=f"install {what}, or choose the engine 'native'",
+            key="rollout.engine",
+            code="config.not_installed",
         )
     critic = members.config.critic
     few_bits = {
@@ -156,17 +161,22 @@ def check_installed(members: Members) -> None:
         "critic.optimizer.moments": critic is not None and critic.optimizer.moments == "8bit",
         "model.quantization": members.config.model.quantization is not None,
     }
-    for key, asked in few_bits.items():
-        if asked and not is_installed("bitsandbytes"):
+    for key, configured in few_bits.items():
+        if configured and not is_installed("bitsandbytes"):
             raise ConfigError(
-                f"{key}: the package 'bitsandbytes' is not installed here; install winnow-rl[bnb], or remove the key"
+                f"{key}: the package 'bitsandbytes' is not installed here",
+                remedy="install winnow-rl[bnb], or remove the key",
+                key=key,
+                code="config.not_installed",
             )
-        if asked:
-            _check_version(key, "bitsandbytes", "bnb")
+        if configured:
+            _check_version(key, key, "bitsandbytes", "bnb")
     if members.config.log.rollouts != "none" and not is_installed("pyarrow"):
         raise ConfigError(
-            "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here; pip install pyarrow, "
-            'or write none of them (log.rollouts = "none")'
+            "log.rollouts: the package 'pyarrow', which writes rollouts, is not installed here",
+            remedy='pip install pyarrow, or write none of them (log.rollouts = "none")',
+            key="log.rollouts",
+            code="config.not_installed",
         )
 
 
@@ -176,20 +186,24 @@ def _check_trackers(members: Members) -> None:
         if package is not None and not is_installed(package):
             what = f"'winnow-rl[{package}]'" if tracker.entry.origin == "winnow" else package
             raise ConfigError(
-                f"track = {tracker.name!r}: the package {package!r} is not installed here; pip install {what}, or "
-                f"remove the tracker"
+                f"track = {tracker.name!r}: the package {package!r} is not installed here",
+                remedy=f"pip install {what}, or remove the tracker",
+                key="track",
+                code="config.not_installed",
             )
         if package is not None and tracker.entry.origin == "winnow":
-            _check_version(f"track = {tracker.name!r}", package, package)
+            _check_version("track", f"track = {tracker.name!r}", package, package)
 
 
-def _check_version(what: str, package: str, extra: str) -> None:
-    """Raise ConfigError for a package that is here in another version than winnow declares."""
-    found = unfit(package)
-    if found is not None:
+def _check_version(key: str, what: str, package: str, extra: str) -> None:
+    """Raise ConfigError for a package that is installed in another version than winnow declares."""
+    versions = unfit(package)
+    if versions is not None:
         raise ConfigError(
-            f"{what}: {package} {found[0]} is installed here, and winnow needs {found[1]}; pip install "
-            f"'winnow-rl[{extra}]' '{package}{found[1]}'"
+            f"{what}: {package} {versions[0]} is installed here, and winnow needs {versions[1]}",
+            remedy=f"pip install 'winnow-rl[{extra}]' '{package}{versions[1]}'",
+            key=key,
+            code="config.not_installed",
         )
 
 

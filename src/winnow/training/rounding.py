@@ -15,15 +15,23 @@ def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter
     if optimizer.stochastic_rounding and not rounds:
         why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
         raise ConfigError(
-            f"{key}.stochastic_rounding has no effect under {why} whose updates are not rounded; remove it"
+            f"{key}.stochastic_rounding has no effect under {why} whose updates are not rounded",
+            remedy="remove it",
+            key=f"{key}.stochastic_rounding",
+            code="config.no_effect",
         )
     if rounds and optimizer.stochastic_rounding and optimizer.master_weights:
         raise ConfigError(
-            f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy; set {key}.master_weights = "
-            f"false too, or leave both out"
+            f"{key}.stochastic_rounding is for bfloat16 weights without a float32 copy",
+            remedy=f"set {key}.master_weights = false too, or remove both",
+            key=f"{key}.stochastic_rounding",
+            code="config.combination",
         )
     if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
         raise ConfigError(
             f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
-            f"learning rate of 1e-6 next to all); set {key}.stochastic_rounding = true, or leave it out"
+            f"learning rate of 1e-6 next to all)",
+            remedy=f"set {key}.stochastic_rounding = true, or remove {key}.master_weights",
+            key=f"{key}.master_weights",
+            code="config.combination",
         )

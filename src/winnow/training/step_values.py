@@ -44,8 +44,11 @@ def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
     found = reader.values(_sequences(groups, [_read(run, group) for group in groups]))
     if not all(np.isfinite(values).all() for values in found.values()):
         raise UpdateError(
-            "the value model says values that are not finite: lower its learning rate (critic.optimizer, or optimizer "
-            "of the shared form), look for rewards of extreme size, and go on from an earlier checkpoint"
+            "the value model returns values that are not finite",
+            remedy="lower its learning rate (critic.optimizer, or optimizer of the shared form), look for rewards of "
+            "extreme size, and resume from an earlier checkpoint",
+            key="critic.optimizer.learning_rate",
+            code="update.not_finite",
         )
     return [group.fill(values=_of_group(group, position, found)) for position, group in enumerate(groups)]
 

@@ -17,7 +17,7 @@ from winnow.training.members import Members
 _OF_LOSS = {"old_logprobs": "mb.old_logprobs", "ref_logprobs": "mb.ref_logprobs", "entropy": "out.entropy"}
 _OF_ADVANTAGE = {"values": "group.values"}
 _RATIO = (
-    ". Or take winnow.algos.loss.probability_ratio(out, mb): in a step of one update it is 1, and no old log-probs are "
+    "; or use winnow.algos.loss.probability_ratio(out, mb): in a step of one update it is 1, and no old log-probs are "
     "computed for it"
 )
 
@@ -53,8 +53,11 @@ def _check(
     if missing:
         raise ConfigError(
             f"{family.key} = {member.name!r} reads {' and '.join(fields[need] for need in missing)}, which is None in "
-            f"this run, as nothing declares that it is needed; declare it: "
-            f'@winnow.register("{family.name}", needs=({declared},)){_RATIO if "old_logprobs" in missing else ""}'
+            f"this run, as nothing declares that it is needed",
+            remedy=f'declare it: @winnow.register("{family.name}", needs=({declared},))'
+            f"{_RATIO if 'old_logprobs' in missing else ''}",
+            key=family.key,
+            code="config.member_result",
         )
 
 

@@ -45,13 +45,20 @@ def _check(options: Mapping[str, Any]) -> None:
     """Check the options and choose the sandbox, so that a run where none works is refused before it begins."""
     for name in ("seconds", "total_seconds", "memory_mb", "cases_at_once"):
         if not options[name] > 0:
-            raise ConfigError(f"{name} is {options[name]!r}: it must be more than 0")
+            raise ConfigError(
+                f"{name} is {options[name]!r}", remedy="set a number above 0", key=name, code="config.value"
+            )
     if not 0 <= options["tolerance"] < 1:
-        raise ConfigError(f"tolerance is {options['tolerance']!r}: it must be at least 0 and below 1")
+        raise ConfigError(
+            f"tolerance is {options['tolerance']!r}",
+            remedy="set a number from 0 to below 1",
+            key="tolerance",
+            code="config.value",
+        )
     try:
         _announce(choose(options["sandbox"]))
     except SandboxError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(error.problem, remedy=error.remedy, key="sandbox", code=error.code) from error
 
 
 @register(
@@ -223,8 +230,9 @@ def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
             raise ValueError("no tests, or tests that are not text")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"prompt {prompt.id!r}: its answer holds no tests ({error!r}); code_tests needs "
-            '{"tests": [{"stdin", "stdout"}]} or {"function", "tests": [{"args", "result"}]}'
+            f"prompt {prompt.id!r}: its answer contains no tests ({error!r})",
+            remedy='write it as {"tests": [{"stdin", "stdout"}]} or {"function", "tests": [{"args", "result"}]}',
+            code="data.malformed",
         ) from error
     return function, tests
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from winnow.errors import DataError
+from winnow.errors import ConfigError, DataError, WinnowError
 from winnow.records import IntArray, Outcome, Prompt, Rollout
 from winnow.rewards.not_read import NOT_READ, NotRead, unsaved_tokens
 from winnow.rewards.outcomes import check_outcome, failure
@@ -41,8 +41,9 @@ def encode_prompt(prompt: Prompt) -> bytes:
         return _dump(fields).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
-            f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so it cannot be sent to a worker; "
-            f"let the task yield plain texts, numbers, lists and tables, or set verify.workers = 0"
+            f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so it cannot be sent to a worker",
+            remedy="let the task yield plain texts, numbers, lists and tables, or set verify.workers = 0",
+            code="data.malformed",
         ) from error
 
 
@@ -93,16 +94,25 @@ def decode_outcome(line: bytes) -> Outcome:
     return outcome
 
 
-def encode_error(error: Exception) -> bytes:
-    return _dump(str(error)).encode("ascii")
+def encode_error(error: WinnowError) -> bytes:
+    """The parts of the error that stopped the import of a reward."""
+    return _dump([error.problem, error.remedy, error.key, error.code]).encode("ascii")
 
 
-def decode_error(line: bytes) -> str:
+def decode_error(line: bytes) -> ConfigError:
     """Why the fork server could not import the reward."""
     try:
-        return str(json.loads(line))
-    except (ValueError, RecursionError):
-        return f"the reward's file wrote into the socket of its process while it was imported; {SOCKET_HINT}"
+        parts = json.loads(line)
+        problem, remedy, key, code = parts if isinstance(parts, list) else ()
+        if not (isinstance(key, str | None) and all(isinstance(part, str) for part in (problem, remedy, code))):
+            raise TypeError("an error has another form")
+        return ConfigError(problem, remedy=remedy, key=key, code=code)
+    except (TypeError, ValueError, RecursionError):
+        return ConfigError(
+            "the reward's file wrote into the socket of its process while it was imported",
+            remedy=SOCKET_HINT,
+            code="config.user_code",
+        )
 
 
 def _pack_tokens(tokens: IntArray | NotRead) -> str | int | None:

@@ -73,8 +73,10 @@ def check_restart(name: str, starts: int, status: int | None) -> None:
     """
     if starts >= STARTS_WITHOUT_VERDICT:
         raise VerifierError(
-            f"the process that runs the reward {name!r} ended {starts} times without a single verdict "
-            f"(status {status}); what it printed is above. To see the error happen here, set verify.workers = 0"
+            f"the process that runs the reward {name!r} exited {starts} times without a single verdict "
+            f"(status {status})",
+            remedy="read what it printed above, and set verify.workers = 0 to see the error in this process",
+            code="verifier.crashed",
         )
 
 
@@ -118,18 +120,23 @@ def _check(
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):
-        raise VerifierError(_complaint(name, f"every verdict of this {what}", what, failed, []))
+        raise _refusal(name, f"every verdict of this {what}", what, failed, [])
     if failed and len(causes) >= FEWEST_FAILURES and len(causes) / len(seen) > most:
         where = f"{len(causes)} of {which} {len(seen)} verdicts (limit {most:.1%})"
-        raise VerifierError(_complaint(name, where, what, failed, causes))
+        raise _refusal(name, where, what, failed, causes)
 
 
-def _complaint(name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]) -> str:
+def _refusal(
+    name: str, where: str, what: str, failed: Sequence[Outcome], causes: Sequence[Cause | None]
+) -> VerifierError:
     counts = Counter(causes or (outcome.cause for outcome in failed))
     shown = ", ".join(f"{count} {cause}" for cause, count in counts.most_common())
     first = failed[0].detail.strip()
-    return (
+    return VerifierError(
         f"the reward {name!r} failed on {where}: {shown}. The first failure of this {what}: {first}\n"
-        f"A failure is not a wrong answer, so the run stops. Repair the reward; for time and memory see "
-        f"verify.timeout_seconds and verify.memory_mb, for the limit itself verify.max_failure_share"
+        f"A failure is not a wrong answer, so the run stops",
+        remedy="repair the reward; for time and memory see verify.timeout_seconds and verify.memory_mb, for the limit "
+        "itself verify.max_failure_share",
+        key="verify.max_failure_share",
+        code="verifier.failed",
     )

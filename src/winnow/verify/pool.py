@@ -6,6 +6,7 @@ judge in between, while the trainer samples or computes.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import os
@@ -60,7 +61,7 @@ class Pool:
         self._verdicts: dict[int, bytes] = {}
         self._starts = 0  # since the last verdict
         self._garbled = False  # the fork server sent a line that is no verdict
-        self._refusal: str | None = None  # why the fork server could not import the reward
+        self._refusal: ConfigError | None = None  # why the fork server could not import the reward
         self._closed = False
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> int:
@@ -125,7 +126,7 @@ class Pool:
         head, _, body = line.partition(b" ")
         if head == b"error":
             self._refusal = decode_error(body)
-            raise ConfigError(self._refusal)
+            raise copy.copy(self._refusal)
         ticket = int(head) if head.isdigit() and len(head) < _LONGEST_TICKET else -1
         if ticket not in self._sent:  # a reward's file wrote into the socket while it was imported
             self._garbled = True
@@ -137,9 +138,9 @@ class Pool:
 
     def _running(self) -> _ForkServerProcess:
         if self._closed:
-            raise VerifierError(f"the workers of the reward {self._name!r} are closed")
+            raise VerifierError(f"the workers of the reward {self._name!r} are closed", code="verifier.closed")
         if self._refusal is not None:
-            raise ConfigError(self._refusal)
+            raise copy.copy(self._refusal)  # a second raise of one error would add to its traceback
         if self._server is None:
             self._server = _ForkServerProcess(self._settings)
             self._starts += 1

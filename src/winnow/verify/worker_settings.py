@@ -29,7 +29,10 @@ class WorkerSettings:
         except TypeError as error:
             raise ConfigError(
                 f"an option of the reward {reward_name(self.reward)!r} is not plain data ({error}), so it cannot be "
-                f"sent to a worker; use numbers, texts, lists and tables, or set verify.workers = 0"
+                f"sent to a worker",
+                remedy="use numbers, texts, lists and tables, or set verify.workers = 0",
+                key="reward",
+                code="config.value",
             ) from error
 
     @classmethod

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.registry import resolve
@@ -248,16 +249,13 @@ def test_it_keeps_the_contract_of_rewards():
 def test_a_gold_without_tests_fails_and_names_the_prompt(gold: Any):
     outcome = judge(fence(RIGHT), gold)
     assert (outcome.kind, outcome.cause) == ("failed", "raised")
-    assert "prompt 'p': its answer holds no tests" in outcome.detail
+    assert "'p'" in outcome.detail
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"seconds": 0}, "seconds is 0"), ({"tolerance": 2}, "tolerance is 2"), ({"sandbox": "docker"}, "sandbox")],
-)
-def test_options_are_checked_before_anything_runs(options: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        make_reward({"use": "code_tests", "options": options})
+@pytest.mark.parametrize(("option", "value"), [("seconds", 0), ("tolerance", 2), ("sandbox", "docker")])
+def test_options_are_checked_before_anything_runs(option: str, value: Any):
+    with refused(ConfigError, option, value):
+        make_reward({"use": "code_tests", "options": {option: value}})
 
 
 def test_a_sandbox_that_does_not_start_is_a_failure_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch):

@@ -7,10 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from winnow.errors import DataError
+from refusals import refused
+from winnow.errors import ConfigError, DataError
 from winnow.records import Outcome, Prompt, Rollout
 from winnow.rewards.not_read import NOT_READ
-from winnow.verify.codec import decode_outcome, decode_task, encode_outcome, encode_prompt, encode_task
+from winnow.verify.codec import (
+    decode_error,
+    decode_outcome,
+    decode_task,
+    encode_error,
+    encode_outcome,
+    encode_prompt,
+    encode_task,
+)
 
 NASTY = 'NUL \x00, newline \n\r\u2028, lone \ud800 and \udfff, emoji \U0001f600, right to left \u202e, quote " \\'
 
@@ -70,8 +79,19 @@ def test_any_text_fits_on_one_line(text: str):
 
 
 def test_an_answer_that_is_no_json_names_its_prompt():
-    with pytest.raises(DataError, match=r"prompt 'p'.*not JSON.*verify\.workers = 0"):
+    with refused(DataError, "'p'", "verify.workers", code="data.malformed"):
         encode_prompt(a_prompt(answer={1, 2}))
+
+
+def test_the_error_of_an_import_arrives_with_its_parts():
+    error = decode_error(encode_error(DataError(NASTY, remedy="b", key="c.d", code="data.e")))
+    assert (type(error), error.problem, error.remedy, error.key) == (ConfigError, NASTY, "b", "c.d")
+    assert error.code == "data.e"
+
+
+@pytest.mark.parametrize("written", [b"nonsense", b'"abcd"', b"[1, 2, 3, 4]", b"7"])
+def test_what_a_reward_wrote_into_the_socket_is_no_error_of_the_import(written: bytes):
+    assert decode_error(written).code == "config.user_code"
 
 
 def test_an_outcome_arrives_exactly_as_it_was():

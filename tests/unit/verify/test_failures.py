@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from refusals import refused
 from winnow.errors import VerifierError
 from winnow.records import Cause, Outcome
 from winnow.verify.failures import (
@@ -33,14 +34,14 @@ def observe(recent: RecentVerdicts, *outcomes: Outcome, share: float = 0.05) -> 
 def test_nineteen_failures_are_too_few_to_judge_by():
     recent = RecentVerdicts()
     observe(recent, GOOD, *[bad()] * 19)
-    with pytest.raises(VerifierError, match="20 of its last 22 verdicts"):
+    with refused(VerifierError, 20, 22, code="verifier.failed"):
         observe(recent, GOOD, bad())
 
 
 def test_the_share_must_be_passed_not_met():
     recent = RecentVerdicts()
     observe(recent, *[bad()] * 20, *[GOOD] * 380)  # exactly 5 %
-    with pytest.raises(VerifierError, match=r"21 of its last 402 verdicts \(limit 5\.0%\)"):
+    with refused(VerifierError, 21, 402, "5.0%", code="verifier.failed"):
         observe(recent, GOOD, bad())
 
 
@@ -78,20 +79,20 @@ def test_the_state_is_json_and_goes_on_where_it_was():
     second.load_state_dict(state)
     assert second.state_dict() == first.state_dict()
     for recent in (first, second):
-        with pytest.raises(VerifierError, match=r"20 of its last 62 verdicts.*12 timeout, 7 memory, 1 raised"):
+        with refused(VerifierError, 20, 62, "12 timeout", "7 memory", "1 raised", code="verifier.failed"):
             observe(recent, GOOD, bad())
 
 
 def test_an_evaluation_is_judged_by_itself_and_over_all_of_it():
     outcomes = [bad()] * 70 + [GOOD] * 1330  # exactly 5 %
     check_failures(outcomes, what="evaluation", name="mine", max_failure_share=0.05)
-    with pytest.raises(VerifierError, match=r"71 of its 1401 verdicts \(limit 5\.0%\).*failure of this evaluation: no"):
+    with refused(VerifierError, 71, 1401, "5.0%", code="verifier.failed"):
         check_failures([*outcomes, bad()], what="evaluation", name="mine", max_failure_share=0.05)
 
 
 def test_nineteen_failures_are_too_few_for_an_evaluation_but_not_if_they_are_all():
     check_failures([GOOD, *[bad()] * 19], what="evaluation", name="mine", max_failure_share=0.05)
-    with pytest.raises(VerifierError, match="every verdict of this evaluation: 1 raised"):
+    with refused(VerifierError, "1 raised", code="verifier.failed"):
         check_failures([bad()], what="evaluation", name="mine", max_failure_share=0.05)
     check_failures([], what="evaluation", name="mine", max_failure_share=0.05)
 
@@ -139,5 +140,5 @@ def test_a_first_crash_is_retried_and_nothing_else():
 
 def test_a_fork_server_may_end_twice_without_a_verdict_but_not_three_times():
     check_restart("mine", 2, -9)
-    with pytest.raises(VerifierError, match=r"'mine' ended 3 times without a single verdict \(status -9\)"):
+    with refused(VerifierError, "mine", 3, -9, code="verifier.crashed"):
         check_restart("mine", 3, -9)

@@ -13,7 +13,7 @@ from winnow.errors import DataError
 from winnow.report.evaluations.compared_folders import asked_otherwise
 from winnow.report.evaluations.comparison import Comparison, Models
 from winnow.report.evaluations.comparison import compared as compared_rows
-from winnow.report.evaluations.saved_evaluation import SETTINGS, SavedTask, read_settings, read_tasks
+from winnow.report.evaluations.saved_evaluation import SavedTask, damaged, read_settings, read_tasks
 
 
 def compared(found: Sequence[Measured], other: Sequence[Measured]) -> tuple[list[Comparison], list[str]]:
@@ -41,9 +41,13 @@ def read_evaluation(folder: Path, asked: Sequence[Prepared]) -> tuple[list[Measu
         names, path = [name for name in here["tasks"] if name in there["tasks"]], str(there["machine"]["model"])
         if not names:
             wanted, has = ", ".join(here["tasks"]), ", ".join(there["tasks"])
-            raise DataError(f"{folder} has none of the tasks {wanted}; it has {has}")
+            raise DataError(
+                f"{folder} has none of the tasks {wanted}",
+                remedy=f"name one of its tasks, {has}, or another evaluation",
+                code="data.mismatch",
+            )
     except (KeyError, TypeError) as error:
-        raise DataError(f"{folder / SETTINGS} is damaged ({type(error).__name__}: {error})") from error
+        raise damaged(folder, error) from error
     found = [_measured(task, path, folder) for task in read_tasks(folder, there, names)]
     return found, [note for name in names for note in asked_otherwise(name, there, here, folder)]
 
@@ -53,5 +57,5 @@ def _measured(task: SavedTask, path: str, folder: Path) -> Measured:
     try:
         config["model"] = {**config["model"], "path": path}
     except (KeyError, TypeError) as error:
-        raise DataError(f"{folder / SETTINGS} is damaged ({type(error).__name__}: {error})") from error
+        raise damaged(folder, error) from error
     return Measured(name=task.name, config=validate(config, source=str(folder)), rows=task.rows, dropped=task.dropped)

@@ -102,7 +102,7 @@ class EvaluationFolder(LockedFolder):
 def check_resumable(path: Path) -> None:
     """Raise DataError where there is no evaluation to go on with."""
     if not is_evaluation(path):
-        raise DataError(f"there is no evaluation to resume in {path}; start a new one")
+        raise DataError(f"there is no evaluation to resume in {path}", remedy="start a new one", code="data.missing")
 
 
 def check_free(path: Path, *, resume: bool) -> bool:
@@ -114,7 +114,7 @@ def check_free(path: Path, *, resume: bool) -> bool:
     if there and not (resume and SETTINGS in there):
         what = "an evaluation" if SETTINGS in there else ", ".join(there[:3])
         ways = "resume it (on the command line --resume), or " if SETTINGS in there else ""
-        error = DataError(f"{path} already holds {what}; {ways}choose another folder")
+        error = DataError(f"{path} already contains {what}", remedy=f"{ways}choose another folder", code="data.exists")
         raise resumable(error) if SETTINGS in there else error
     return not there
 
@@ -134,22 +134,32 @@ def _going_on(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
-        raise resumable(DataError(f"cannot write into {path}: {why}; make room, then resume the evaluation")) from error
+        raise resumable(
+            DataError(
+                f"cannot write into {path}: {error.strerror or error}",
+                remedy="make room, then resume the evaluation",
+                code="data.unwritable",
+            )
+        ) from error
 
 
 def _unusable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot use the folder {path} for an evaluation: {error.strerror or error}; choose another")
+    return DataError(
+        f"cannot use the folder {path} for an evaluation: {error.strerror or error}",
+        remedy="choose another",
+        code="data.unwritable",
+    )
 
 
 def _compared(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Notes about a machine that differs. Raises DataError, naming the keys, where something else is asked."""
-    asked = differing(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
-    if asked:
-        more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
+    changed = differing(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise DataError(
-            f"{path} holds an evaluation that asks otherwise: {', '.join(asked[:3])}{more} differ; ask the same to "
-            f"resume it, or choose another folder"
+            f"{path} contains an evaluation with other settings: {', '.join(changed[:3])}{more} differ",
+            remedy="use the same settings to resume it, or choose another folder",
+            code="data.changed",
         )
     was, is_now = dict(before.get("machine") or {}), now["machine"]
     return tuple(

@@ -76,7 +76,12 @@ def named_tasks(texts: Sequence[str]) -> list[dict[str, Any]]:
     for text in (part.strip() for several in texts for part in several.split(",")):
         name, equals, path = text.partition("=")
         if not name or (equals and not path):
-            raise ConfigError(f"a task is named NAME or NAME=PATH, several with commas between them; found {text!r}")
+            raise ConfigError(
+                f"{text!r} does not name a task",
+                remedy="write NAME or NAME=PATH, several with commas between them",
+                key="task",
+                code="config.value",
+            )
         found.append({"use": name, **({"path": path} if equals else {})})
     return found
 
@@ -86,7 +91,12 @@ def _check_once(named: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None
     given = {assignment.partition("=")[0].strip() for assignment in sets}
     twice = {"task", "task.use"} | ({"task.path"} if any("path" in task for task in named) else set())
     if named and given & twice:
-        raise ConfigError(f"{min(given & twice)}: the tasks are named already; say it in one place")
+        raise ConfigError(
+            f"{min(given & twice)}: the tasks are named already",
+            remedy="name them in one place",
+            key=min(given & twice),
+            code="config.duplicate",
+        )
 
 
 def check_found(config: Config, base: Path) -> None:
@@ -104,8 +114,10 @@ def check_found(config: Config, base: Path) -> None:
         except ConfigError as error:
             key = FAMILIES[family].key
             raise ConfigError(
-                f"{key}: {error}. If that of the run was a function given from Python, only its name was saved: name "
-                f'it anew, {key} = "file.py:function", or give a configuration'
+                f"{key}: {error}. If that of the run was a function given from Python, only its name was saved",
+                remedy=f'name it again, {key} = "file.py:function", or give a configuration',
+                key=key,
+                code=error.code,
             ) from error
 
 

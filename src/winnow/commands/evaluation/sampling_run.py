@@ -180,7 +180,11 @@ def _done(one: Prepared, folder: EvaluationFolder | None) -> list[dict[str, Any]
     rows = folder.complete_rows(one.name, [len(part) * one.per_problem for part in one.parts])
     found = [(row["mode"], row["prompt_id"], row["index"]) for row in rows]
     if found != list(itertools.islice(_identities(one), len(found))):
-        raise DataError(f"{one.name}.jsonl holds other rollouts than were asked for; remove it, to ask its task again")
+        raise DataError(
+            f"{one.name}.jsonl contains other rollouts than this evaluation samples",
+            remedy="remove it, then resume the evaluation to sample its task again",
+            code="data.changed",
+        )
     return rows
 
 
@@ -218,7 +222,9 @@ def _digest(prompts: Sequence[Prompt]) -> str:
             judged_by = encode([prompt.id, prompt.answer, prompt.meta])
         except TypeError as error:
             raise DataError(
-                f"the problem {prompt.id!r} cannot be written down: {error}; make it JSON in its task"
+                f"the problem {prompt.id!r} cannot be written as JSON: {error}",
+                remedy="let the task yield plain texts, numbers, lists and tables",
+                code="data.malformed",
             ) from error
         whole.update(judged_by + b"\0" + prompt.tokens.tobytes() + b"\0")
     return f"sha256:{whole.hexdigest()}"

@@ -46,7 +46,11 @@ def launch(asked: TrainingRequest, ranks: int) -> int:
     that holds a run already.
     """
     if this_process.asked_for() > 1:
-        raise ConfigError("this process is a rank already, as WORLD_SIZE says, and cannot start ranks of its own")
+        raise ConfigError(
+            "this process is a rank already, as WORLD_SIZE is above 1, and cannot start further ranks",
+            remedy="start the run without ranks, or unset WORLD_SIZE",
+            code="config.combination",
+        )
     members = asked.members()
     config = members.config
     if not asked.resume:

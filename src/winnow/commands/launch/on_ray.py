@@ -80,7 +80,9 @@ def _connected(address: str, ranks: int) -> Any:
         import ray
         import ray.train.torch
     except ImportError as error:
-        raise ConfigError(f"ray: {error}; install winnow-rl[ray]") from error
+        raise ConfigError(
+            f"ray: {error}", remedy="install winnow-rl[ray]", key="ray", code="config.not_installed"
+        ) from error
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         if host and port.isdigit():  # Ray itself would try for minutes
@@ -90,7 +92,12 @@ def _connected(address: str, ranks: int) -> Any:
         here = {"include_dashboard": False, "num_cpus": max(ranks, os.cpu_count() or 1)} if address == "local" else {}
         ray.init(address=address, logging_config=quiet, **here)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"ray = {address!r}: the cluster cannot be reached: {error}") from error
+        raise ConfigError(
+            f"ray = {address!r}: the cluster cannot be reached: {error}",
+            remedy="start the cluster, or correct its address",
+            key="ray",
+            code="config.cluster",
+        ) from error
     return ray
 
 
@@ -124,11 +131,17 @@ def train_on_worker(work: dict[str, Any]) -> None:
     request, beside = work["request"], Path(work["beside"])
     if request.version != __version__:
         raise RankError(
-            f"winnow is {__version__} on {socket.gethostname()}, and {request.version} where it was started"
+            f"winnow is {__version__} on {socket.gethostname()}, and {request.version} where the run was started",
+            remedy="install the same version on every machine",
+            code="rank.machine",
         )
     if not (beside.is_dir() and os.path.isdir(request.cwd)):
         missing = request.cwd if beside.is_dir() else str(beside)
-        raise RankError(f"there is no folder {missing} on {socket.gethostname()}; start the run on shared storage")
+        raise RankError(
+            f"there is no folder {missing} on {socket.gethostname()}",
+            remedy="start the run on shared storage",
+            code="rank.machine",
+        )
     os.chdir(request.cwd)
     rank = this_rank()
     note = beside / f"rank-{rank}.json"
@@ -138,7 +151,7 @@ def train_on_worker(work: dict[str, Any]) -> None:
     code = train_here(replace(request, resume=resume), launched=True)
     end = RankEnd.read(note) if code == FAILED else None
     if end is not None and (end.begun or end.trace):
-        raise RankError(end.text)  # so that Ray starts the ranks again
+        raise RankError(end.text, code="rank.failed")  # so that Ray starts the ranks again
     if rank == 0:
         replace_file(beside / "code.json", json.dumps(code).encode())
 

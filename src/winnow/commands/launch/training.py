@@ -14,7 +14,7 @@ from winnow import ranks
 from winnow.commands.exit_codes import SAVED, RunFailed
 from winnow.commands.launch.rank_end import RankEnd, hold_back
 from winnow.config_file import load
-from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable, told
+from winnow.errors import ConfigError, DataError, RunFolderError, WinnowError, resumable
 from winnow.report.progress import output_for, progress
 from winnow.report.screen import Progress
 from winnow.report.text import safe
@@ -90,7 +90,7 @@ def _train_showing(asked: TrainingRequest, output: IO[str]) -> int:
             try:
                 result = fit(members, resume=asked.resume, allow_change=asked.allow_change, watch=(watch, tracking))
             except WinnowError as error:
-                raise (resumable(RunFailed(told(error))) if begun() else error) from error
+                raise (resumable(RunFailed.of(error)) if begun() else error) from error
         code = _told(result, model=asked.progress != "json")
         ranks.each(None)
     return code

@@ -31,7 +31,11 @@ NO_STACK = "can't start new thread"  # under a limit: there is no room for its s
 def check_limit(device: torch.device, limit: int | None) -> None:
     """Raise ConfigError where a limit cannot be set."""
     if limit is not None and device.type == "cpu" and sys.platform != "linux":
-        raise ConfigError("a memory limit on a CPU needs Linux, which alone counts and bounds it; leave the limit out")
+        raise ConfigError(
+            "a memory limit on a CPU needs Linux, which alone counts and bounds it",
+            remedy="omit the limit",
+            code="config.unsupported",
+        )
 
 
 class DeviceMemory:

@@ -13,7 +13,7 @@ from winnow.registry import resolve
 
 CREDITS = ("grpo", "dr_grpo", "rloo")
 SELECTORS = ("max_variance", "all")
-REMEDY = "change it in the configuration, or choose n and m by hand (docs/choosing-n-and-m.md)"
+REMEDY = "change it in the configuration, or choose n and m manually (docs/choosing-n-and-m.md)"
 
 
 @dataclass(frozen=True, order=True)
@@ -55,8 +55,10 @@ def setting_of(config: Config, where: str) -> Setting:
     kept = n if selector.use == "all" else kept_size(_option(selector, "keep_per_prompt"), n)
     if kept < 2:
         raise ConfigError(
-            f"{where}: {kept} rollout of a prompt is trained on, which has nothing to be compared with; set "
-            f"select.keep_per_prompt to 2 or more"
+            f"{where}: {kept} rollout of a prompt is trained on, which has no other to compare with",
+            remedy="set select.keep_per_prompt to 2 or more",
+            key="select.keep_per_prompt",
+            code="config.unsupported",
         )
     return Setting(n, kept, rollout.prompts_per_step)
 
@@ -77,26 +79,38 @@ def _option(selector: Member, name: str) -> int | float:
 
 
 def _check_supported(config: Config, where: str) -> None:
-    found = {
-        f"allocate.use = {config.allocate.label!r}; a plan is made for 'uniform'": config.allocate.use != "uniform",
-        f"rollout.dynamic_sampling_rounds = {config.rollout.dynamic_sampling_rounds}; a plan is made for 0": (
-            config.rollout.dynamic_sampling_rounds > 0
+    rounds = config.rollout.dynamic_sampling_rounds
+    for key, problem, planned, unsupported in (
+        ("allocate", f"allocate.use = {config.allocate.label!r}", "for 'uniform'", config.allocate.use != "uniform"),
+        ("rollout.dynamic_sampling_rounds", f"rollout.dynamic_sampling_rounds = {rounds}", "for 0", rounds > 0),
+        ("select", f"{len(config.select)} selectors", "for one", len(config.select) != 1),
+        (
+            "select",
+            f"select.use = {config.select[0].label!r}",
+            f"for {' or '.join(map(repr, SELECTORS))}",
+            config.select[0].use not in SELECTORS,
         ),
-        f"{len(config.select)} selectors; a plan is made for one": len(config.select) != 1,
-        f"select.use = {config.select[0].label!r}; a plan is made for {' or '.join(map(repr, SELECTORS))}": (
-            config.select[0].use not in SELECTORS
+        (
+            "select.chunk",
+            "select.chunk is set",
+            "for selection among all rollouts of a prompt",
+            any(selector.chunk is not None for selector in config.select),
         ),
-        "select.chunk is set; a plan is made for selection among all rollouts of a prompt": any(
-            selector.chunk is not None for selector in config.select
+        (
+            "advantage",
+            f"advantage.use = {config.advantage.label!r}",
+            f"for {', '.join(map(repr, CREDITS))}",
+            config.advantage.use not in CREDITS,
         ),
-        f"advantage.use = {config.advantage.label!r}; a plan is made for {', '.join(map(repr, CREDITS))}": (
-            config.advantage.use not in CREDITS
+        (
+            "advantage.chunk",
+            "advantage.chunk is set",
+            "for comparisons among all kept rollouts of a prompt",
+            config.advantage.chunk is not None,
         ),
-        "advantage.chunk is set; a plan is made for comparisons among all kept rollouts of a prompt": (
-            config.advantage.chunk is not None
-        ),
-        "there is a value model ([critic]); a plan is made without one": config.critic is not None,
-    }
-    for said, wrong in found.items():
-        if wrong:
-            raise ConfigError(f"{where}: {said}; {REMEDY}")
+        ("critic", "there is a value model ([critic])", "without one", config.critic is not None),
+    ):
+        if unsupported:
+            raise ConfigError(
+                f"{where}: {problem}, and a plan is made {planned}", remedy=REMEDY, key=key, code="config.unsupported"
+            )

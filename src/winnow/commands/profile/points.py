@@ -109,10 +109,11 @@ def numbers(text: str, *, least: int, what: str) -> tuple[int, ...]:
     words = text.replace(",", " ").split()
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and least <= int(word[:9]) <= MOST)]
     if wrong or not words:
-        found = f"{wrong[0]!r}" if wrong else "nothing"
+        given = f"{wrong[0]!r}" if wrong else "nothing"
         raise ConfigError(
-            f"{what}: {found} is no number of rollouts; write numbers from {least} to {MOST:,} with commas between "
-            f"them, for example 8,16,32"
+            f"{what}: {given} is no number of rollouts",
+            remedy=f"write numbers from {least} to {MOST:,} with commas between them, for example 8,16,32",
+            code="config.value",
         )
     return tuple(sorted(set(map(int, words))))
 

@@ -104,8 +104,11 @@ def prepared(config: Path, sets: Sequence[str], asked: Asked, *, unset: Sequence
     members = resolve_members(load(config, sets, unset), base=config.parent)
     if members.reads_values:
         raise ConfigError(
-            "winnow profile measures sampling and the policy's update, and knows no value model's; profile the "
-            "configuration without [critic], and with an advantage that reads no values (advantage.use = 'grpo')"
+            "winnow profile measures sampling and the policy's update, and not a value model's",
+            remedy="profile the configuration without [critic], and with an advantage that reads no values "
+            "(advantage.use = 'grpo')",
+            key="critic",
+            code="config.unsupported",
         )
     device = resolve_device(members.config.device)
     check_limit(device, asked.memory_limit)

@@ -76,24 +76,29 @@ def statistics_of(run: Path, *, window: int, before: int | None = None) -> RunSt
     config = validate(manifest.config, source=str(run))
     if manifest.data.get("ranks", 1) != 1:
         raise ConfigError(
-            f"{run} was computed by {manifest.data['ranks']} processes, and a plan is made for one; train a few steps "
-            f"in one process"
+            f"{run} was computed by {manifest.data['ranks']} processes, and a plan is made for one",
+            remedy="train a few steps in one process",
+            code="config.unsupported",
         )
     logged = files_by_step(run / ROLLOUTS)
     steps = [step for step in logged if before is None or step < before]
     rows = [row for row in read_metrics(run) if is_step(row) and row["step"] in steps][-window:]
     if not rows:
         raise DataError(
-            f"{run} has no finished step whose rollouts are logged, so nothing is known of its prompts; train a few "
-            f'steps with log.rollouts = "all" (or "kept"), and plan again'
+            f"{run} has no finished step whose rollouts are logged, so its prompts' pass rates are unknown",
+            remedy='train a few steps with log.rollouts = "all" (or "kept"), and plan again',
+            key="log.rollouts",
+            code="data.empty",
         )
     groups, lengths = _logged(run, [int(row["step"]) for row in rows])
     flat = [bool(np.ptp(rewards) == 0) for rewards in groups]
     if not groups or all(flat):
         raise ConfigError(
             f"{run}, steps {rows[0]['step']:.0f} to {rows[-1]['step']:.0f}: the rewards of every prompt are all "
-            f"equal, so no setting is known to teach anything; sample more rollouts of a prompt, take easier or harder "
-            f"problems, or a reward with parts, and train a few steps again"
+            f"equal, so no setting is known to give a gradient",
+            remedy="sample more rollouts of a prompt, use easier or harder problems, or a reward with parts, and train "
+            "a few steps again",
+            code="config.unsupported",
         )
     two = _two_values(groups)
     right = [int((rewards > two.border).sum()) for rewards in groups]
@@ -160,7 +165,11 @@ def _explained(rewards: FloatArray, right: FloatArray) -> float:
 def _mean(rows: Sequence[Mapping[str, float]], name: str, run: Path) -> float:
     values = [row.get(name, math.nan) for row in rows]
     if not np.isfinite(values).all():
-        raise DataError(f"{run}: its metrics lack {name}, of which a step's seconds are computed; name another run")
+        raise DataError(
+            f"{run}: its metrics lack {name}, from which a step's seconds are computed",
+            remedy="name another run",
+            code="data.incomplete",
+        )
     return float(np.mean(values))
 
 

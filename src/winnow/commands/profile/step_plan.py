@@ -58,7 +58,11 @@ class PlanAsked:
     def __post_init__(self) -> None:
         for name, value in (("noise", self.noise.rollout), ("between", self.noise.between), ("spread", self.spread)):
             if not 0 <= value < np.inf:
-                raise ConfigError(f"{name} is {value}; it is a number of 0 or more, by benchmarks/gradient_noise.py")
+                raise ConfigError(
+                    f"{name} is {value}",
+                    remedy="give a number of 0 or more, measured by benchmarks/gradient_noise.py",
+                    code="config.value",
+                )
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,8 @@ class StepPlan:
         self._why: ConfigError | None = None
         self.settings = [setting for setting in self._asked_for() if self.room(setting) is not None]
         if not self.settings:
-            raise ConfigError(f"no candidate fits into the memory. Of the smallest one: {self._why}") from self._why
+            assert self._why is not None
+            raise self._why.within("no candidate fits into the memory. Of the smallest one") from self._why
 
     @property
     def config(self) -> Config:
@@ -170,7 +175,8 @@ class StepPlan:
         """One setting. Raises ConfigError where it does not fit."""
         room = self.room(setting)
         if room is None:
-            raise ConfigError(f"{setting} does not fit: {self._why}")
+            assert self._why is not None
+            raise self._why.within(f"{setting} does not fit")
         rule = rule_of(self.config)
         groups = [group_signal(rates, setting.rollouts, setting.kept, rule) for rates in self.stages]
         works = [self.work(setting, group) for group in groups]
@@ -198,7 +204,11 @@ class StepPlan:
         try:
             return self.run.rates.towards(until, STAGES)
         except ValueError as error:
-            raise ConfigError(f"{self.run.run}: {error}; name a mean pass rate between its own and 1") from error
+            raise ConfigError(
+                f"{self.run.run}: {error}",
+                remedy="name a mean pass rate between that of the run and 1",
+                code="config.value",
+            ) from error
 
     def work(self, setting: Setting, group: GroupSignal) -> StepWork:
         """What a step of a setting does, at the run's lengths. Flat groups are not trained on, but under a term."""
@@ -223,7 +233,10 @@ class StepPlan:
     def _prompts(self, own: int) -> Sequence[int]:
         if own > self._most:
             raise ConfigError(
-                f"a step of {own} prompts needs as many problems, and the task has {self._most}; ask for fewer prompts"
+                f"a step of {own} prompts needs as many problems, and the task has {self._most}",
+                remedy="request fewer prompts",
+                key="rollout.prompts_per_step",
+                code="config.value",
             )
         if self.asked.prompts is not None:
             return [own]

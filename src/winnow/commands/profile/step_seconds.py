@@ -66,8 +66,9 @@ def calibrated(costs: StepCosts, run: RunStatistics, *, at_once: int) -> StepClo
     if sampling <= 0 or update <= 0:
         raise DataError(
             f"{costs.source or 'the cost curves'}: at the {work.rollouts:.0f} rollouts that a step of {run.run} "
-            f"samples, or the {work.trained:.0f} that it trains on, a curve has no seconds; measure points near these "
-            f"numbers"
+            f"samples, or the {work.trained:.0f} that it trains on, a curve has no seconds",
+            remedy="measure points near these numbers",
+            code="data.incomplete",
         )
     seconds = run.seconds
     return StepClock(

@@ -32,7 +32,11 @@ def update_work(
     batches = scheduled(members, groups)
     trained = sum(len(batch.sequences) for batch in batches)
     if not trained:
-        raise ConfigError(f"an update of {point.rollouts} rollouts has none to learn from: all advantages are zero")
+        raise ConfigError(
+            f"an update of {point.rollouts} rollouts has none to train on: all advantages are zero",
+            remedy="profile larger numbers of rollouts",
+            code="config.value",
+        )
     config = _in_one(members.config, batches) if point.way == "whole" else members.config
     learner = make_learner(config, policy, needs=members.needs, resumed=False)
 
@@ -44,7 +48,12 @@ def update_work(
                 learner.backward(value.total)
                 micro_batches += 1
             if (learner.step() if batch.sequences else learner.skip()).skipped and batch.sequences:
-                raise UpdateError("the gradient is not finite, and the optimizer skipped the update")
+                raise UpdateError(
+                    "the gradient is not finite, and the optimizer skipped the update",
+                    remedy="lower optimizer.learning_rate",
+                    key="optimizer.learning_rate",
+                    code="update.not_finite",
+                )
         tokens = sum(len(sequence.rollout.tokens) for batch in batches for sequence in batch.sequences)
         return Work(tokens=tokens, trained=trained, micro_batches=micro_batches)
 

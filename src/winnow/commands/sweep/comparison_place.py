@@ -41,7 +41,11 @@ def mark_comparison(comparison: Path, folder: Path) -> None:
     try:
         write_json(comparison / MADE_FROM, _made_from(folder))
     except OSError as error:
-        raise RunFolderError(f"cannot write {comparison / MADE_FROM}: {error.strerror}; make room") from error
+        raise RunFolderError(
+            f"cannot write {comparison / MADE_FROM}: {error.strerror}",
+            remedy="make room",
+            code="run_folder.unwritable",
+        ) from error
 
 
 def any_evaluated(runs: Iterable[SweepRun]) -> bool:

@@ -25,7 +25,12 @@ def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
     taken or cannot be a folder's name.
     """
     if file.variants is not None and not file.variants:
-        raise ConfigError(f"{path}: [variants] holds no variant; write [variants.LABEL], or remove it")
+        raise ConfigError(
+            f"{path}: [variants] contains no variant",
+            remedy="write [variants.LABEL], or remove it",
+            key="variants",
+            code="config.value",
+        )
     shared, grid = _table(file.set, "set", path, text), _grid(file, path, text)
     named = (file.variants or {"": {}}).items()
     variants = {label: _table(keys, f"variants.{label}", path, text) for label, keys in named}
@@ -49,12 +54,19 @@ def _table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
     for key, value in flat(table, whole_members=name != "grid"):
         if key in OWN_KEYS:
             raise ConfigError(
-                f"{located(path, text, key, name)}: {key} is no key of [{name}]: every run gets its own, from the key "
-                f"{OWN_KEYS[key]} outside the tables"
+                f"{located(path, text, key, name)}: {key} is no key of [{name}], as it differs in every run",
+                remedy=f"remove it, and set the key {OWN_KEYS[key]} outside the tables",
+                key=key,
+                code="config.unknown_key",
             )
         if before := next((other for other in keys if f"{other}.".startswith(f"{key}.")), None):
             twice = "is set twice" if key == before else f"would replace {before!r}, which is set before it"
-            raise ConfigError(f"{located(path, text, key, name)}: {key!r} of [{name}] {twice}; say it once")
+            raise ConfigError(
+                f"{located(path, text, key, name)}: {key!r} of [{name}] {twice}",
+                remedy="set it once",
+                key=key,
+                code="config.duplicate",
+            )
         keys[key] = value
     return keys
 
@@ -65,15 +77,27 @@ def _grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
         return {}
     grid = _table(file.grid, "grid", path, text)
     if not grid:
-        raise ConfigError(f"{path}: [grid] is empty; give keys with lists of values, or remove it")
+        raise ConfigError(
+            f"{path}: [grid] is empty",
+            remedy="give keys with lists of values, or remove it",
+            key="grid",
+            code="config.value",
+        )
     for key, values in grid.items():
         where = located(path, text, key, "grid")
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"{where}: grid key {key!r} is {values!r}; give a list of values, one or more")
+            raise ConfigError(
+                f"{where}: grid key {key!r} is {values!r}",
+                remedy="give a list of values, one or more",
+                key=key,
+                code="config.value",
+            )
         if any(isinstance(value, Mapping) for value in values):
             raise ConfigError(
-                f"{where}: grid key {key!r} has a table for a value, which makes no label; give such configurations "
-                f"names with [variants.LABEL]"
+                f"{where}: grid key {key!r} has a table for a value, which makes no label",
+                remedy="name such configurations with [variants.LABEL]",
+                key=key,
+                code="config.value",
             )
     return grid
 
@@ -85,12 +109,22 @@ def _check_said_once(path: Path, text: str, tables: Mapping[str, Mapping[str, An
             if f"{key}.".startswith(f"{other}."):
                 again = "is also set" if key == other else f"would replace {key!r}, which is set"
                 where = located(path, text, other, second)
-                raise ConfigError(f"{where}: {other!r} of [{second}] {again} in [{first}]; say it in one of them")
+                raise ConfigError(
+                    f"{where}: {other!r} of [{second}] {again} in [{first}]",
+                    remedy="set it in one of them",
+                    key=other,
+                    code="config.duplicate",
+                )
 
 
 def _check_baseline(baseline: str | None, labelled: Mapping[str, Keys], where: str) -> None:
     if baseline is not None and baseline not in labelled:
-        raise ConfigError(f"{where}: no configuration has the label {baseline!r}", remedy=near_miss(baseline, labelled))
+        raise ConfigError(
+            f"{where}: no configuration has the label {baseline!r}",
+            remedy=near_miss(baseline, labelled),
+            key="baseline",
+            code="config.unknown_name",
+        )
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -122,12 +156,22 @@ def _check_labels(labels: Iterable[str], path: Path) -> None:
     for label in labels:
         if counts[label.lower()] > 1:
             raise ConfigError(
-                f"{path}: two configurations would be labelled {label!r}; give them other names with [variants.LABEL]"
+                f"{path}: two configurations would be labelled {label!r}",
+                remedy="give them other names with [variants.LABEL]",
+                key="variants",
+                code="config.duplicate",
             )
         if not re.fullmatch(r"[A-Za-z0-9_][\w.+=,-]*", label, flags=re.ASCII) or len(label) > LONGEST:
             raise ConfigError(
-                f"{path}: the label {label!r} cannot be a folder's name; use at most {LONGEST} letters, digits and "
-                f"_ . + = , - and no dot or sign in front"
+                f"{path}: the label {label!r} cannot be a folder's name",
+                remedy=f"use at most {LONGEST} letters, digits and _ . + = , - and no dot or sign in front",
+                key="variants",
+                code="config.value",
             )
         if label.lower() in (SWEEP, LEDGER) or re.fullmatch(rf"{COMPARISON}(-\d+)?", label.lower()):
-            raise ConfigError(f"{path}: the label {label!r} is the name of something else in the sweep's folder")
+            raise ConfigError(
+                f"{path}: the label {label!r} is the name of something else in the sweep's folder",
+                remedy="give it another name with [variants.LABEL]",
+                key="variants",
+                code="config.value",
+            )

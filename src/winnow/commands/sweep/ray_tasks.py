@@ -35,7 +35,12 @@ class OnRay(Launcher):
         try:
             import ray
         except ImportError as error:
-            raise ConfigError("ray: the package 'ray' is not installed here; install winnow-rl[ray]") from error
+            raise ConfigError(
+                "ray: the package 'ray' is not installed here",
+                remedy="install winnow-rl[ray]",
+                key="ray",
+                code="config.not_installed",
+            ) from error
         self._ray = ray
         self._probe = Path(os.path.abspath(folder)) / PROBE
         self._token = secrets.token_hex(16)
@@ -43,7 +48,12 @@ class OnRay(Launcher):
             _check_answers(address)
             ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
         except (OSError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"ray = {address!r}: the cluster cannot be reached: {error}") from error
+            raise ConfigError(
+                f"ray = {address!r}: the cluster cannot be reached: {error}",
+                remedy="start the cluster, or correct its address",
+                key="ray",
+                code="config.cluster",
+            ) from error
         replace_file(self._probe, self._token.encode())
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_on_node)
 

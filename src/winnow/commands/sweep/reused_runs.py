@@ -82,4 +82,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, draft, ignore=shutil.ignore_patterns(LOCK), symlinks=True)
         draft.rename(target)
     except (OSError, shutil.Error) as error:
-        raise RunFolderError(f"cannot copy {source} to {target}: {error}; make room, or leave reuse out") from error
+        raise RunFolderError(
+            f"cannot copy {source} to {target}: {error}",
+            remedy="make room, or remove the key reuse",
+            key="reuse",
+            code="run_folder.unwritable",
+        ) from error

@@ -205,5 +205,7 @@ def _holder(run: SweepRun) -> str | None:
     except RunFolderError as error:
         return str(error)
     except OSError as error:
-        raise RunFolderError(f"cannot use {run.path / LOCK}: {error.strerror}; move it away") from error
+        raise RunFolderError(
+            f"cannot use {run.path / LOCK}: {error.strerror}", remedy="move it away", code="run_folder.unreadable"
+        ) from error
     return None

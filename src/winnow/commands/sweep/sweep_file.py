@@ -21,7 +21,7 @@ from pydantic import Field
 
 from winnow.config import Config, Positive, Section
 from winnow.config_file import read_toml
-from winnow.errors import ConfigError, near_miss
+from winnow.errors import ConfigError, accepted_value, as_one, near_miss
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 OWN_KEYS = {"seed": "seeds", "output": "output"}  # of a run's configuration: the sweep says them, outside the tables
@@ -68,13 +68,23 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
     try:
         file = SweepFile.model_validate(data)
     except pydantic.ValidationError as error:
-        raise ConfigError("\n".join(_explain(path, text, mistake, changes) for mistake in error.errors())) from error
+        raise as_one([_explain(path, text, mistake, changes) for mistake in error.errors()]) from error
     twice = sorted({seed for seed in file.seeds if file.seeds.count(seed) > 1})
     if twice:
-        raise ConfigError(f"{located(path, text, 'seeds')}: seeds names {twice[0]} twice")
+        raise ConfigError(
+            f"{located(path, text, 'seeds')}: seeds contains {twice[0]} twice",
+            remedy="remove one",
+            key="seeds",
+            code="config.duplicate",
+        )
     if file.ray is None and {"cpus_per_run", "gpus_per_run"} & file.model_fields_set:
         key = sorted({"cpus_per_run", "gpus_per_run"} & file.model_fields_set)[0]
-        raise ConfigError(f"{located(path, text, key)}: {key} is for runs on a Ray cluster; name one with the key ray")
+        raise ConfigError(
+            f"{located(path, text, key)}: {key} is for runs on a Ray cluster",
+            remedy="name one with the key ray",
+            key=key,
+            code="config.no_effect",
+        )
     return file, text
 
 
@@ -111,22 +121,28 @@ def _parts(key: str) -> list[str]:
     return [name for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.\s]+", key) for name in part.strip("\"'").split(".")]
 
 
-def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) -> str:
-    names = [str(name) for name in mistake["loc"]]
-    first = names[0]
+def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) -> ConfigError:
+    """One mistake that pydantic found, with its place and its remedy."""
+    first = str(mistake["loc"][0])
     where = f"--{first}" if first in changes else located(path, text, first)
     match mistake["type"]:
         case "extra_forbidden":
-            return f"{where}: unknown key {first!r}; {_meant(first)}"
+            return ConfigError(
+                f"{where}: unknown key {first!r}", remedy=_meant(first), key=first, code="config.unknown_key"
+            )
         case "missing":
-            return f"{path}: {first!r} is missing"
+            return ConfigError(f"{path}: {first!r} is missing", remedy="set it", key=first, code="config.missing_key")
         case _:
-            said = mistake["msg"]
-            return f"{where}: {first!r} is {mistake['input']!r}: {said[:1].lower()}{said[1:]}"
+            return ConfigError(
+                f"{where}: {first!r} is {mistake['input']!r}",
+                remedy=accepted_value(mistake["msg"]),
+                key=first,
+                code="config.value",
+            )
 
 
 def _meant(key: str) -> str:
     """A hint; a key of a run that stands outside the tables belongs into one."""
     if key.split(".")[0] in Config.model_fields and key not in OWN_KEYS:
-        return "a key of the runs belongs below [set], [grid] or [variants.LABEL]"
+        return "move it below [set], [grid] or [variants.LABEL], as it is a key of the runs"
     return near_miss(key, SweepFile.model_fields)

@@ -78,8 +78,8 @@ def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
     try:
         data, base_text = read_toml(base)
     except ConfigError as error:
-        raise ConfigError(f"{located(path, text, 'config')}: {error}") from error
-    validate(data, source=str(base), text=base_text)  # its own mistakes are told with its own lines
+        raise error.within(located(path, text, "config")) from error
+    validate(data, source=str(base), text=base_text)  # its mistakes are reported with its lines
     data = placed(data, base.parent)
     settings = {
         label: _settings(label, keys, data, path, text, here=file.ray is None)
@@ -108,7 +108,9 @@ def record(plan: SweepPlan, folder: SweepFolder) -> None:
             path.parent.mkdir(exist_ok=True)
             replace_file(path, settings.text.encode())
         except OSError as error:
-            raise RunFolderError(f"cannot write {path}: {error.strerror}; make room") from error
+            raise RunFolderError(
+                f"cannot write {path}: {error.strerror}", remedy="make room", code="run_folder.unwritable"
+            ) from error
 
 
 def _settings(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text: str, *, here: bool) -> Settings:
@@ -122,15 +124,26 @@ def _settings(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text:
         if here:
             check_installed(members)
     except ConfigError as error:
-        where = f"{_line_of(str(error), label, keys, path, text)}, configuration {label!r}"
-        said = str(error).replace("the configuration: ", "")
-        raise ConfigError("\n".join(f"{where}: {line}" for line in said.splitlines())) from error
+        where = f"{_line_of(error, label, keys, path, text)}, configuration {label!r}"
+        problems = error.problem.replace("the configuration: ", "").splitlines()  # one line for each mistake
+        raise ConfigError(
+            "\n".join(f"{where}: {problem}" for problem in problems),
+            remedy=error.remedy,
+            key=error.key,
+            code=error.code,
+        ) from error
     return Settings(keys, config, digests(config, path.parent))
 
 
-def _line_of(message: str, label: str, keys: Keys, path: Path, text: str) -> str:
-    """File and line of the key of the sweep that a message is about; the file alone where it is about another."""
-    named = [key for key in sorted(keys, key=len, reverse=True) if key in message]
+def _line_of(error: ConfigError, label: str, keys: Keys, path: Path, text: str) -> str:
+    """File and line of the key of the sweep that an error is about, or else that its message names; the file alone
+    where it is about another.
+    """
+    named = [
+        key
+        for key in sorted(keys, key=lambda key: (key != error.key, -len(key)))
+        if key == error.key or key in str(error)
+    ]
     tables = [f"variants.{label.rpartition(',')[0] or label}", f"variants.{label.partition(',')[0]}", "grid", "set"]
     found = (located(path, text, key, table) for key in named for table in tables)
     return next((where for where in found if where != str(path)), str(path))
@@ -145,9 +158,10 @@ def _check_same(plan: SweepPlan, before: Contents, folder: Path, runs: Sequence[
         differences += [f"{label}: {found}" for found in _changes(plan.settings[label], before, label, folder)]
     if differences:
         raise RunFolderError(
-            f"{plan.path} is not what the sweep in {folder} was begun with: {'; '.join(differences)}. Put back what it "
-            f"was, or begin another sweep in another folder with the key output; new seeds and new configurations may "
-            f"be added"
+            f"{plan.path} is not what the sweep in {folder} was started with: {'; '.join(differences)}",
+            remedy="restore what it was, or start another sweep in another folder with the key output; new seeds and "
+            "new configurations may be added",
+            code="run_folder.changed",
         )
 
 
@@ -164,7 +178,12 @@ def _check_own(plan: SweepPlan, folder: Path) -> None:
         try:
             compare(before, after, run=run, step=0, may_change=found_there)
         except RunFolderError as error:
-            raise RunFolderError(f"{run} is another run than the sweep's; move it away ({error})") from error
+            raise RunFolderError(
+                f"{run} is another run than the sweep's ({error.problem})",
+                remedy="move it away",
+                key=error.key,
+                code="run_folder.foreign",
+            ) from error
 
 
 def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> Iterator[str]:
@@ -174,7 +193,9 @@ def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> 
         try:
             was, now = _leaves(read_toml(path)[0]), _leaves(tomllib.loads(settings.text))
         except ConfigError as error:
-            raise RunFolderError(f"{error}; put back what the sweep wrote there") from error
+            raise RunFolderError(
+                error.problem, remedy="put back what the sweep wrote there", key=error.key, code="run_folder.damaged"
+            ) from error
         for key in dict.fromkeys([*was, *now]):
             if was.get(key) != now.get(key):
                 shown = with_dotted_secrets_hidden

@@ -78,7 +78,11 @@ def compared(
     notes += cautions(groups, seconds_measured=costs is None)
     known = [group.label for group in groups]
     if baseline is not None and baseline not in known:
-        raise ConfigError(f"there is no group {baseline!r} to be the baseline", remedy=near_miss(baseline, known))
+        raise ConfigError(
+            f"there is no group {baseline!r} to be the baseline",
+            remedy=near_miss(baseline, known),
+            code="config.unknown_name",
+        )
     first = str(baseline or (named.baseline if named.baseline in known else known[0]))
     (base,) = (group for group in groups if group.label == first)
     allocation, said = pass_rate_counts(groups)
@@ -116,7 +120,11 @@ def _curves(groups: Sequence[SeedGroup], measure: str) -> dict[tuple[str, str, s
                     found[group.label, axis, name] = curve
         if not any((group.label, axis, measure) in found for axis in AXES):
             sources = ", ".join(curve.source for curve in group.curves)
-            raise DataError(f"{group.label}: its curves share no part of any axis; compare them apart ({sources})")
+            raise DataError(
+                f"{group.label}: its curves share no part of any axis ({sources})",
+                remedy="compare them separately",
+                code="data.mismatch",
+            )
     return found
 
 

@@ -73,8 +73,10 @@ def _check_whole(done: IntArray, last: int, source: str) -> None:
     lacking = sorted(set(range(last)) - set(done.tolist()))
     if lacking:
         raise DataError(
-            f"{source}: its metrics lack step {lacking[0]}, so what was spent before its evaluation after {last} steps "
-            f"is not known; put metrics.jsonl back as it was, or leave the run out"
+            f"{source}: its metrics lack step {lacking[0]}, so the cost of the {last} steps before its evaluation is "
+            f"unknown",
+            remedy="put metrics.jsonl back as it was, or omit the run",
+            code="data.incomplete",
         )
 
 

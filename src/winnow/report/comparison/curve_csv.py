@@ -46,7 +46,9 @@ def read_curves(path: Path) -> CsvCurves:
     """The curves in a CSV file, in its order. Raises DataError, with the line, for what is not one."""
     points = list(_points(path))
     if not points:
-        raise DataError(f"{path}: there is no row below the header; a row is a point of a curve")
+        raise DataError(
+            f"{path}: there is no row below the header", remedy="write a row per point of a curve", code="data.empty"
+        )
     scales, notes = _scales(path, points)
     of: dict[tuple[str | None, str | None], list[_Point]] = {}
     for point in points:
@@ -64,14 +66,26 @@ def _points(path: Path) -> Iterator[_Point]:
     for line, row in rows:
         where = f"{path}, line {line}"
         if len(row) != len(names):
-            raise DataError(f"{where}: {len(row)} values under {len(names)} columns; a row has one for each")
+            raise DataError(
+                f"{where}: {len(row)} values under {len(names)} columns",
+                remedy="write one value for each column",
+                code="data.malformed",
+            )
         cells = {name: cell.strip() for name, cell in zip(names, row, strict=True)}
         group, seed = cells.pop("group", None), cells.pop("seed", None)
         if group == "":
-            raise DataError(f"{where}: the group is empty; name it, or remove the column where there is one group")
+            raise DataError(
+                f"{where}: the group is empty",
+                remedy="name it, or remove the column where there is one group",
+                code="data.malformed",
+            )
         numbers = {name: _number(cell, f"{where}, {name}") for name, cell in cells.items()}
         if math.isnan(numbers["accuracy"]):
-            raise DataError(f"{where}: the accuracy is empty; a point of a curve has one: remove the row")
+            raise DataError(
+                f"{where}: the accuracy is empty, and every point of a curve has one",
+                remedy="remove the row",
+                code="data.malformed",
+            )
         yield _Point(line, group, seed or None, numbers)
 
 
@@ -86,27 +100,47 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                     if any(cell.strip() for cell in row):
                         yield reader.line_num, row
             except csv.Error as error:
-                raise DataError(f"{path}, line {reader.line_num}: not CSV ({error}); repair the line") from error
+                raise DataError(
+                    f"{path}, line {reader.line_num}: not CSV ({error})",
+                    remedy="repair the line",
+                    code="data.malformed",
+                ) from error
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; name a run folder or a CSV file of curves") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror}",
+            remedy="name a run folder or a CSV file of curves",
+            code="data.unreadable",
+        ) from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not text in UTF-8 ({error.reason}); name a run folder or a CSV file") from error
+        raise DataError(
+            f"{path} is not text in UTF-8 ({error.reason})",
+            remedy="name a run folder or a CSV file",
+            code="data.malformed",
+        ) from error
 
 
 def _check_header(path: Path, names: Sequence[str]) -> None:
     where = f"{path}, line 1"
     for place, name in enumerate(names):
         if name not in COLUMNS:
-            raise DataError(f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS))
+            raise DataError(
+                f"{where}: there is no column {name!r}", remedy=near_miss(name, COLUMNS), code="data.malformed"
+            )
         if name in names[:place]:
-            raise DataError(f"{where}: two columns are called {name!r}; remove one")
+            raise DataError(f"{where}: two columns are called {name!r}", remedy="remove one", code="data.malformed")
     clocks = [name for name in names if name in CLOCKS]
     if len(clocks) > 1:
-        raise DataError(f"{where}: {' and '.join(clocks)} are one axis; keep one of them")
+        raise DataError(
+            f"{where}: {' and '.join(clocks)} are one axis", remedy="keep one of them", code="data.malformed"
+        )
     if not clocks and not set(names) & set(AXES):
-        raise DataError(f"{where}: no column to draw over; give one of {', '.join([*CLOCKS, *AXES[1:]])}")
+        raise DataError(
+            f"{where}: there is no column to draw over",
+            remedy=f"add one of {', '.join([*CLOCKS, *AXES[1:]])}",
+            code="data.malformed",
+        )
     if "accuracy" not in names:
-        raise DataError(f"{where}: there is no column 'accuracy'")
+        raise DataError(f"{where}: there is no column 'accuracy'", remedy="add it", code="data.malformed")
 
 
 def _number(cell: str, where: str) -> float:
@@ -117,7 +151,7 @@ def _number(cell: str, where: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise DataError(f"{where}: {cell!r} is no number of 0 or more")
+        raise DataError(f"{where}: {cell!r} is no number of 0 or more", remedy="correct it", code="data.malformed")
     return number
 
 
@@ -129,13 +163,17 @@ def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], lis
         above = [point for point in points if point.numbers.get(name, 0.0) > 1]
         for point in above:
             if point.numbers[name] > 100:
-                raise DataError(f"{path}, line {point.line}, {name}: {point.numbers[name]:g} is above 100 percent")
+                raise DataError(
+                    f"{path}, line {point.line}, {name}: {point.numbers[name]:g} is above 100 percent",
+                    remedy="correct it",
+                    code="data.malformed",
+                )
         if above:
             scales[name] = 0.01
             percent.append(name)
     _check_one_unit(path, points, percent)
-    said = f"{path}: {', '.join(percent)} taken as percent, as a value is above 1"
-    return scales, [said] if percent else []
+    note = f"{path}: {', '.join(percent)} taken as percent, as a value is above 1"
+    return scales, [note] if percent else []
 
 
 def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]) -> None:
@@ -144,8 +182,9 @@ def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]
     for name in unclear:
         if any(point.numbers[name] > 0 for point in points):
             raise DataError(
-                f"{path}: {percent[0]} is in percent, and {name}, which is nowhere above 1, may be either; write both "
-                f"as shares, between 0 and 1"
+                f"{path}: {percent[0]} is in percent, and {name}, which is nowhere above 1, may be either",
+                remedy="write both as shares, between 0 and 1",
+                code="data.malformed",
             )
 
 
@@ -153,8 +192,9 @@ def _check_seeds(path: Path, of: Mapping[tuple[str | None, str | None], Sequence
     for (group, seed), points in of.items():
         if seed is None and any(other == group and named is not None for other, named in of):
             raise DataError(
-                f"{path}, line {points[0].line}: no seed, where other rows of the group have one; a group is one mean "
-                f"curve, or a curve for each seed"
+                f"{path}, line {points[0].line}: no seed, and other rows of the group have one",
+                remedy="give a group one mean curve, or a curve for each seed",
+                code="data.malformed",
             )
 
 
@@ -165,13 +205,21 @@ def _curve(
     axes = {("seconds" if name in CLOCKS else name): name for name in columns if name in (*CLOCKS, *AXES)}
     axes = {axis: name for axis, name in axes.items() if _is_filled(path, columns[name], points, name)}
     if not axes:
-        raise DataError(f"{path}, line {points[0].line}: no value to draw over; give one of {', '.join(AXES)}")
+        raise DataError(
+            f"{path}, line {points[0].line}: no value to draw over",
+            remedy=f"give one of {', '.join(AXES)}",
+            code="data.malformed",
+        )
     order = np.lexsort([columns[name] for name in axes.values()])
     for axis, name in axes.items():
         falls = np.flatnonzero(np.diff(columns[name][order]) < 0)
         if len(falls):
             line = points[order[falls[0] + 1]].line
-            raise DataError(f"{path}, line {line}: {axis} falls while another axis grows; all grow with training")
+            raise DataError(
+                f"{path}, line {line}: {axis} falls while another axis grows, and all grow with training",
+                remedy="correct the line",
+                code="data.malformed",
+            )
     _check_apart(path, np.stack([columns[name][order] for name in axes.values()]), [points[i].line for i in order])
     x = {axis: columns[name][order] for axis, name in axes.items()}
     y = {name: columns[name][order] for name in MEASURES if name in columns and np.isfinite(columns[name]).any()}
@@ -184,7 +232,11 @@ def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: s
     empty = np.isnan(values)
     if empty.any() and not empty.all():
         line = points[int(np.argmax(empty))].line
-        raise DataError(f"{path}, line {line}: {name} is empty, where other points of the curve have it")
+        raise DataError(
+            f"{path}, line {line}: {name} is empty, and other points of the curve have it",
+            remedy="fill it in, or remove the row",
+            code="data.malformed",
+        )
     return not empty.any()
 
 
@@ -194,5 +246,7 @@ def _check_apart(path: Path, x: FloatArray, lines: Sequence[int]) -> None:
     if len(same):
         first, second = sorted((lines[same[0]], lines[same[0] + 1]))
         raise DataError(
-            f"{path}, line {second}: the same group, seed and place as line {first}; give each run a seed of its own"
+            f"{path}, line {second}: the same group, seed and place as line {first}",
+            remedy="give each run a different seed",
+            code="data.malformed",
         )

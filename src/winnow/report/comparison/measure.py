@@ -52,7 +52,7 @@ def check_measure(measure: str, known: Sequence[tuple[str, frozenset[str]]]) -> 
         what = f"there is no measure {measure!r} in what is compared"
     else:
         what = f"{', '.join(lacking[:3])}{', ...' * (len(lacking) > 3)} lacks the measure {measure!r}"
-    raise ConfigError(what, remedy=near_miss(measure, common))
+    raise ConfigError(what, remedy=near_miss(measure, common), code="config.unknown_name")
 
 
 def title(measure: str) -> str:

@@ -52,7 +52,9 @@ def named_inputs(arguments: Sequence[str]) -> NamedInputs:
     for item in found:
         place = os.path.realpath(item.path)
         if place in seen:
-            raise DataError(f"{item.path} is named twice (first as {seen[place]}); name it once")
+            raise DataError(
+                f"{item.path} is named twice (first as {seen[place]})", remedy="name it once", code="data.mismatch"
+            )
         seen[place] = item.path
     sweeps = {item.path.parent.parent for item in found if isinstance(item, NamedRun) and item.of_sweep}
     baselines = {read_contents(folder).baseline for folder in sweeps} - {None}
@@ -68,8 +70,9 @@ def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
     matching = [Path(match) for match in sorted(glob.glob(str(path)))]
     if not matching:
         raise DataError(
-            f"there is no {path}; name run folders, folders of runs, sweeps or CSV files of curves, each as PATH or "
-            f"LABEL=PATH"
+            f"there is no {path}",
+            remedy="name run folders, folders of runs, sweeps or CSV files of curves, each as PATH or LABEL=PATH",
+            code="data.missing",
         )
     for match in matching:
         yield from _at(match, label)
@@ -88,14 +91,22 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
         yield NamedFile(path, label)
     elif (path / SWEEP).is_file():
         if label is not None:
-            raise DataError(f"{label}={path}: a sweep brings labels of its own; name it without one")
+            raise DataError(
+                f"{label}={path}: a sweep has its labels already",
+                remedy="name it without one",
+                code="data.mismatch",
+            )
         yield from map(_of_sweep, read_sweep(path))
     elif _is_run(path):
         yield _run(path, label)
     else:
         runs = sorted((inner for inner in path.iterdir() if _is_run(inner)), key=_by_number)
         if not runs:
-            raise DataError(f"{path} is no run folder, and holds none; name run folders, sweeps or CSV files of curves")
+            raise DataError(
+                f"{path} is no run folder, and contains none",
+                remedy="name run folders, sweeps or CSV files of curves",
+                code="data.missing",
+            )
         yield from (_run(inner, label) for inner in runs)
 
 

@@ -74,5 +74,9 @@ def _visits(run: Path) -> Iterator[tuple[int, int, int]]:
             visit[1] += row["correct"]
             visit[2] += 1
     if not found:
-        raise DataError(f"{run}: its files of rollouts hold no rows; put them back as they were, or remove them")
+        raise DataError(
+            f"{run}: its files of rollouts contain no rows",
+            remedy="put them back as they were, or remove them",
+            code="data.empty",
+        )
     yield from ((count, correct, verdicts) for count, correct, verdicts in found.values())

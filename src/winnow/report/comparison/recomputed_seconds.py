@@ -26,7 +26,9 @@ def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: st
     if lacking:
         raise DataError(
             f"{source}: its metrics of step {row['step']:g} lack {', '.join(lacking)}, from which its seconds are "
-            f"computed; compare measured seconds (no costs), or leave the run out"
+            f"computed",
+            remedy="compare measured seconds (no costs), or omit the run",
+            code="data.incomplete",
         )
     prompts, rollouts, generated, trained, tokens_trained = (row[name] for name in WORK)
     epochs = _epochs(config, source)
@@ -62,5 +64,10 @@ def _epochs(config: Mapping[str, Any], source: str) -> int:
     if epochs is None:
         return 1
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise DataError(f"{source}: update.epochs in its manifest is {epochs!r}; seconds need a number of epochs")
+        raise DataError(
+            f"{source}: update.epochs in its manifest is {epochs!r}, and seconds need a number of epochs",
+            remedy="put the manifest back as it was, or compare measured seconds (no costs)",
+            key="update.epochs",
+            code="data.malformed",
+        )
     return epochs

@@ -92,7 +92,7 @@ def seed_groups(
             members.append((named[item.path], by_path[item.path].curve, by_path[item.path]))
     groups = [_group(label, members) for label in dict.fromkeys(label for label, _, _ in members)]
     if not groups:
-        raise DataError("; ".join(["nothing is left to compare", *notes]))
+        raise DataError("; ".join(["nothing is left to compare", *notes]), remedy="name other runs", code="data.empty")
     known = [(curve.source, run.measurable if run else frozenset(curve.y) & set(SHARES)) for _, curve, run in members]
     check_measure(reading.measure, known)
     if reading.costs is not None:
@@ -153,16 +153,25 @@ def _own_name(runs: Sequence[ReadRun]) -> str:
 
 def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tuple[str, Curve, None]]:
     if reading.task is not None:
-        raise DataError(f"{item.path}: a CSV file holds curves of one task; leave the task away, or the file")
+        raise DataError(
+            f"{item.path}: a CSV file contains curves of one task",
+            remedy="omit the task, or the file",
+            code="data.mismatch",
+        )
     read = read_curves(item.path)
     notes += read.notes
     if reading.costs is not None and any("seconds" in curve.x for _, curve in read.curves):
         raise DataError(
-            f"{item.path}: the seconds of a CSV file cannot be computed from a step's costs; leave the file away, or "
-            f"remove its column of time"
+            f"{item.path}: the seconds of a CSV file cannot be computed from a step's costs",
+            remedy="omit the file, or remove its column of time",
+            code="data.mismatch",
         )
     if item.label is not None and any(group is not None for group, _ in read.curves):
-        raise DataError(f"{item.label}={item.path}: its column 'group' names its curves; name the file without a label")
+        raise DataError(
+            f"{item.label}={item.path}: its column 'group' names its curves",
+            remedy="name the file without a label",
+            code="data.mismatch",
+        )
     return [(group or item.label or item.path.stem, curve, None) for group, curve in read.curves]
 
 
@@ -174,8 +183,9 @@ def _group(label: str, members: Sequence[tuple[str, Curve, ReadRun | None]]) -> 
             mean = curve.seed is None or None in seen
             which = "a mean curve beside another" if mean else f"two runs of seed {curve.seed}"
             raise DataError(
-                f"{label} holds {which}: {seen.get(curve.seed, own[0][0]).source} and {curve.source}; give one of "
-                f"them, or one of them a label of its own (LABEL=PATH)"
+                f"{label} contains {which}: {seen.get(curve.seed, own[0][0]).source} and {curve.source}",
+                remedy="give only one of them, or give one of them another label (LABEL=PATH)",
+                code="data.mismatch",
             )
         seen[curve.seed] = curve
     return SeedGroup(label, tuple(curve for curve, _ in own), tuple(run for _, run in own if run is not None))

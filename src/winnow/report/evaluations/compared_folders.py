@@ -39,9 +39,17 @@ def compared_folders(model: Path, other: Path) -> ComparedFolders:
     try:
         names = [name for name in mine["tasks"] if name in theirs["tasks"]]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{SETTINGS} of {model} or {other} is damaged ({type(error).__name__}: {error})") from error
+        raise DataError(
+            f"{SETTINGS} of {model} or {other} is damaged ({type(error).__name__}: {error})",
+            remedy="evaluate again into a new folder",
+            code="data.malformed",
+        ) from error
     if not names:
-        raise DataError(f"the evaluations {model} and {other} have no task in common: there is nothing to compare")
+        raise DataError(
+            f"the evaluations {model} and {other} have no task in common",
+            remedy="name two evaluations of the same task",
+            code="data.mismatch",
+        )
     models = Models(other=_model_of(theirs), model=_model_of(mine))
     comparisons, notes = list[Comparison](), list[str]()
     tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)

@@ -56,7 +56,9 @@ def parsed_row(line: bytes, where: str) -> dict[str, Any]:
         first = error.errors()[0] if isinstance(error, pydantic.ValidationError) else None
         what = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}" if first else str(error)
         raise DataError(
-            f"{where}: this line is no rollout of an evaluation ({what}); remove the file, to ask its task again"
+            f"{where}: this line is no rollout of an evaluation ({what})",
+            remedy="remove the file, then resume the evaluation to sample its task again",
+            code="data.malformed",
         ) from error
     return row
 

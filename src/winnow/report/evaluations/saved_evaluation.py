@@ -39,9 +39,15 @@ def read_settings(path: Path) -> dict[str, Any]:
         check_kind(file, "a file")
         found = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"cannot read {file}: {error}; name the folder of an evaluation") from error
+        raise DataError(
+            f"cannot read {file}: {error}", remedy="name the folder of an evaluation", code="data.unreadable"
+        ) from error
     if not isinstance(found, dict) or found.get("winnow_evaluation") != FORMAT:
-        raise DataError(f"{file} is not of an evaluation that this winnow can read")
+        raise DataError(
+            f"{file} is not of an evaluation that this winnow can read",
+            remedy="name another folder, or use the version that wrote it",
+            code="data.malformed",
+        )
     return found
 
 
@@ -50,7 +56,16 @@ def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) ->
     try:
         return [_task(path, name, settings["tasks"][name]) for name in names]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{path / SETTINGS} is damaged ({type(error).__name__}: {error})") from error
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> DataError:
+    """The error for an evaluation whose settings have another form than `winnow eval` writes."""
+    return DataError(
+        f"{path / SETTINGS} is damaged ({type(error).__name__}: {error})",
+        remedy="evaluate again into a new folder",
+        code="data.malformed",
+    )
 
 
 def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
@@ -62,10 +77,16 @@ def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
         check_kind(file, "a file")
         lines = file.read_bytes().splitlines()
     except OSError as error:
-        raise DataError(f"cannot read {file}: {error.strerror or error}") from error
+        raise DataError(
+            f"cannot read {file}: {error.strerror or error}",
+            remedy="resume the evaluation, or repair the file",
+            code="data.unreadable",
+        ) from error
     if len(lines) != count or not (path / METRICS).is_file():
         raise DataError(
-            f"the evaluation in {path} is not finished: {task} has {len(lines):,} rollouts of {count:,}; resume it"
+            f"the evaluation in {path} is not finished: {task} has {len(lines):,} rollouts of {count:,}",
+            remedy="resume it",
+            code="data.incomplete",
         )
     return [parsed_row(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)]
 
@@ -83,6 +104,8 @@ def _task(path: Path, name: str, settings: Mapping[str, Any]) -> SavedTask:
     sampled, greedy = ({row["prompt_id"] for row in rows if row["mode"] == mode} for mode in ("sampled", "greedy"))
     if not sampled or (greedy and greedy != sampled):
         raise DataError(
-            f"{path / name}.jsonl is damaged: its greedy rollouts are of other problems than the sampled ones"
+            f"{path / name}.jsonl is damaged: its greedy rollouts are of other problems than the sampled ones",
+            remedy="remove the file, then resume the evaluation to sample its task again",
+            code="data.malformed",
         )
     return SavedTask(name, dict(settings["config"]), rows, int(settings["dropped"]))

@@ -51,14 +51,20 @@ class LoggedSteps:
         """Raises DataError where the step is not logged, or cannot be read."""
         files = files_by_step(self.run / ROLLOUTS)
         if step not in files:
-            raise DataError(f"{self.run} holds no rollouts of step {step}")
+            raise DataError(
+                f"{self.run} contains no rollouts of step {step}", remedy="choose another step", code="data.missing"
+            )
         return StepFile(files[step])
 
     def _groups(self, path: Path) -> list[GroupPlace]:
         try:
             about = path.stat()
         except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+            raise DataError(
+                f"cannot read {path}: {error.strerror or error}",
+                remedy="put the file back, or allow reading it",
+                code="data.unreadable",
+            ) from error
         seen = about.st_mtime_ns, about.st_size, about.st_ino
         if path not in self._known or self._known[path][0] != seen:
             self._known[path] = seen, list(places(StepFile(path)))

@@ -90,7 +90,11 @@ class Sandbox:
         began, self._runs = time.monotonic(), 0
         complaint = complaint_about(self.layers)
         if complaint:
-            raise SandboxError(f"the sandbox ({self.layers}) has stopped working: {complaint}")
+            raise SandboxError(
+                f"the sandbox ({self.layers}) has stopped working: {complaint}",
+                remedy="find what changed on this machine, then resume the run",
+                code="verifier.sandbox",
+            )
         return time.monotonic() - began
 
 
@@ -110,9 +114,10 @@ def choose(preference: Preference = "auto") -> Sandbox:
         reasons.append(f"  {name}: {complaint}")
     raise SandboxError(
         f"no sandbox works here for sandbox = {preference!r}, so programs written by a model are not run:\n"
-        + "\n".join(reasons)
-        + "\nRemove one of these causes; on a machine that holds nothing worth protecting, sandbox = 'unsafe' runs "
-        "them with limits alone"
+        + "\n".join(reasons),
+        remedy="remove one of these causes; on a machine that holds nothing worth protecting, sandbox = 'unsafe' runs "
+        "them with limits alone",
+        code="verifier.sandbox",
     )
 
 
