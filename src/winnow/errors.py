@@ -229,9 +229,3 @@ def _sharing_a_word(name: str, options: list[str]) -> list[str]:
     shared = {option: len(words & set(option.split("_"))) for option in options}
     most = max(shared.values(), default=0)
     return [option for option in options if most and shared[option] == most]
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`near_miss` to be appended to a message; goes with its last caller."""
-    remedy = near_miss(word, known)
-    return f"; {remedy}" if remedy else ""

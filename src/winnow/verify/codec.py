@@ -103,7 +103,9 @@ def decode_error(line: bytes) -> ConfigError:
     """Why the fork server could not import the reward."""
     try:
         parts = json.loads(line)
-        problem, remedy, key, code = parts if isinstance(parts, list) else ()
+        if not (isinstance(parts, list) and len(parts) == 4):
+            raise TypeError("an error has another form")
+        problem, remedy, key, code = parts
         if not (isinstance(key, str | None) and all(isinstance(part, str) for part in (problem, remedy, code))):
             raise TypeError("an error has another form")
         return ConfigError(problem, remedy=remedy, key=key, code=code)
