@@ -24,7 +24,7 @@ LAWS = {"fixed": "one learning rate for all candidates", "tuned": "a learning ra
 
 def opening_lines(plan: StepPlan) -> Iterator[str]:
     """The lines that need no costs: the run, its pass rates, and how it differs from the configuration."""
-    run, request = plan.run, plan.asked
+    run, request = plan.run, plan.request
     yield (
         f"run        {run.run}, steps {run.first} to {run.last}: {run.groups} groups, {percent(run.flat)} of them "
         f"flat, rollouts of {run.length:.1f} tokens"
@@ -55,7 +55,7 @@ def plan_lines(plan: StepPlan, clock: StepClock, candidates: Sequence[Candidate]
     baseline = current or candidates[0]
     run, costs = plan.run, clock.costs
     yield f"costs      {costs.source or 'measured'}, rollouts counted per {costs.per}"
-    if plan.asked.calibrate:
+    if plan.request.calibrate:
         yield (
             f"scale      the run's {run.step_seconds:.4g} s per step: sampling x {clock.sampling_factor:.3g}, update x "
             f"{clock.update_factor:.3g}, rest {1e3 * clock.per_rollout:.3g} ms per rollout and {clock.per_step:.3g} s"
@@ -145,7 +145,7 @@ def _law(plan: StepPlan) -> dict[str, Any]:
 
     The last two are in units of |mean delta|; null if the run has no gradient norm, in which case they set no bound.
     """
-    request, known = plan.asked, plan.run.grad_norm is not None
+    request, known = plan.request, plan.run.grad_norm is not None
     return {
         "learning_rate": request.law,
         "until": request.until,

@@ -19,19 +19,19 @@ MEASURED: tuple[Way, ...] = ("sampling", "accumulated")  # the two curves
 
 
 def prepared_plan(
-    config: Path, sets: Sequence[str], run: Path, asked: PlanAsked, *, window: int, unset: Sequence[str] = ()
+    config: Path, sets: Sequence[str], run: Path, request: PlanAsked, *, window: int, unset: Sequence[str] = ()
 ) -> StepPlan:
     """A plan whose candidates have no seconds yet. Raises WinnowError for everything that can be checked now."""
     members = resolve_members(load(config, sets, unset), base=config.parent)
-    return StepPlan(members, statistics_of(run.expanduser(), window=window), asked)
+    return StepPlan(members, statistics_of(run.expanduser(), window=window), request)
 
 
 def curves_to_measure(
-    config: Path, sets: Sequence[str], plan: StepPlan, asked: Asked, *, unset: Sequence[str] = ()
+    config: Path, sets: Sequence[str], plan: StepPlan, request: Asked, *, unset: Sequence[str] = ()
 ) -> Profile:
     """A profile of the configuration's two curves, with rollouts of the run's mean length."""
     length = max(1, round(plan.run.length))
-    return prepared(config, [*sets, f"rollout.max_new_tokens={length}"], asked, unset=unset)
+    return prepared(config, [*sets, f"rollout.max_new_tokens={length}"], request, unset=unset)
 
 
 def measured_points(profile: Profile) -> Iterator[Found]:

@@ -99,7 +99,7 @@ class Profile:
         }
 
 
-def prepared(config: Path, sets: Sequence[str], asked: Asked, *, unset: Sequence[str] = ()) -> Profile:
+def prepared(config: Path, sets: Sequence[str], request: Asked, *, unset: Sequence[str] = ()) -> Profile:
     """Check everything before weights are loaded, and choose the prompts. Raises ConfigError or DataError."""
     members = resolve_members(load(config, sets, unset), base=config.parent)
     if members.reads_values:
@@ -111,16 +111,16 @@ def prepared(config: Path, sets: Sequence[str], asked: Asked, *, unset: Sequence
             code="config.unsupported",
         )
     device = resolve_device(members.config.device)
-    check_limit(device, asked.memory_limit)
+    check_limit(device, request.memory_limit)
     check_installed(members)
     problems, tokenizer = members.task("train"), prompt_tokenizer(members.config)
     weights_folder(members.config.model.path)
     every = rendered(members, problems, tokenizer).prompts
     rng = generator(members.config.seed, "profile", "prompts")
-    most = max(*asked.rollouts, *asked.kept)
+    most = max(*request.rollouts, *request.kept)
     needed = -(-most // members.config.rollout.rollouts_per_prompt)
     chosen = rng.permutation(len(every))[:needed]
-    return Profile(members, asked, device, tuple(every[i] for i in chosen))
+    return Profile(members, request, device, tuple(every[i] for i in chosen))
 
 
 def cpu_name() -> str:

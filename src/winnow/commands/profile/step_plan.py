@@ -103,8 +103,8 @@ class StepPlan:
     and if no candidate fits, and DataError for files that cannot be read.
     """
 
-    def __init__(self, members: Members, run: RunStatistics, asked: PlanAsked) -> None:
-        self.members, self.run, self.asked = members, run, asked
+    def __init__(self, members: Members, run: RunStatistics, request: PlanAsked) -> None:
+        self.members, self.run, self.request = members, run, request
         self.current = setting_of(self.config, "the configuration")
         setting_of(run.config, str(run.run))
         self.device = planned_device(self.config.device)
@@ -140,11 +140,11 @@ class StepPlan:
         run, rule = self.run, rule_of(self.run.config)
         setting = setting_of(run.config, str(run.run))
         group = group_signal(run.rates, setting.rollouts, setting.kept, rule)
-        moment = second_moment(group, setting.prompts / run.config.update.updates_per_step, self.asked.noise)
+        moment = second_moment(group, setting.prompts / run.config.update.updates_per_step, self.request.noise)
         if run.grad_norm is None or moment <= 0:
             return UpdateBounds()
         unit = run.grad_norm / moment**0.5
-        optimizer, weights = self.config.optimizer, self.asked.spread * self.trained_weights
+        optimizer, weights = self.config.optimizer, self.request.spread * self.trained_weights
         return UpdateBounds(eps=optimizer.eps * weights**0.5 / unit, clip=optimizer.max_grad_norm / unit)
 
     @cached_property
@@ -164,7 +164,7 @@ class StepPlan:
     def clock(self, costs: StepCosts) -> StepClock:
         """A clock with these costs, scaled to the run's seconds if `calibrate` is set."""
         at_once = self.run.config.rollout.max_rollouts_at_once
-        return calibrated(costs, self.run, at_once=at_once) if self.asked.calibrate else uncalibrated(costs, self.run)
+        return calibrated(costs, self.run, at_once=at_once) if self.request.calibrate else uncalibrated(costs, self.run)
 
     def candidates(self, clock: StepClock) -> list[Candidate]:
         """All candidates by descending progress per second; of equal ones, the one that samples less is first."""
@@ -193,12 +193,12 @@ class StepPlan:
     def _progress(self, setting: Setting, group: GroupSignal) -> float:
         """Progress of a step."""
         of_update = setting.prompts / self.config.update.updates_per_step
-        each = progress(group, of_update, self.asked.noise, law=self.asked.law, optimizer=self.bounds)
+        each = progress(group, of_update, self.request.noise, law=self.request.law, optimizer=self.bounds)
         return updates_of(self.config) * each
 
     def _stages(self) -> Sequence[Rates]:
         """The current pass rates, or with `until` those on the way to it."""
-        until = self.asked.until
+        until = self.request.until
         if until is None:
             return [self.run.rates]
         try:
@@ -224,7 +224,7 @@ class StepPlan:
 
     def _all_settings(self) -> Iterator[Setting]:
         """The current setting, and every candidate, whether it fits or not."""
-        current, requested = self.current, self.asked.prompts
+        current, requested = self.current, self.request.prompts
         prompts = self._prompts(current.prompts if requested is None else requested)
         numbers = sorted({*SAMPLED, current.rollouts})
         settings = {Setting(n, m, p) for p in prompts for n in numbers for m in {*KEPT, current.kept, n} if m <= n}
@@ -238,7 +238,7 @@ class StepPlan:
                 key="rollout.prompts_per_step",
                 code="config.value",
             )
-        if self.asked.prompts is not None:
+        if self.request.prompts is not None:
             return [base]
         divisor = self.config.update.updates_per_step
         numbers = {int(base * times) for times in TIMES}
@@ -267,7 +267,7 @@ class StepPlan:
         update = self.config.update.model_copy(update={"tokens_per_micro_batch": tokens})
         config = self.config.model_copy(update={"rollout": rollout, "update": update})
         members = dataclasses.replace(self.members, config=config)
-        memory = self.asked.memory
+        memory = self.request.memory
         plan = plan_devices(members, self.device, longest_prompt=self._longest, memory=memory)
         return plan, free if memory is None else assumed(memory, self.device.type)
 

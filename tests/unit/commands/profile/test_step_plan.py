@@ -200,8 +200,10 @@ def test_the_command_prints_the_plan_and_writes_it_as_json(run, costs, tmp_path)
     assert call("--plan", "--run", run, "--costs", costs, "-o", tmp_path / "plan").exit_code == 2
 
 
-def test_the_displayed_plan_matches_its_golden_file(run):
-    plan = prepared_plan(CONFIG, SETS, run, PlanAsked(memory=2**29), window=20)
+def test_the_displayed_plan_matches_its_golden_file(tmp_path):
+    sets = [*SETS, 'device="cpu"', 'model.dtype="float32"', 'rollout.engine="native"']
+    run = write_planned_run(tmp_path / "run", sets=sets[len(SETS) :])
+    plan = prepared_plan(CONFIG, sets, run, PlanAsked(memory=2**29), window=20)
     clock = plan.clock(COSTS)
     lines = [*opening_lines(plan), *plan_lines(plan, clock, plan.candidates(clock), Path("mine.toml"))]
     assert_golden("step_plan", "\n".join(lines).replace(str(run), "RUN"))
