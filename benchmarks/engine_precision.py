@@ -1,9 +1,9 @@
 """How far does a bfloat16 engine follow a float32 policy, from a checkpoint that was published in bfloat16?
 
-    python benchmarks/engine_precision.py                three minutes on a quiet machine python
-    benchmarks/engine_precision.py --seconds      also the seconds of an evaluation in each precision: run it alone
+    python benchmarks/engine_precision.py                three minutes on a quiet machine
+    python benchmarks/engine_precision.py --seconds      also time an evaluation in each precision: run it alone
 
-The bundled policy is rounded to bfloat16, as published checkpoints are, and trained in float32 on the task of
+The bundled policy is rounded to bfloat16, as published checkpoints are. It is trained in float32 on the task of
 configs/arithmetic.toml at a learning rate of 1e-5, with AdamW's eps at its default of 1e-8. Its rollouts are sampled on
 a bfloat16 copy (rollout.engine = {use = "native", dtype = "bfloat16"}). After each number of steps it reports:
 

@@ -13,9 +13,9 @@ which replaces a simulation: sum_i (E |a g|^2 - |E a g|^2) / (G p_i)^2 / n_i. In
 prompts and, within each, over the pool; the allocation is recomputed for every resample.
 
 A prompt without rollouts adds no variance but biases the gradient. The mean squared error to the gradient that uniform
-allocation estimates without bias is therefore reported too. With a probe of N' = 8 rollouts (drawn from the 64) the
-same is reported for its counts alone, for its counts with 2 rollouts for every prompt that it did not solve, and for
-its counts with its pass rates in the weights as well. Writes
+allocation estimates without bias is therefore reported too. The same is reported for three uses of a probe of N' = 8
+rollouts, drawn from the 64: its counts alone; its counts, with 2 rollouts for every prompt that it did not solve; and
+its counts, with its pass rates in the weights as well. Writes
 benchmarks/results/<date>_gvm_variance.json.
 """
 

@@ -3,9 +3,9 @@
     python benchmarks/identity.py --before ../before --after . --keep /tmp/identity
 
 Every variant is trained for 4 steps by both trees, in separate processes, on one thread of the CPU. The files of the
-runs are then compared: every tensor of every checkpoint (weights, adapters, moments, reference) bit for bit, the state
-of optimizer, history and verifiers, and every row of both logs except for times and memory use. A resumed run must also
-equal the run of 4 steps without an interruption.
+runs are then compared. Every tensor of every checkpoint (weights, adapters, moments, reference) must be equal in every
+bit. So must the state of optimizer, history and verifiers, and both logs except for times and memory use. A resumed run
+must also equal the run of 4 steps without an interruption.
 
 A tree is a checkout with src/, configs/ and tests/e2e/. RENAMED_KEYS and RENAMED_METRICS list the keys and metrics that
 have different names in the two. With --keep a run is reused if its tree and settings have not changed; other content of

@@ -3,10 +3,10 @@
     python benchmarks/parity.py
 
 Samples the bundled policy on the default task and compares the log-probs of the same tokens under the same weights, as
-every training step does. It does so with a correct engine for steps of several sizes, and for the smallest with an
-engine that samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same
-rollouts under two batch limits, and counts those that differ. engine_precision.py measures a bfloat16 checkpoint after
-training steps. Writes benchmarks/results/<date>_parity.json.
+every training step does. It uses a correct engine for steps of several sizes. For the smallest it also uses an engine
+that samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same rollouts
+under two batch limits, and counts those that differ. engine_precision.py measures a bfloat16 checkpoint after training
+steps. Writes benchmarks/results/<date>_parity.json.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python benchmarks/sandbox.py --runs 2000
 
-For every layer that works on this machine: correct programs one at a time (the median is the cost of a run), then
-`runs` of them with twice as many at a time as there are cores, counting wrong results (there must be none). `unsafe` is
-the same start without any layer. With --undisturbed (root) those one at a time run at the highest priority, before all
-other processes, for a few seconds. Writes benchmarks/results/<date>_sandbox.json.
+For every layer that works on this machine it runs correct programs one at a time; the median is the cost of a run. It
+then runs `runs` of them, twice as many at a time as there are cores, and counts wrong results (there must be none).
+`unsafe` is the same start without any layer. With --undisturbed (root) those one at a time run at the highest priority,
+before all other processes, for a few seconds. Writes benchmarks/results/<date>_sandbox.json.
 """
 
 from __future__ import annotations

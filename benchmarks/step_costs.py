@@ -2,7 +2,7 @@
 
     python benchmarks/step_costs.py --steps 30 --threads 2
 
-Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another, and
+Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another. It
 takes the median of each phase over the steps after the first five. Sampling includes verification, the update includes
 selection and log-probs, and the rest of a step is a constant. Writes configs/costs/two_cpu_cores.json, which `winnow
 compare --costs` reads, and benchmarks/results/<date>_step_costs.json with every run's phases and the seconds that the

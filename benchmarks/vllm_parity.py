@@ -2,9 +2,9 @@
 
     scripts/test-vllm
 
-Runs the default task on the bundled policy: at temperatures 1 and 0.9, in bfloat16, with a LoRA adapter, with a planted
-bug (the worker records the version and copies nothing), in a separate process, and 20 steps that should improve the
-reward. Writes benchmarks/results/<date>_vllm.json.
+Runs the default task on the bundled policy: at temperatures 1 and 0.9, in bfloat16, with a LoRA adapter, and in a
+separate process. One run has a planted bug: the worker records the version and copies nothing. Another has 20 steps,
+which should improve the reward. Writes benchmarks/results/<date>_vllm.json.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[M
 
     Raises DataError if it is unfinished or damaged, or has none of the tasks.
     """
-    there, here = read_settings(folder), describe(tasks)
+    saved, current = read_settings(folder), describe(tasks)
     try:
-        names, path = [name for name in here["tasks"] if name in there["tasks"]], str(there["machine"]["model"])
+        names, path = [name for name in current["tasks"] if name in saved["tasks"]], str(saved["machine"]["model"])
         if not names:
-            wanted, has = ", ".join(here["tasks"]), ", ".join(there["tasks"])
+            wanted, has = ", ".join(current["tasks"]), ", ".join(saved["tasks"])
             raise DataError(
                 f"{folder} has none of the tasks {wanted}",
                 remedy=f"name one of its tasks, {has}, or another evaluation",
@@ -48,8 +48,8 @@ def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[M
             )
     except (KeyError, TypeError) as error:
         raise damaged(folder, error) from error
-    results = [_result_of(task, path, folder) for task in read_tasks(folder, there, names)]
-    return results, [note for name in names for note in asked_otherwise(name, there, here, folder)]
+    results = [_result_of(task, path, folder) for task in read_tasks(folder, saved, names)]
+    return results, [note for name in names for note in asked_otherwise(name, saved, current, folder)]
 
 
 def _result_of(task: SavedTask, path: str, folder: Path) -> Measured:

@@ -27,28 +27,28 @@ UNKNOWN = "-"
 REASON = 100  # maximum characters of the reason for a missing measurement, in a terminal
 
 
-def row(found: Found) -> dict[str, Any]:
+def row(result: Found) -> dict[str, Any]:
     """A point as a row with `COLUMNS`; None for values that it does not have."""
     named: dict[str, Any] = dict.fromkeys(COLUMNS)
     named |= {
-        "measured": WAYS[found.point.way],
-        "rollouts": found.point.rollouts,
-        "ending": found.ending,
-        "held_bytes": found.held,
-        "peak_bytes": found.peak,
-        "why": found.why or None,
+        "measured": WAYS[result.point.way],
+        "rollouts": result.point.rollouts,
+        "ending": result.ending,
+        "held_bytes": result.held,
+        "peak_bytes": result.peak,
+        "why": result.why or None,
     }
-    if found.ending == "measured" and found.work is not None:
+    if result.ending == "measured" and result.work is not None:
         named |= {
-            "seconds": found.median,
-            "seconds_min": min(found.seconds),
-            "seconds_max": max(found.seconds),
-            "repetitions": len(found.seconds),
-            "tokens": found.work.tokens,
-            "seconds_per_token": found.per_token,
-            "tokens_per_second": 1 / found.per_token,
-            "trained": found.work.trained or None,
-            "micro_batches": found.work.micro_batches or None,
+            "seconds": result.median,
+            "seconds_min": min(result.seconds),
+            "seconds_max": max(result.seconds),
+            "repetitions": len(result.seconds),
+            "tokens": result.work.tokens,
+            "seconds_per_token": result.per_token,
+            "tokens_per_second": 1 / result.per_token,
+            "trained": result.work.trained or None,
+            "micro_batches": result.work.micro_batches or None,
         }
     return named
 
@@ -65,8 +65,8 @@ class Rows:
         self._writer.writeheader()
         self._save()
 
-    def write(self, found: Found) -> None:
-        self._writer.writerow(row(found))
+    def write(self, result: Found) -> None:
+        self._writer.writerow(row(result))
         self._save()
 
     def _save(self) -> None:
@@ -117,20 +117,20 @@ def opening(profile: Profile) -> Iterator[str]:
     yield f"{'':<24}" + "".join(f"{head:>10}" for head in heads)
 
 
-def line(found: Found, *, repeats: int) -> str:
+def line(result: Found, *, repeats: int) -> str:
     """A point as a line of the terminal's table."""
-    start = f"{WAYS[found.point.way]:<24}{found.point.rollouts:>10}"
-    if found.ending != "measured" or found.work is None:
-        why = f": {found.why}" if found.why else ""
-        return start + shorten(safe(f"  {found.ending}{why}".replace("\n", " ")), REASON)
+    start = f"{WAYS[result.point.way]:<24}{result.point.rollouts:>10}"
+    if result.ending != "measured" or result.work is None:
+        why = f": {result.why}" if result.why else ""
+        return start + shorten(safe(f"  {result.ending}{why}".replace("\n", " ")), REASON)
     cells = (
-        found.work.trained or UNKNOWN,
-        f"{found.median:.4g}",
-        f"{1e6 * found.per_token:.1f}",
-        compact(1 / found.per_token),
-        UNKNOWN if found.peak is None else readable(found.peak),
+        result.work.trained or UNKNOWN,
+        f"{result.median:.4g}",
+        f"{1e6 * result.per_token:.1f}",
+        compact(1 / result.per_token),
+        UNKNOWN if result.peak is None else readable(result.peak),
     )
-    done = len(found.seconds)
+    done = len(result.seconds)
     note = f"  {done} of {repeats} repetitions" if done < repeats else ""
     return start + "".join(f"{cell:>10}" for cell in cells) + note
 

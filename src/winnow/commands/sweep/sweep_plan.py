@@ -89,8 +89,8 @@ def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
 def record(plan: SweepPlan, folder: SweepFolder) -> None:
     """Write the description of the sweep, and a configuration for each label.
 
-    Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file, if a
-    run in the folder does not belong to the sweep, and if the files cannot be written.
+    Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file. It
+    also does so if a run in the folder does not belong to the sweep, and if the files cannot be written.
     """
     runs = [] if folder.before is None else [run for run in read_sweep(folder.path) if begun(run.path)]
     if folder.before is not None:
