@@ -3,9 +3,9 @@ r"""Answers written to hang, crash or fool a verifier, a thousand of them per se
     python benchmarks/adversarial.py
 
 Settings: submitted from the main thread and from another, with gmpy2 and without it (SYMPY_GROUND_TYPES and
-MPMATH_NOGMPY switch it off). The limit is 0.2 s. Counted: answers that took longer than the limit plus 50 ms, answers
-that were paid, whether the pool still judges right and wrong, and the largest process's memory. The ten payloads each
-try to write a file. Writes benchmarks/results/<date>_adversarial.json.
+MPMATH_NOGMPY disable it). The limit is 0.2 s. The result counts answers that took longer than the limit plus 50 ms and
+answers that were accepted. It also contains the largest process's memory, and whether the pool still returns correct
+verdicts. Each of the ten payloads tries to write a file. Writes benchmarks/results/<date>_adversarial.json.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.verify import Verifiers
 
-GOLD = r"\ln 5"  # no exact rule decides on it, so computer algebra is asked
+GOLD = r"\ln 5"  # no exact rule decides on it, so computer algebra is used
 LIMIT_SECONDS, MARGIN_SECONDS, MEMORY_MB = 0.2, 0.05, 2048
 GROUND_TYPES = {"with gmpy2": {}, "without gmpy2": {"SYMPY_GROUND_TYPES": "python", "MPMATH_NOGMPY": "1"}}
 
@@ -82,7 +82,7 @@ _BOXED: dict[str, str] = {
     "line separators": "5\u2028\u2029\x85", "right to left": "\u202e5 nl\\", "combining": "e" + "\u0301" * 3000,
     "full-width digits": "９" * 3000, "arabic digits": "\u0665" * 500, "emoji": "\U0001f600" * 900,
     "bells": "\x07\x1b[2J" * 99,
-    # what is no number
+    # not a number
     "nan": "nan", "infinity": "inf", "zoo": "zoo", "zero division": r"\frac{1}{0}", "zero to zero": "0^0",
     "true": r"\text{True}", "relation": "1=1", "empty set": r"\emptyset", "everything": r"\mathbb{R}",
     "units": "m" * 900,
@@ -123,7 +123,7 @@ def room(workers: int = 1, *, limit_seconds: float = LIMIT_SECONDS) -> Verifiers
 
 def group(completion: str, gold: str = GOLD) -> Group:
     prompt = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q<think>", answer=gold, task="adversarial")
-    harmless = _rollout(0, _boxed("1"))  # a step of nothing but failures would stop a run, and this
+    harmless = _rollout(0, _boxed("1"))  # if every verdict failed, the run would stop
     return Group(prompt=prompt, rollouts=(harmless, _rollout(1, f"reasoning</think> {completion}")))
 
 
@@ -133,7 +133,7 @@ def _rollout(index: int, text: str) -> Rollout:
 
 
 def timed(verifiers: Verifiers, completion: str, gold: str = GOLD) -> tuple[Outcome, float]:
-    """The verdict, and the seconds a caller waited for it."""
+    """The verdict, and the seconds until the caller had it."""
     started = time.perf_counter()
     (done,) = verifiers.collect([group(completion, gold)])
     assert done.outcomes is not None
@@ -141,19 +141,19 @@ def timed(verifiers: Verifiers, completion: str, gold: str = GOLD) -> tuple[Outc
 
 
 def alive(verifiers: Verifiers) -> bool:
-    """Right is right and wrong is wrong, with computer algebra and without."""
+    """Return whether verdicts are correct, with and without computer algebra."""
     verdicts = [_verdict(verifiers, answer) for answer in (GOLD, r"\ln(5)", r"\ln 6")]
     return verdicts == ["correct", "correct", "wrong"]
 
 
 def _verdict(verifiers: Verifiers, answer: str) -> str:
-    """Of an honest answer: a busy machine may run into the short limit, but not for ever."""
+    """The verdict of a normal answer. On a busy machine it may exceed the short limit, so it is repeated."""
     kinds = (timed(verifiers, _boxed(answer))[0].kind for _ in range(100))
     return next((kind for kind in kinds if kind != "failed"), "failed")
 
 
 def injected(verifiers: Verifiers, folder: Path) -> list[str]:
-    """The payloads that ran: each would have left a file."""
+    """The payloads that were executed: each would have written a file."""
     ran = []
     for number, payload in enumerate(PAYLOADS):
         mark = folder / f"mark{number}"
@@ -163,12 +163,12 @@ def injected(verifiers: Verifiers, folder: Path) -> list[str]:
 
 
 def measure(times: int) -> dict[str, Any]:
-    """`times` answers, one after the other, each waited for."""
+    """Submit `times` answers one after the other, each after the verdict of the previous one."""
     names = list(COMPLETIONS)
     kinds: Counter[str] = Counter()
     waits: list[tuple[float, str]] = []
     with room() as verifiers, tempfile.TemporaryDirectory() as folder:
-        timed(verifiers, _boxed("1"))  # the start of the interpreter is nobody's answer
+        timed(verifiers, _boxed("1"))  # starts the interpreter, which is not part of an answer
         for i in range(times):
             name = names[i % len(names)]
             outcome, seconds = timed(verifiers, COMPLETIONS[name])
@@ -190,7 +190,7 @@ def measure(times: int) -> dict[str, Any]:
 
 
 def _late_again(verifiers: Verifiers, name: str) -> bool:
-    """Three times more: a busy machine delays one answer, a slow answer is always late."""
+    """Repeat three times: a busy machine delays an answer once, but a slow answer is late each time."""
     return all(timed(verifiers, COMPLETIONS[name])[1] > LIMIT_SECONDS + MARGIN_SECONDS for _ in range(3))
 
 
@@ -203,7 +203,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def with_environment(changes: Mapping[str, str], work: Callable[[], Any]) -> Any:
-    """Workers inherit it."""
+    """Set environment variables, which workers inherit."""
     os.environ.update(changes)
     try:
         return work()

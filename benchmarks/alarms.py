@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Which alarms are raised: on every documented configuration as it stands, none; on runs built to go wrong, their own.
+"""The alarms of every documented configuration (expected: none), and of runs with a mistake (expected: one each).
 
-Each healthy configuration is run at its full length, and configs/arithmetic.toml with one mistake at a time. What the
-rules read of their metrics is kept as a fixture, rounded to six digits, so that a test can judge the runs without
-running them. A run that is there already is read, not repeated.
+Each healthy configuration is run at its full length, and configs/arithmetic.toml with one mistake at a time. The
+metrics that the rules read are saved as a fixture, rounded to six digits, so that a test can apply the rules without
+running anything. A run whose folder exists is read, not repeated.
 
     python benchmarks/alarms.py FOLDER                      # about an hour on two cores
     python benchmarks/alarms.py FOLDER --fixture tests/fixtures/healthy_runs.json.gz
@@ -33,7 +33,7 @@ from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
 CONFIGS = frame.HERE.parent / "configs"
-HEALTHY = sorted(path.stem for path in CONFIGS.glob("*.toml") if path.stem != "gsm8k")  # which needs a model and data
+HEALTHY = sorted(path.stem for path in CONFIGS.glob("*.toml") if path.stem != "gsm8k")  # gsm8k needs a model and data
 READ = sorted({re.sub(r"\{\w+\}", "", name) for kind in ALARMS for name in kind.reads} | {"step", "budget/rollouts"})
 
 SMALL: dict[str, Any] = {
@@ -48,8 +48,8 @@ SMALL: dict[str, Any] = {
     "verify": {"workers": 0},
     "log": {"rollouts": "none"},
 }
-BUILT: dict[str, dict[str, Any]] = {  # those that take more steps than a test has time for; the others: test_alarms.py
-    "sudden_drop": {  # a learning rate that grows until it destroys what was learned
+BUILT: dict[str, dict[str, Any]] = {  # runs with too many steps for a test; the others: test_alarms.py
+    "sudden_drop": {  # a learning rate that grows until it destroys the policy
         "steps": 45,
         "optimizer": {"learning_rate": 0.05, "warmup_steps": 400, "max_grad_norm": 100.0},
     },
@@ -57,7 +57,7 @@ BUILT: dict[str, dict[str, Any]] = {  # those that take more steps than a test h
 }
 MISTAKES: dict[str, dict[str, Any]] = {  # changes to configs/arithmetic.toml
     "diverged": {"steps": 40, "optimizer.learning_rate": 0.05},
-    "gamed": {  # an early end pays more than a right answer
+    "gamed": {  # an early end earns more than a right answer
         "steps": 80,
         "reward": '{parts = [{use = "r1_zero"}, {use = "length", weight = 5.0, limit_tokens = 40, slope_tokens = 40}]}',
     },
@@ -68,9 +68,9 @@ MISTAKES: dict[str, dict[str, Any]] = {  # changes to configs/arithmetic.toml
 def main() -> None:
     parser = frame.parser(__doc__, threads=1, seeds=2)
     parser.add_argument("folder")
-    parser.add_argument("--fixture", help="write what the rules read of the healthy runs")
-    parser.add_argument("--ill-fixture", help="write what the rules read of the runs with a mistake")
-    parser.add_argument("--only", nargs="*", choices=HEALTHY, default=HEALTHY, help="of the healthy configurations")
+    parser.add_argument("--fixture", help="write the metrics of the healthy runs that the rules read")
+    parser.add_argument("--ill-fixture", help="write the metrics of the runs with a mistake that the rules read")
+    parser.add_argument("--only", nargs="*", choices=HEALTHY, default=HEALTHY, help="healthy configurations to run")
     options = frame.parse(parser)
     folder = Path(options.folder)
     healthy, rows_of = dict[str, Any](), dict[str, list[dict[str, float]]]()
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _run(folder: Path, name: str, own: dict[str, Any]) -> tuple[list[dict[str, float]], dict[str, Any]]:
-    """The rows of the run of a configuration with changes, and the configuration."""
+    """Run a configuration with changes. Returns its rows and the configuration."""
     changes = {"verify.workers": 1, "log.rollouts": '"none"', "output": f'"{folder}"', **own}
     config = load(CONFIGS / f"{name}.toml", [f"{key}={value}" for key, value in changes.items()])
     if not _is_whole(folder, config.steps):
@@ -115,7 +115,7 @@ def _is_whole(folder: Path, steps: int) -> bool:
 
 
 def _judged(rows: list[dict[str, float]], config: dict[str, Any]) -> dict[str, Any]:
-    """The alarms, and how near the run came to the limits of those that have one number."""
+    """The alarms, and how close the run came to the limits of rules with a single number."""
     started = time.perf_counter()
     alarms = of_run(rows, config)
     seconds = time.perf_counter() - started
@@ -139,7 +139,7 @@ def _judged(rows: list[dict[str, float]], config: dict[str, Any]) -> dict[str, A
 def write_fixture(path: Path, rows_of: dict[str, list[dict[str, float]]]) -> None:
     """{run: {metric: a number per row, null where there is none}}, compressed, the same bytes for the same numbers.
 
-    Runs that are in the file already and were not made anew stay.
+    Runs of the file that were not repeated are kept.
     """
     before = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
     kept = before | {name: _columns(rows) for name, rows in rows_of.items()}

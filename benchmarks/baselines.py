@@ -1,4 +1,4 @@
-"""What winnow's engines are measured against: transformers' own `generate`, and its continuous batching."""
+"""The baselines of the engine benchmarks: transformers' `generate` and its continuous batching."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = 120.0  # seconds without a finished rollout
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    """What is sampled: `rollouts` of each prompt, up to `max_new_tokens` or a stop token."""
+    """A sampling task: `rollouts` per prompt, up to `max_new_tokens` or a stop token."""
 
     model: Any
     prompts: Sequence[Prompt]
@@ -32,7 +32,7 @@ class Work:
 
 
 def generate(work: Work, seed: int) -> int:
-    """Plain sampling, as a user of transformers alone would call it; how many tokens it sampled."""
+    """Sample as a user of transformers would. Returns the number of tokens."""
     torch.manual_seed(seed)
     pad = work.stop_tokens[0] if work.stop_tokens else 0
     tokens, real = left_pad(work.prompts, pad=pad, device=work.model.device)
@@ -51,11 +51,11 @@ def generate(work: Work, seed: int) -> int:
 
 
 def generate_batch(work: Work, seed: int, *, cuda_graphs: bool = False) -> int:
-    """Continuous batching of all rollouts at once, with log-probs; how many tokens it sampled.
+    """Sample all rollouts with continuous batching and log-probs. Returns the number of tokens.
 
-    Keys and values are paged, prefixes shared, and finished rollouts leave. It does what transformers' `generate_batch`
-    does, but for its return: in older versions that leaves all but one rollout of a prompt out.
-    Raises RuntimeError where a rollout failed, which transformers would only log.
+    Keys and values are paged, prefixes are shared, and finished rollouts are removed. It does the same as transformers'
+    `generate_batch`, which in older versions returns only one rollout per prompt.
+    Raises RuntimeError if a rollout failed, which transformers would only log.
     """
     settings = transformers.GenerationConfig(
         do_sample=True,
@@ -74,7 +74,7 @@ def generate_batch(work: Work, seed: int, *, cuda_graphs: bool = False) -> int:
 
 
 def _finished(manager: Any, number: int) -> Iterator[Any]:
-    """Rollouts in the order in which they finish."""
+    """Yield rollouts in the order in which they finish."""
     heard = time.perf_counter()
     while number:
         rollout = manager.get_result(timeout=1)
@@ -88,7 +88,7 @@ def _finished(manager: Any, number: int) -> Iterator[Any]:
 
 
 def _batching(work: Work, seed: int, cuda_graphs: bool) -> ContinuousBatchingConfig:
-    """Room for all rollouts at once, and for all prompts in one pass; by default it takes what memory there is."""
+    """Configure memory for all rollouts at once, and all prompts in one pass; the default is all free memory."""
     longest = max(len(prompt.tokens) for prompt in work.prompts)
     at_once = len(work.prompts) * work.rollouts
     newer = {"page_size": PAGE, "auto_switch_to_flash": _has_flash()} if _switches_itself() else {"block_size": PAGE}
@@ -104,8 +104,8 @@ def _batching(work: Work, seed: int, cuda_graphs: bool) -> ContinuousBatchingCon
 
 @contextlib.contextmanager
 def _paged_attention(model: Any) -> Iterator[None]:
-    """Older versions of transformers have to be told the kernel, or they look for flash attention on the hub, where
-    there may be no network.
+    """Set the attention kernel. Without it, older versions of transformers look for flash attention on the hub, which
+    fails without a network.
     """
     if _switches_itself():
         yield

@@ -1,4 +1,4 @@
-"""What most benchmarks sample: the bundled policy on the default task's held-out prompts."""
+"""The workload of most benchmarks: the bundled policy on the default task's held-out prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from winnow.tasks.templates import render
 
 
 def bundled(prompts: int, *, at_once: int, dtype: str = "float32") -> tuple[EngineContext, list[Prompt]]:
-    """An engine's context for `at_once` rollouts side by side, and the first `prompts` prompts."""
+    """An engine's context for `at_once` concurrent rollouts, and the first `prompts` prompts."""
     loaded = load("bundled", dtype=dtype)
     rendered = render(arithmetic("validation")[:prompts], loaded.tokenizer, template="chat", max_prompt_tokens=512)
     context = EngineContext(

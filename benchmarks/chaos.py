@@ -1,21 +1,21 @@
-"""Kill training at random moments, resume it, and compare what it leaves with a run that nobody killed.
+"""Kill training at random moments, resume it, and compare its files with those of an uninterrupted run.
 
     scripts/chaos --kills 100
 
-Three small configurations: GRPO with PODS and an evaluation every other step; GVM, whose window outlives a checkpoint;
-LoRA with a KL term and a reference that moves. A fourth, one run in ten because it starts slowly, samples in a second
-process. Each is run undisturbed, twice, and then again and again in a folder of its own: killed with SIGKILL, resumed,
-now and then killed again, until it is done. Model, adapter, optimizer and state must be the same bytes, and both logs
-the same rows but for what the clock and the memory gauge said. After every kill no process that the trainer started may
-be left.
+There are three small configurations: GRPO with PODS and an evaluation every other step; GVM with windows that contain a
+checkpoint; LoRA with a KL term and a moving reference. A fourth samples in a second process; it starts slowly, and is
+one run in ten. Each is run twice without interruption. Then it is run repeatedly, each time in a new folder: killed
+with SIGKILL, resumed, and sometimes killed again, until it is finished. Model, adapter, optimizer and state must be
+equal in every byte, and both logs in every row, except for times and memory use. After a kill no process that the
+trainer started may remain.
 
-Every other moment is one of time: after a random share of the undisturbed run's seconds. The others are named: the
-entry of or the return from a function of winnow, or of a system call in state/, chosen by module, then by function,
-then by occurrence, from those of the undisturbed run. So writing, publishing and removing checkpoints, appending to and
-cutting logs, sampling, verifying, probing, evaluating, updating and building are all hit, however short they are.
+Half of the moments are times: a random share of the uninterrupted run's seconds. The others are named: the call of or
+the return from a function of winnow, or a system call in state/. They are chosen by module, then by function, then by
+occurrence, so that short operations are hit too: writing, publishing and removing checkpoints, appending to and
+truncating logs, sampling, verifying, probing, evaluating, updating and building.
 
-Processes are forks of this one, which has imported everything and computed nothing. Writes
-benchmarks/results/<date>_chaos.json with --write; exits with 1 where anything differs.
+Processes are forked from this one, which has imported everything and computed nothing. With --write it writes
+benchmarks/results/<date>_chaos.json. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from winnow.training.resolve import resolve_members
 
 SOURCE = Path(winnow.__file__).parent
 SECOND = Path(__file__).parents[1] / "tests" / "e2e" / "second_engine.py"
-MARKER = "WINNOW_CHAOS"  # in the environment of all that a trainer starts
+MARKER = "WINNOW_CHAOS"  # in the environment of every process that a trainer starts
 STEPS = 5
-SHARE_OF_STATE = 0.5  # of the named moments: in state/, where a kill can leave something half done
+SHARE_OF_STATE = 0.5  # share of the named moments in state/, where a kill can leave an unfinished file
 SHARE_KILLED_AGAIN = 0.3
-PATIENCE_SECONDS = 600.0  # for a run of a few seconds; a machine that needs longer is not judged
+PATIENCE_SECONDS = 600.0  # for a run of a few seconds; a slower machine gives no verdict
 GONE_SECONDS = 60.0
-WHERE = "where.json"  # beside the policy: keys that say where, and in which precision, it is trained
+WHERE = "where.json"  # beside the policy: keys for its device and precision
 CLOCK = ("seconds/", "memory/", "eval/seconds")
 
 REWARD = '''
@@ -108,7 +108,7 @@ ROTATION = [*["grpo_pods", "gvm_window", "lora_kl"] * 3, "second_process"]
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: at an occurrence of an event, or after some seconds."""
+    """When to kill: at an occurrence of an event, or after a number of seconds."""
 
     event: str = ""
     occurrence: int = 1
@@ -120,7 +120,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """A run that nobody killed: what it left, what happened in it, and how long it took."""
+    """An uninterrupted run: its files, its events, and its duration."""
 
     left: dict[str, str]
     events: Counter[str]
@@ -129,13 +129,13 @@ class Undisturbed:
 
 @dataclass
 class Trial:
-    """One run, killed at least once unless it was too fast, and resumed to its end."""
+    """One run, killed at least once unless it finished first, and resumed to its end."""
 
     config: str
     kills: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
     differs: list[str] = field(default_factory=list)
-    trouble: str = ""  # where a resumed run did not end
+    trouble: str = ""  # if a resumed run did not finish
 
     @property
     def equal(self) -> bool:
@@ -143,7 +143,7 @@ class Trial:
 
 
 def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
-    """The smallest complete run of its kind. No time limit is to fire on any machine."""
+    """The smallest complete run of its kind. Its time limits are too long to be reached on any machine."""
     own = dict(CONFIGS[name])
     base: dict[str, Any] = {
         "steps": STEPS,
@@ -158,19 +158,19 @@ def configuration(name: str, home: Path, output: Path) -> dict[str, Any]:
     }
     own["reward"] = {"use": f"{home / 'reward.py'}:{own['reward']}"}
     own["model"] = {"path": str(home / "policy"), **base.pop("model", {}), **own.get("model", {})}
-    if "engine" in own.get("rollout", {}):  # the second process loads a policy of its own
+    if "engine" in own.get("rollout", {}):  # the second process loads the policy again
         own["rollout"] = {"engine": {**own["rollout"]["engine"], "folder": str(home / "policy")}}
     return {**base, **{k: {**base[k], **v} if k in base and isinstance(v, dict) else v for k, v in own.items()}}
 
 
 def train(name: str, home: Path, output: Path) -> None:
-    """One life of a run: from its newest checkpoint where it has begun."""
+    """Run one process of a run, from its newest checkpoint if there is one."""
     members = resolve_members(validate(configuration(name, home, output)), base=home)
     fit(members, resume=(output / "manifest.json").exists())
 
 
 def named(frame: FrameType, event: str, argument: Any) -> str | None:
-    """The event of a profiler as a kind of moment; None for what is not winnow's."""
+    """The profiler's event as a kind of moment; None for code outside winnow."""
     function = function_of(frame.f_code)
     if function is None:
         return None
@@ -190,7 +190,7 @@ def function_of(code: CodeType) -> str | None:
 
 
 def in_child(life: Callable[[], None], watch: Callable[[str], None] | None, log: Path) -> int:
-    """Fork, and live a life there, each of whose events `watch` is told. Returns the process."""
+    """Fork, and run one process there, with each event passed to `watch`. Returns the process."""
     child = os.fork()
     if child:
         return child
@@ -212,7 +212,7 @@ def in_child(life: Callable[[], None], watch: Callable[[str], None] | None, log:
 
 
 def wait(child: int, seconds: float) -> int | None:
-    """Its status as `Popen.returncode`; None where it still lives after so many seconds."""
+    """Its exit status as in `Popen.returncode`; None if it still runs after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -224,7 +224,7 @@ def wait(child: int, seconds: float) -> int | None:
 
 
 def undisturbed(name: str, home: Path, folder: Path) -> Undisturbed:
-    """Run twice to the end, once with its events counted. Raises RuntimeError where that fails, or is not the same."""
+    """Run twice to the end, once with its events counted. Raises RuntimeError if that fails, or the results differ."""
     events: Counter[str] = Counter()
 
     def counted() -> None:
@@ -250,7 +250,7 @@ def undisturbed(name: str, home: Path, folder: Path) -> Undisturbed:
 
 
 def choose(rng: random.Random, calm: Undisturbed, *, timed: bool) -> Moment:
-    """A random moment of a run: of its time, or of its events, by module, function, occurrence."""
+    """A random moment of a run: a time, or an event chosen by module, function and occurrence."""
     if timed:
         return Moment(seconds=rng.uniform(0.0, calm.seconds))
     of_state = rng.random() < SHARE_OF_STATE
@@ -264,7 +264,7 @@ def choose(rng: random.Random, calm: Undisturbed, *, timed: bool) -> Moment:
 
 
 def killed(name: str, home: Path, folder: Path, moment: Moment | None) -> int | None:
-    """One life, ended at the moment where it comes to that. Returns its status."""
+    """Run one process, and kill it at the moment if it reaches that. Returns its exit status."""
     left = moment.occurrence if moment else 0
 
     def strike(kind: str) -> None:
@@ -287,7 +287,7 @@ def killed(name: str, home: Path, folder: Path, moment: Moment | None) -> int | 
 
 
 def orphans(log: Path) -> list[str]:
-    """What a dead trainer started and is still there after a minute, by its command line."""
+    """Command lines of processes that a killed trainer started and that still run after a minute."""
     deadline = time.monotonic() + GONE_SECONDS
     while (alive := list(_marked(log))) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -300,24 +300,25 @@ def _marked(log: Path) -> Iterator[str]:
         try:
             if wanted in (process / "environ").read_bytes().split(b"\0"):
                 yield (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # it has exited, or belongs to another user
             continue
 
 
 def what_is_left(run: Path) -> dict[str, str]:
-    """SHA-256 of every file of the final checkpoint, and of both logs without what the clock said."""
+    """SHA-256 of every file of the final checkpoint, and of both logs without times."""
     final = run / "checkpoints" / f"step-{STEPS:06d}"
     files = {
         path.relative_to(final).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(final.rglob("*"))
-        if path.is_file() and path != final / "manifest.json"  # it says how long the logs are, clock and all
+        if path.is_file()
+        and path != final / "manifest.json"  # it contains the length of the logs, which depends on the times
     }
     logs = {name: hashlib.sha256(rows(run / name)).hexdigest() for name in ("metrics.jsonl", "rollouts")}
     return {**files, **logs, "folder": " ".join(sorted(path.name for path in final.parent.iterdir()))}
 
 
 def rows(log: Path) -> bytes:
-    """The rows of a log, in order, without what differs between any two runs."""
+    """The rows of a log, in order, without values that differ between any two runs."""
     if log.name == "rollouts":
         kept = ({name: value for name, value in row.items() if name != "seconds"} for row in read_rows(log))
         return "\n".join(json.dumps(row, default=_listed) for row in kept).encode()
@@ -335,7 +336,7 @@ def _listed(array: Any) -> Any:
 def trial(
     name: str, home: Path, folder: Path, calm: Undisturbed, rng: random.Random, moments: Sequence[Moment]
 ) -> Trial:
-    """A run of its own, killed at one moment after the other, then left to end."""
+    """A new run, killed at each moment in turn, then resumed to its end."""
     result = Trial(name)
     for moment in [*moments, None]:
         status = killed(name, home, folder, moment)
@@ -351,7 +352,7 @@ def trial(
 
 
 def prepare(home: Path) -> None:
-    """A policy and its rewards, made in a fork: this process computes nothing, so that its forks can."""
+    """Make a policy and its rewards in a fork, because this process must not compute before it forks others."""
     if wait(in_child(lambda: make(home, {"device": "cpu"}), None, home / "log"), PATIENCE_SECONDS) != 0:
         raise RuntimeError((home / "log").read_text())
 
@@ -366,7 +367,7 @@ def make(home: Path, where: Mapping[str, Any]) -> None:
 
 
 def run(home: Path, *, kills: int, seed: int, names: Sequence[str], timed: bool) -> Iterator[tuple[Trial, float]]:
-    """Trials until so many kills have struck, one configuration after the other."""
+    """Make trials until `kills` processes were killed, one configuration after the other."""
     prepare(home)
     calm = {name: undisturbed(name, home, home / name) for name in dict.fromkeys(names)}
     rng, done, number = random.Random(seed), 0, 0
@@ -409,7 +410,9 @@ def report(trials: Sequence[Trial], seed: int) -> dict[str, Any]:
 def main() -> int:
     parser = frame.parser(__doc__, kills=100, seed=0)
     parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=ROTATION)
-    parser.add_argument("--named-only", action="store_true", help="no moment that depends on how fast the machine is")
+    parser.add_argument(
+        "--named-only", action="store_true", help="only named moments, which do not depend on the machine's speed"
+    )
     parser.add_argument("--write", action="store_true", help="write a dated result")
     arguments = frame.parse(parser)
     torch.set_num_threads(1)

@@ -1,13 +1,13 @@
-"""What a checkpoint costs: seconds for which training stands still, host memory, bytes written and bytes hashed.
+"""The cost of a checkpoint: seconds in which training waits, host memory, bytes written and bytes hashed.
 
-    python benchmarks/checkpoint.py                      this tree
-    python benchmarks/checkpoint.py --before ../before   and another one beside it
+    python benchmarks/checkpoint.py                      this source tree
+    python benchmarks/checkpoint.py --before ../before   this tree and another one
 
-A policy of 40M parameters with random weights, trained whole or by an adapter, and AdamW's moments, in a process per
-round and tree. A save in the foreground is timed, with the peak of resident memory that it adds (VmHWM, set back before
-it; on a CPU no tensor has to be copied to the host, but merged weights are made) and what it hashes. This tree then
-saves beside forward passes, as beside sampling: training stands still while the save begins and while its end is waited
-for, and loses what the passes take longer. --write writes a dated result.
+A policy of 40M parameters with random weights, trained whole or by an adapter, and AdamW's moments, in one process per
+round and tree. A save in the foreground is timed, with the peak of resident memory that it adds (VmHWM, reset before)
+and the bytes that it hashes. On a CPU no tensor is copied to the host, but merged weights are made. This tree then
+saves in the background of forward passes, as it does during sampling. The cost is the time in which training waits for
+the start and the end of the save, plus the slow-down of the passes. --write writes a dated result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TREE = Path(__file__).parents[1]
 
 
 class NoFiles(dict[str, bytes]):
-    """Of a tokenizer; older trees are given the tokenizer itself."""
+    """A tokenizer's files, in place of which nothing is written; older trees receive the tokenizer itself."""
 
     def save_pretrained(self, path: Path) -> None:
         """Write nothing."""
@@ -57,13 +57,13 @@ def policy(kind: str) -> Any:
 
 
 def status(field: str) -> int:
-    """Of /proc/self/status, in bytes."""
+    """A value of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 
 
 def counted() -> list[int]:
-    """Bytes that are hashed from now on, call by call."""
+    """Collect the number of bytes of each hash call from now on."""
     sizes: list[int] = []
     sha256, file_digest = hashlib.sha256, hashlib.file_digest
 
@@ -85,7 +85,7 @@ def counted() -> list[int]:
 
 
 def measured(folder: Path, kind: str) -> dict[str, float]:
-    """One save in the foreground of this process's tree, and one beside work where that tree can."""
+    """Measure one save in the foreground, and one in the background if this process's tree supports that."""
     import torch
 
     from winnow.models.save import write_model_folder
@@ -102,9 +102,9 @@ def measured(folder: Path, kind: str) -> dict[str, float]:
             tensors=tensors, state={}, keep_last=2,
         )  # fmt: skip
 
-    save(1)  # imports, and the first touch of everything
+    save(1)  # imports modules, and fills caches
     hashed = counted()
-    ctypes.CDLL(None).malloc_trim(0)  # what the first save has freed would hide what the second one takes
+    ctypes.CDLL(None).malloc_trim(0)  # returns freed memory, which would hide that of the second save
     Path("/proc/self/clear_refs").write_text("5")
     resident = status("VmRSS")
     saved, seconds = frame.timed(lambda: save(2))
@@ -119,7 +119,7 @@ def measured(folder: Path, kind: str) -> dict[str, float]:
 
 
 def beside(model: Any, save: Callable[[int], Any]) -> Iterator[tuple[str, float]]:
-    """Seconds of a save beside forward passes that last some times as long; nothing where the tree has no such save."""
+    """Seconds of a save in the background of longer forward passes; empty if the tree does not support that."""
     import torch
 
     try:
@@ -147,7 +147,7 @@ WORK = 3  # passes
 
 
 def of_tree(tree: Path, kind: str) -> dict[str, float]:
-    """`measured`, in a process of that tree."""
+    """Call `measured` in a process with that source tree."""
     code = (
         f"import sys; sys.path.insert(0, {str(TREE / 'benchmarks')!r}); import checkpoint as benchmark, json, pathlib; "
     )

@@ -5,7 +5,7 @@
 
 Reads sweeps/NAME and the entries of benchmarks/claims.toml whose sweep it is, compares as `winnow compare` does, and
 writes benchmarks/results/<date>_NAME.json, from which scripts/results.py makes docs/results.md. Seconds are recomputed
-from the costs; those that the runs measured are not used, as two of them shared the machine.
+from the costs; those that the runs measured are not used, because two runs shared the machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from winnow.state.cost_file import read_costs
 from winnow.state.logbook import read_metrics
 
 CLAIMS = frame.HERE / "claims.toml"
-MEASURED = "tokens and steps"  # what needs no costs
-WORK = (  # metrics of a step whose means describe a cell
+MEASURED = "tokens and steps"  # the axis that needs no costs
+WORK = (  # metrics of a step; their means describe a cell
     "budget/rollouts", "budget/tokens_generated", "budget/probe_tokens", "budget/tokens_trained", "select/trained",
     "group/flat", "group/count", "rollout/length_mean",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def cells(groups: Sequence[SeedGroup]) -> dict[str, Any]:
-    """Of each cell: its seeds, the commit of its runs, and the mean of what a step of it does and takes."""
+    """Per cell: its seeds, the commit of its runs, and the mean work and seconds of a step."""
     found = {}
     for group in groups:
         rows = [[row for row in read_metrics(run.path) if "seconds/step" in row] for run in group.runs]
@@ -88,7 +88,7 @@ KEYS = (
 
 
 def contrasts(claim: Mapping[str, Any], folder: Path, path: Path) -> list[dict[str, Any]]:
-    """A row for each contrast and axis; tokens and steps are listed once, with the first costs."""
+    """One row per contrast and axis; tokens and steps are listed once, with the first costs."""
     costs, rows = read_costs(path), list[dict[str, Any]]()
     for baseline in dict.fromkeys(baseline for baseline, _ in claim["contrasts"]):
         found = compared([str(folder)], baseline=baseline, costs=costs)
@@ -127,7 +127,7 @@ def _sides(baseline: str, group: str) -> tuple[tuple[str, str], ...]:
 
 
 def _times(times: Sequence[SeedTime], axis: str) -> dict[str, Any]:
-    """By seed: when it reached the level, or how it ended."""
+    """seed -> when it reached the level, or how it ended."""
     return {str(t.seed): _number(t.x[axis]) if t.reached else t.ending for t in times if axis in t.x}
 
 
@@ -144,7 +144,7 @@ def _per_step(found: GroupComparison, label: str, axis: str) -> float | None:
 
 
 def curves(found: GroupComparison) -> dict[str, Any]:
-    """By label: accuracy over steps with its interval, and the mean tokens spent at these steps."""
+    """label -> accuracy over steps with its interval, and the mean tokens at these steps."""
     made = {}
     for group in found.groups:
         curve: MeanCurve = found.curves[group.label, "steps", found.measure]
@@ -161,12 +161,12 @@ def curves(found: GroupComparison) -> dict[str, Any]:
 
 
 def seconds(found: GroupComparison) -> dict[str, list[float | None]]:
-    """By label: the mean seconds under these costs at each evaluation."""
+    """label -> the mean seconds under these costs at each evaluation."""
     return {group.label: [_number(x) for x in _mean_of(group, "seconds")] for group in found.groups}
 
 
 def _mean_of(group: SeedGroup, axis: str) -> list[float]:
-    """At each evaluation; empty where the seeds were not evaluated alike."""
+    """The mean at each evaluation; empty if the seeds were evaluated at different steps."""
     values = [curve.x[axis].tolist() for curve in group.curves]
     return [statistics.fmean(at) for at in zip(*values, strict=True)] if len({*map(len, values)}) == 1 else []
 

@@ -1,14 +1,14 @@
-"""How often do the printed intervals hold the truth, and how often does the paired test raise a false alarm?
+"""How often do the printed intervals contain the true value, and how often is the paired test wrong?
 
     python benchmarks/coverage.py
 
 Problems are drawn from populations of pass rates: Beta distributions with shares of problems that are never and always
-solved. From them come simulated evaluations of 30 (AIME24), 40 (AMC23), 272 (Minerva), 500 (MATH500) and 1,319 (GSM8K)
-problems, from every evaluation an interval by every candidate, and from those the share that holds the population's
-mean, which is known in closed form. Seeds, averages over benchmarks and paired differences likewise. The candidates
-are computed for all evaluations at once (coverage_candidates.py); those that winnow uses are compared with winnow's
-own functions on some of them, and the benchmark ends if they differ. Bootstraps and powers have --resampled
-evaluations, the largest benchmark a quarter of --repetitions.
+solved. Evaluations of 30 (AIME24), 40 (AMC23), 272 (Minerva), 500 (MATH500) and 1,319 (GSM8K) problems are simulated.
+Every candidate method gives an interval for every evaluation. Its coverage is the share of intervals that contain the
+population's mean, which has a closed form. Seeds, averages over benchmarks and paired differences are treated likewise.
+The candidates are computed for all evaluations at once (coverage_candidates.py). Those that winnow uses are compared
+with winnow's functions on some evaluations, and the benchmark exits if they differ. Bootstraps and powers use
+--resampled evaluations, the largest benchmark a quarter of --repetitions.
 
 The Monte-Carlo standard error of a share near 95% from R evaluations is 0.22 / sqrt(R). Writes
 benchmarks/results/<date>_coverage.json.
@@ -47,7 +47,7 @@ from winnow.records import FloatArray, IntArray
 from winnow.seeds import generator
 
 SIZES = (30, 40, 272, 500, 1319)
-CHECKED = 10  # evaluations of each kind for which winnow's own functions are called
+CHECKED = 10  # evaluations of each kind that are compared with winnow's functions
 Cells = dict[str, dict[str, tuple[float, float]]]  # candidate, place: coverage and mean width
 
 
@@ -65,7 +65,9 @@ def main() -> None:
         )
     )
     begin = time.perf_counter()
-    fewer = argparse.Namespace(**vars(options) | {"repetitions": options.resampled})  # a power is no matter of a point
+    fewer = argparse.Namespace(
+        **vars(options) | {"repetitions": options.resampled}
+    )  # a power needs fewer repetitions than a coverage
     report = {
         "standard_error": round(float(np.sqrt(0.95 * 0.05 / options.repetitions)), 4),
         "over_problems": over_problems(options),
@@ -85,7 +87,7 @@ def counted(limits: Limits, truth: float) -> tuple[float, float]:
 
 
 def summary(cells: Cells) -> dict[str, Any]:
-    """Of each candidate: mean, lowest and highest coverage, where, the mean width, and every coverage."""
+    """Per candidate: mean, lowest and highest coverage with their places, the mean width, and every coverage."""
     report = {}
     for name, places in cells.items():
         shares = {place: share for place, (share, _) in places.items()}
@@ -101,7 +103,7 @@ def summary(cells: Cells) -> dict[str, Any]:
 
 
 def by_population(shares: Mapping[str, float]) -> dict[str, str]:
-    """A line for each, of what the place says last: "avg@1 0.9493, avg@4 0.9501"."""
+    """One line per group of places, by the last part of their names: "avg@1 0.9493, avg@4 0.9501"."""
     lines: dict[str, list[str]] = {}
     for place, share in shares.items():
         population, _, kind = place.rpartition(", ")
@@ -110,12 +112,12 @@ def by_population(shares: Mapping[str, float]) -> dict[str, str]:
 
 
 def repetitions(size: int, options: argparse.Namespace) -> int:
-    """A quarter for the largest benchmark, which takes the most time and is the least in doubt."""
+    """A quarter for the largest benchmark, which is the slowest and the least uncertain."""
     return int(options.repetitions if size <= 500 else options.repetitions // 4)
 
 
 def agree(own: Callable[[int], intervals.Interval], limits: Limits) -> None:
-    """The candidate is winnow's function, which also cuts at the ends of the scale."""
+    """Exit if a candidate differs from winnow's function, which also clips at the ends of the scale."""
     low, high = limits
     for row in range(CHECKED):
         expected = np.clip((low[row], high[row]), -1, 1)
@@ -124,7 +126,7 @@ def agree(own: Callable[[int], intervals.Interval], limits: Limits) -> None:
 
 
 def evaluations(population: Population, size: int, options: argparse.Namespace) -> dict[str, tuple[FloatArray, float]]:
-    """[R, P] values of each kind, and their true mean."""
+    """Per kind: [R, P] values, and their true mean."""
     rng = generator("coverage", options.seed, repr(population), size)
     rates = population.draw(rng, (repetitions(size, options), size))
     found = {f"avg@{k}": (rng.binomial(k, rates) / k, population.mean) for k in SAMPLES}
@@ -216,7 +218,7 @@ def over_seeds(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rejected(first: IntArray, second: IntArray, k: int) -> dict[str, float]:
-    """Share of p-values at or below 5% by each candidate; winnow's own test is called for some."""
+    """Share of p-values at or below 5% by each candidate; winnow's test is called for some of them."""
     found = candidates.p_values(first - second)
     for row in range(CHECKED):
         own = paired_test(first[row] / k, second[row] / k, seed=0).p_value
@@ -226,7 +228,7 @@ def rejected(first: IntArray, second: IntArray, k: int) -> dict[str, float]:
 
 
 def false_alarms(options: argparse.Namespace) -> dict[str, Any]:
-    """Of equal models, by candidate and size: mean, highest and all. Skewed differences are apart."""
+    """False alarms of equal models, by candidate and size: mean, highest and all. Skewed differences are separate."""
     report: dict[str, Any] = {}
     nulls: Sequence[Change] = (unchanged, redrawn, few_won_many_lost)
     for size in SIZES:
@@ -252,7 +254,7 @@ def alarms(shares: Mapping[str, float]) -> dict[str, Any]:
 
 
 def power(options: argparse.Namespace) -> dict[str, Any]:
-    """Share of p-values at or below 5% of models that do differ."""
+    """Share of p-values at or below 5% for models that differ."""
     return {
         "one sample, by the share of problems on which they differ": {
             f"{size} problems, difference {by}": {
@@ -277,7 +279,7 @@ APART = (0.05, 0.1, 0.2, 0.4)
 
 
 def discordant(size: int, by: float, apart: float, options: argparse.Namespace) -> float:
-    """Of the mid-p test where the share `apart` of the problems is won or lost, `by` more won than lost."""
+    """Power of the mid-p test if the share `apart` of the problems is won or lost, with `by` more won than lost."""
     rng = generator("discordant", options.seed, size, repr(by), repr(apart))
     differing = rng.binomial(size, apart, options.repetitions)
     fewer = rng.binomial(differing, (1 + by / apart) / 2)
@@ -287,7 +289,7 @@ def discordant(size: int, by: float, apart: float, options: argparse.Namespace) 
 
 
 def needed() -> dict[str, int]:
-    """How many problems must be won for a p-value of at most 5%, by how many are lost; one sample a problem."""
+    """lost problems -> won problems that give a p-value of at most 5%; one sample per problem."""
     found = {}
     for lost in (0, 1, 2, 3, 5, 10, 20, 50, 100):
         outcome = [np.array([1.0] * won + [-1.0] * lost) for won in range(lost + 1, 3 * lost + 10)]

@@ -1,4 +1,4 @@
-"""What benchmarks/coverage.py compares: intervals and tests, each of R simulated evaluations at a time."""
+"""The candidates of benchmarks/coverage.py: intervals and tests, for R simulated evaluations at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scipy.stats import rankdata
 from winnow.records import FloatArray, IntArray
 
 Limits = tuple[FloatArray, FloatArray]  # low and high, [R] each
-LEVEL = 0.975  # one-sided, of an interval at 95%
+LEVEL = 0.975  # one-sided level of a 95% interval
 NORMAL = float(ndtri(LEVEL))
 RESAMPLES = 1000
-AT_ONCE = 2000  # rows whose characteristic functions are held at a time
+AT_ONCE = 2000  # rows per batch of characteristic functions, which bounds the memory
 
 
 def student(size: int) -> float:
@@ -27,7 +27,7 @@ def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def widened(values: FloatArray, part: float, low: float = 0.0) -> tuple[FloatArray, FloatArray]:
-    """The same with a part of a problem at each end of the scale, which is [low, 1]."""
+    """The same after adding a part of a problem at each end of the scale [low, 1]."""
     size = values.shape[1] + 2 * part
     mean = (values.sum(axis=1) + part * (1 + low)) / size
     return mean, ((np.square(values).sum(axis=1) + part * (1 + low**2)) / size - mean**2) / (size - 1)
@@ -39,7 +39,7 @@ def symmetric(centre: FloatArray, variance: FloatArray, quantile: float | FloatA
 
 
 def score(mean: FloatArray, trials: FloatArray, quantile: float | FloatArray) -> Limits:
-    """Wilson's, for a share of so many effective trials."""
+    """Wilson's interval for a share of `n_eff` effective trials."""
     scale = 1 + quantile**2 / trials
     half = quantile / scale * np.sqrt(mean * (1 - mean) / trials + quantile**2 / (4 * trials**2))
     middle = (mean + quantile**2 / (2 * trials)) / scale
@@ -47,7 +47,7 @@ def score(mean: FloatArray, trials: FloatArray, quantile: float | FloatArray) ->
 
 
 def effective_trials(values: FloatArray) -> FloatArray:
-    """p (1 - p) / se^2; the number of problems where all are alike."""
+    """Effective trials p (1 - p) / se^2; the number of problems if all values are equal."""
     mean, variance = moments(values)
     alike = variance == 0
     return np.where(alike, values.shape[1], mean * (1 - mean) / np.where(alike, 1.0, variance)).clip(1e-9)
@@ -70,13 +70,13 @@ def wilson_t(values: FloatArray) -> Limits:
 
 
 def wilson_t_widened(values: FloatArray, part: float = 0.2) -> Limits:
-    """winnow's `over_problems`, which the benchmark checks."""
+    """The same as winnow's `over_problems`, which the benchmark checks."""
     centre, variance = widened(values, part)
     return score(values.mean(axis=1), centre * (1 - centre) / variance, student(values.shape[1]))
 
 
 def logit_t(values: FloatArray) -> Limits:
-    """[0, 1] where all problems are alike."""
+    """[0, 1] if all problems are equal."""
     mean, variance = moments(values)
     alike = variance == 0
     inner = np.where(alike, 0.5, mean)
@@ -86,7 +86,7 @@ def logit_t(values: FloatArray) -> Limits:
 
 
 def korn_graubard(values: FloatArray) -> Limits:
-    """Clopper and Pearson's for n_eff (z / t)^2 trials."""
+    """Clopper and Pearson's interval for n_eff (z / t)^2 trials."""
     mean = values.mean(axis=1)
     trials = effective_trials(values) * (NORMAL / student(values.shape[1])) ** 2
     hits, misses = mean * trials, (1 - mean) * trials
@@ -95,7 +95,7 @@ def korn_graubard(values: FloatArray) -> Limits:
 
 
 def johnson(values: FloatArray) -> Limits:
-    """Johnson (1978): t, moved by the skewness."""
+    """Johnson (1978): the t interval, shifted by the skewness."""
     mean, variance = moments(values)
     size = values.shape[1]
     third = ((values - mean[:, None]) ** 3).mean(axis=1)
@@ -104,7 +104,7 @@ def johnson(values: FloatArray) -> Limits:
 
 
 def resampled(values: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """[R, resamples] sorted means; all rows share their resamples, which does not matter to a row."""
+    """[R, resamples] sorted means. All rows share the resampled indices; each row alone is a valid bootstrap."""
     size = values.shape[1]
     times = rng.multinomial(size, np.full(size, 1 / size), RESAMPLES)
     return np.sort(values @ times.T.astype(np.float64) / size, axis=1)
@@ -140,12 +140,12 @@ RESAMPLING = (percentile, bca)
 
 
 def difference_t_widened(values: FloatArray, part: float = 0.05) -> Limits:
-    """winnow's `of_difference`, which the benchmark checks."""
+    """The same as winnow's `of_difference`, which the benchmark checks."""
     return symmetric(values.mean(axis=1), widened(values, part, -1.0)[1], student(values.shape[1]))
 
 
 def welch(parts: Sequence[FloatArray], quantile: Callable[[FloatArray], FloatArray]) -> Limits:
-    """Of the average of benchmarks: the variances added, Welch and Satterthwaite's degrees of freedom."""
+    """Interval of an average of benchmarks: added variances, degrees of freedom by Welch and Satterthwaite."""
     means, variances = zip(*(moments(values) for values in parts), strict=True)
     errors = np.array(variances) / len(parts) ** 2
     degrees = np.array([values.shape[1] - 1 for values in parts])[:, None]
@@ -163,7 +163,7 @@ def average_welch_t(parts: Sequence[FloatArray]) -> Limits:
 
 
 def average_squares_added(parts: Sequence[FloatArray]) -> Limits:
-    """winnow's `of_average`, which the benchmark checks."""
+    """The same as winnow's `of_average`, which the benchmark checks."""
     means = np.array([values.mean(axis=1) for values in parts])
     limits = np.array([wilson_t_widened(values) for values in parts])  # [benchmarks, 2, R]
     below, above = np.sqrt(((limits - means[:, None]) ** 2).sum(axis=0)) / len(parts)
@@ -180,7 +180,7 @@ def sign_flips(steps: IntArray) -> tuple[FloatArray, FloatArray]:
     sizes = np.arange(1, int(np.abs(steps).max(initial=1)) + 1)
     times = np.stack([(np.abs(steps) == size).sum(axis=1) for size in sizes], axis=1).astype(np.float64)  # [R, sizes]
     cosines = np.cos(2 * np.pi / period * sizes[:, None] * np.arange(period // 2 + 1))
-    turns = times @ (cosines < 0)  # how many factors of the product are negative
+    turns = times @ (cosines < 0)  # number of negative factors of the product
     transform = np.exp(times @ np.log(np.abs(cosines).clip(1e-300))) * (1 - 2 * (turns % 2))
     chances = np.fft.irfft(transform, period, axis=1)
     distance = np.minimum(np.arange(period), period - np.arange(period))
@@ -196,7 +196,7 @@ def t_test(steps: IntArray) -> FloatArray:
 
 
 def wilcoxon(steps: IntArray) -> FloatArray:
-    """Ranks of the differences that are not 0, by the normal approximation; ties are in the variance."""
+    """Signed ranks of the differences other than 0, by the normal approximation with a variance for ties."""
     ranks = (rankdata(np.abs(steps), axis=1) - (steps == 0).sum(axis=1)[:, None]) * (steps != 0)
     variance = (ranks**2).sum(axis=1)
     z = np.abs((ranks * np.sign(steps)).sum(axis=1)) / np.sqrt(variance.clip(1.0))
@@ -204,7 +204,7 @@ def wilcoxon(steps: IntArray) -> FloatArray:
 
 
 def p_values(steps: IntArray) -> dict[str, FloatArray]:
-    """[R] by every candidate."""
+    """Per candidate: [R] p-values."""
     parts = [sign_flips(steps[start : start + AT_ONCE]) for start in range(0, len(steps), AT_ONCE)]
     plain, middle = (np.concatenate(column) for column in zip(*parts, strict=True))
     return {"sign_flips": plain, "sign_flips_mid_p": middle, "t": t_test(steps), "wilcoxon": wilcoxon(steps)}

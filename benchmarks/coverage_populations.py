@@ -1,4 +1,4 @@
-"""From what benchmarks/coverage.py draws: problems, a second model's pass rates on them, and training seeds."""
+"""The populations of benchmarks/coverage.py: problems, a second model's pass rates on them, and training seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from winnow.records import FloatArray
 
 @dataclass(frozen=True)
 class Population:
-    """Pass rates of problems: 0 or 1 for some, else Beta(a, b)."""
+    """Pass rates of problems: 0 or 1 for some, otherwise Beta(a, b)."""
 
     zeros: float
     ones: float
@@ -56,7 +56,9 @@ AVERAGED = {
     "very high": ("0.97, most always solved", "0.97, most always solved", "0.90", "0.97, most always solved", "0.90"),
 }
 
-Change = Callable[[np.random.Generator, FloatArray, Population], FloatArray]  # another model's rates from one's
+Change = Callable[
+    [np.random.Generator, FloatArray, Population], FloatArray
+]  # the pass rates of another model, from those of one
 
 
 def unchanged(rng: np.random.Generator, rates: FloatArray, population: Population) -> FloatArray:
@@ -64,7 +66,7 @@ def unchanged(rng: np.random.Generator, rates: FloatArray, population: Populatio
 
 
 def some_better(rng: np.random.Generator, rates: FloatArray, population: Population) -> FloatArray:
-    """Half of the problems a tenth nearer to 1: mean difference (1 - r) / 20."""
+    """Half of the problems are a tenth nearer to 1: mean difference (1 - r) / 20."""
     return np.where(rng.random(rates.shape) < 0.5, rates + (1 - rates) / 10, rates)
 
 
@@ -75,22 +77,22 @@ def some_turned(rng: np.random.Generator, rates: FloatArray, population: Populat
 
 
 def up_and_down(rng: np.random.Generator, rates: FloatArray, population: Population) -> FloatArray:
-    """Every problem a fifth nearer to 1 or a tenth nearer to 0: mean difference (1 - r) / 10 - r / 20."""
+    """Every problem is a fifth nearer to 1 or a tenth nearer to 0: mean difference (1 - r) / 10 - r / 20."""
     return np.where(rng.random(rates.shape) < 0.5, rates + (1 - rates) / 5, rates * 0.9)
 
 
 def better(by: float, rng: np.random.Generator, rates: FloatArray, population: Population) -> FloatArray:
-    """Every problem nearer to 1 by the same share: mean difference `by`."""
+    """Every problem is nearer to 1 by the same share: mean difference `by`."""
     return rates + (1 - rates) * by / (1 - population.mean)
 
 
 def redrawn(rng: np.random.Generator, rates: FloatArray, population: Population) -> FloatArray:
-    """Another model altogether, as good on average."""
+    """An independent model with the same mean."""
     return population.draw(rng, (rates.shape[0], rates.shape[1]))
 
 
 def few_won_many_lost(rng: np.random.Generator, rates: FloatArray, population: Population) -> FloatArray:
-    """A few problems are now solved always and the others a little less often: mean difference 0, skewed."""
+    """A few problems are always solved and the others a little less often: mean difference 0, skewed."""
     won = min(0.05, population.mean / 2)
     less = won * (1 - population.mean) / ((1 - won) * population.mean)
     return np.where(rng.random(rates.shape) < won, 1.0, rates * (1 - less))
@@ -106,7 +108,7 @@ PAIRED = ("0.03, most never solved", "0.10", "0.35", "0.50, smooth", "0.70", "0.
 
 
 def collapsing(chance: float, rng: np.random.Generator, shape: tuple[int, int]) -> FloatArray:
-    """A seed that collapses ends ten deviations below the others."""
+    """The result of a seed that collapses is ten deviations below the others."""
     return rng.normal(size=shape) - 10.0 * (rng.random(shape) < chance)
 
 

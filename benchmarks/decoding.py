@@ -1,17 +1,17 @@
-"""How near native's decoding on a CPU is to its matrix products alone, in float32 and in bfloat16.
+"""Seconds of native's decoding on a CPU relative to its matrix products alone, in float32 and in bfloat16.
 
-    python benchmarks/decoding.py                          32 and 128 rows at 40M parameters: some minutes
+    python benchmarks/decoding.py                          32 and 128 rows at 40M parameters: several minutes
     python benchmarks/decoding.py --rows 8 --threads 1
     python benchmarks/decoding.py --quick                  a smoke test; its figures mean nothing and are not written
 
 Per precision and number of rows, in turn in one process, milliseconds per token of every row:
 
-native      rollouts of --tokens tokens of four prompts, everything included: packing the weights, reading the prompts,
-            attention, choosing tokens
+native      rollouts of --tokens tokens for four prompts, including packing of weights, reading of prompts, attention
+            and sampling
 unpacked    the same with packed = false
-packed      the products of all linear layers with the rows' states alone, by packed weights
-linear      the same as the model's own layers compute them
-reading     all weights of those layers read once, the least that a token can take
+packed      only the products of all linear layers with the rows' states, with packed weights
+linear      the same with the model's layers
+reading     reading all weights of those layers once: the lower bound for a token
 
 Writes benchmarks/results/<date>_decoding.json.
 """
@@ -35,7 +35,7 @@ from winnow.records import Prompt, Sampling
 
 SHAPE_40M = {"hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 9, "num_attention_heads": 10}
 PROMPTS = 4
-REPEATS = 4  # of the products, whose time is short
+REPEATS = 4  # of the products, which are fast
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def measured(shape: dict[str, int] | None, *, rows: Sequence[int], tokens: int, rounds: int) -> dict[str, Any]:
-    """Of a random policy of a shape, or of the bundled one."""
+    """The model folder of a random policy with a shape, or of the bundled one."""
     report: dict[str, Any] = {}
     for dtype in ("float32", "bfloat16"):
         context, prompts = _setting(shape, dtype, max(rows))
@@ -75,7 +75,7 @@ def _race(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int,
     layers = [layer for layer in context.model.modules() if isinstance(layer, nn.Linear)]
     states = [torch.randn(rows, 1, layer.in_features).to(context.model.dtype) for layer in layers]
     with torch.inference_mode(), packed(context.model):
-        products = [layer.forward for layer in layers]  # which hold what was packed
+        products = [layer.forward for layer in layers]  # with packed weights
     runs = {
         "native": _decoding(context, prompts, rows, tokens, packed=True),
         "unpacked": _decoding(context, prompts, rows, tokens, packed=False),

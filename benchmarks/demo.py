@@ -1,4 +1,4 @@
-"""The runs that scripts/demo left behind, as one dated result: accuracy before and after, and what it cost.
+"""The runs of scripts/demo as one dated result: accuracy before and after, and the cost.
 
 scripts/demo 0 1 2 control
 python benchmarks/demo.py runs/demo-...

@@ -1,17 +1,17 @@
 """How far does a bfloat16 engine follow a float32 policy, from a checkpoint that was published in bfloat16?
 
     python benchmarks/engine_precision.py                three minutes on a quiet machine
-    python benchmarks/engine_precision.py --seconds      also what an evaluation takes in each precision: run it alone
+    python benchmarks/engine_precision.py --seconds      also time an evaluation in each precision: run it alone
 
-The bundled policy is rounded to bfloat16, as published checkpoints are, and trained in float32 on the task of
+The bundled policy is rounded to bfloat16, as published checkpoints are. It is trained in float32 on the task of
 configs/arithmetic.toml at a learning rate of 1e-5, with AdamW's eps at its default of 1e-8. Its rollouts are sampled on
-a bfloat16 copy (rollout.engine = {use = "native", dtype = "bfloat16"}). After some numbers of steps:
+a bfloat16 copy (rollout.engine = {use = "native", dtype = "bfloat16"}). After each number of steps it reports:
 
 followed     the mean displacement of the copy's weights in the direction of the policy's, as a share of the policy's
 unmoved      the share of the policy's moved weights that have not moved in the copy
 accuracy     sampled held-out accuracy on the copy and on the policy's own weights, from the same random numbers
-bytes        keys and values that an evaluation held in each precision
-parity       what the steps up to here reported of engine and policy: the mean gap, and how many raised the alarm
+bytes        bytes of keys and values of an evaluation in each precision
+parity       of the steps so far: the mean gap between engine and policy, and the number of alarms
 
 Writes benchmarks/results/<date>_engine_precision.json.
 """
@@ -65,14 +65,18 @@ def _options() -> argparse.Namespace:
         seed=0,
         prompts=(32, "of a step, of 16 rollouts each"),
     )
-    parser.add_argument("--steps", type=int, nargs="+", default=[0, 1, 5, 10, 24], help="after which to measure")
+    parser.add_argument(
+        "--steps", type=int, nargs="+", default=[0, 1, 5, 10, 24], help="numbers of steps after which to measure"
+    )
     parser.add_argument("--rate", default="1e-5", help="the learning rate")
-    parser.add_argument("--seconds", action="store_true", help="of each evaluation, on a machine with nothing beside")
+    parser.add_argument(
+        "--seconds", action="store_true", help="time each evaluation; needs a machine without other work"
+    )
     return frame.parse(parser)
 
 
 def measured(run: Run, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """By number of steps."""
+    """number of steps -> measurements."""
     start, rows = _policy(run), list[dict[str, float]]()
     found = {}
     for step in range(max(options.steps) + 1):
@@ -136,7 +140,7 @@ def _policy(run: Run) -> Weights:
 
 
 def _copy(run: Run) -> Weights:
-    """What rollouts are sampled on."""
+    """The copy of the weights that rollouts are sampled with."""
     assert isinstance(run.engine, Native)
     own = run.engine._model.state_dict()
     return {name: own[name].double() for name in run.learner.parameters}

@@ -4,8 +4,8 @@
     python benchmarks/engines.py --contestants native vllm             # where vLLM is installed (docs/engines.md)
     python benchmarks/engines.py --contestants native vllm --shape 30m --lengths fixed --rounds 5
 
-Every round runs all contestants in turn in one process, so that a busy machine slows all of them; what counts is the
-median of the per-round ratios. Natural lengths: max_new_tokens is the 99th percentile of the policy's own lengths.
+Every round runs all contestants in turn in one process, so that a busy machine slows all of them. The result is the
+median of the ratios per round. Natural lengths: max_new_tokens is the 99th percentile of the policy's own lengths.
 Fixed: no stop token, so every rollout has 64. Writes benchmarks/results/<date>_engines[_vllm]_<shape>.json.
 """
 
@@ -30,15 +30,15 @@ from winnow.records import Prompt, Sampling
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to sample."""
+    """A sampler to be timed."""
 
     run: Callable[[int], int]  # seed -> completion tokens sampled
     close: Callable[[], None] = lambda: None
 
 
 SHAPE_30M = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 9, "num_attention_heads": 8}
-LEAST_SHARE = 0.4  # of the longest length that the mean must have
-STOPPING = 16  # stop tokens of a random policy: its rollouts then are about 512 / 16 tokens long
+LEAST_SHARE = 0.4  # minimum mean length, as a share of the longest
+STOPPING = 16  # stop tokens of a random policy: its rollouts have about 512 / 16 tokens
 
 
 def main() -> None:
@@ -122,13 +122,13 @@ def _engine(make: Callable[[EngineContext], Any]) -> Callable[..., Contestant]:
 
 
 def _generate(context: EngineContext, sampling: Sampling, prompts: list[Prompt], rollouts: int) -> Contestant:
-    """What a user of transformers alone would call; its texts and log-probs are not even asked for."""
+    """Sample as a user of transformers would, without texts and log-probs."""
     work = Work(context.model, prompts, rollouts, sampling.max_new_tokens, context.stop_tokens)
     return Contestant(lambda seed: generate(work, seed))
 
 
 def _vllm(context: EngineContext) -> Any:
-    from winnow.engines.vllm.engine import vllm  # only where it is asked for
+    from winnow.engines.vllm.engine import vllm  # only if it is a contestant
 
     return vllm(context)
 

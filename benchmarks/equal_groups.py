@@ -1,23 +1,27 @@
-"""How often is `winnow compare` right about two groups of seeds: in simulations, and in real runs of one configuration?
+"""How often is `winnow compare` right about two groups of seeds, simulated ones and runs of one configuration?
 
     python benchmarks/equal_groups.py
     python benchmarks/equal_groups.py --runs sweeps/many_seeds
 
-Curves are simulated, and compared by winnow's own functions. A seed's accuracy goes from 36% to 83% as 1 - exp(-t / T),
-t being the share of the run that is done. Its T scatters by `--scatter` percent, its limit by half a point, its seconds
+Curves are simulated, and compared by winnow's functions. A seed's accuracy goes from 36% to 83% as 1 - exp(-t / T),
+where t is the completed share of the run. T varies by `--scatter` percent, the limit by half a point, the seconds
 per step by 2%, and each evaluation by `--noise` tenths of a point. A "level" baseline has T = 1/9 and is within 0.2
-points of its limit after two thirds of the run; a "rising" one has T = 2/3. The other group is "equal"; or has the same
+points of its limit after two thirds of the run; a "rising" one has T = 2/3. The other group is "equal", or has the same
 accuracy in two thirds of the seconds ("cheaper"), or a T that is shorter by a third ("faster"). Groups are compared by
-seconds, seed by seed ("paired", with correlation 0 or 0.5 of what two seeds of one number have in common) and as other
-seeds ("Welch"). Of each setting are counted: intervals that contain the true speed-up (coverage), intervals without 1
-of equal groups (false alarms), comparisons without an interval (a seed never reached the level, or began above it), the
-median half-width of the interval of the ratio in percent, baselines called "still rising", and comparisons that would
-have no interval if the mean at either end of a curve, which is of two evaluations, did not count.
+seconds, seed by seed ("paired", with correlation 0 or 0.5 between equal seeds) and as different seeds ("Welch").
+For each setting the result contains:
 
-With --runs, two groups of 3 and of 5 seeds are drawn from the runs of each label, without a seed in both, as often as
-there are trials; a label of fewer than 2 k seeds is drawn in groups of half its seeds, rounded down, and one of fewer
-than 4 seeds is left out. Pairs are then of unrelated seeds. Draws of one label share seeds, so their shares are less
-certain than those of as many independent comparisons. Writes benchmarks/results/<date>_equal_groups.json.
+- coverage: the share of intervals that contain the true speed-up;
+- false alarms: the share of intervals of equal groups that do not contain 1;
+- comparisons without an interval, because a seed never reached the level or started above it;
+- the median half-width of the interval of the ratio, in percent;
+- baselines that are reported as "still rising";
+- comparisons that would have no interval without the means of two evaluations at the ends of a curve.
+
+With --runs, two disjoint groups of 3 and of 5 seeds are drawn from the runs of each label, once per trial. A label with
+fewer than 2 k seeds is drawn in groups of half its seeds, rounded down; one with fewer than 4 seeds is omitted. Pairs
+then consist of unrelated seeds. Draws of one label share seeds, so their shares are less certain than those of the same
+number of independent comparisons. Writes benchmarks/results/<date>_equal_groups.json.
 """
 
 from __future__ import annotations
@@ -41,10 +45,10 @@ from winnow.report.comparison.time_ratio import TimeRatio, time_ratio
 from winnow.seeds import generator
 
 ACCURACY = "accuracy"
-FIRST, LAST, LIMIT_SCATTER = 0.36, 0.83, 0.005  # accuracy, of the bundled policy in configs/sweeps/pods.toml
+FIRST, LAST, LIMIT_SCATTER = 0.36, 0.83, 0.005  # accuracies of the bundled policy in configs/sweeps/pods.toml
 SECONDS_SCATTER = 0.02
 BASELINES = {"level": 1 / 9, "rising": 2 / 3}
-TRUTHS = {"equal": (1.0, 1.0), "cheaper": (1.0, 1.5), "faster": (1.5, 1.0)}  # of T, of seconds per step
+TRUTHS = {"equal": (1.0, 1.0), "cheaper": (1.0, 1.5), "faster": (1.5, 1.0)}  # divisors of T, of the seconds per step
 SEEDS = (3, 5, 8)
 EVALUATIONS = (10, 20, 40)
 SHARED = (0.0, 0.5)  # correlation of the T of two runs of one seed
@@ -59,7 +63,7 @@ def main() -> None:
         scatter=(10, "standard deviation of log T, in percent"),
         seed=0,
     )
-    made.add_argument("--runs", nargs="+", metavar="FOLDER", help="sweeps or runs, of which labels have many seeds")
+    made.add_argument("--runs", nargs="+", metavar="FOLDER", help="sweeps or runs whose labels have many seeds")
     options = frame.parse(made)
     begin = time.perf_counter()
     report = {"real runs": resampled(options)} if options.runs else simulated(options)
@@ -74,7 +78,7 @@ def main() -> None:
 
 
 def simulated(options: argparse.Namespace) -> dict[str, Any]:
-    """Of every setting, and over all of them."""
+    """Results per setting, and over all settings."""
     places = itertools.product(BASELINES, TRUTHS, SEEDS, EVALUATIONS, SHARED)
     settings = [
         {"baseline": baseline, "truth": truth, "seeds": seeds, "evaluations": evaluations, "shared": shared}
@@ -85,7 +89,7 @@ def simulated(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Over the settings: mean, lowest and highest of what a page quotes."""
+    """Mean, lowest and highest of the quoted results, over the settings."""
 
     def over(name: str, method: str | None = None, **of: Any) -> dict[str, float]:
         chosen = [s for s in settings if all(s[key] == value for key, value in of.items())]
@@ -115,7 +119,7 @@ def summary(settings: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def counted(
     baseline: str, truth: str, seeds: int, evaluations: int, shared: float, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Shares of the comparisons of one setting by seconds, by method."""
+    """method -> shares of the comparisons of one setting by seconds."""
     rng = generator(options.seed, "equal groups", baseline, truth, seeds, evaluations, str(shared))
     faster, cheaper = TRUTHS[truth]
     found: dict[str, list[TimeRatio]] = {method: [] for method in METHODS}
@@ -138,7 +142,7 @@ def counted(
 
 
 def reached_without_ends(curve: Curve, level: float) -> bool:
-    """Whether a curve has a time to the level where only means of three whole neighbours count."""
+    """Return whether a curve reaches the level if only means of three evaluations count."""
     inner = smoothed(curve.y[ACCURACY])[1:-1]
     return bool(inner[0] < level <= inner.max())
 
@@ -146,7 +150,7 @@ def reached_without_ends(curve: Curve, level: float) -> bool:
 def seed_curve(
     rng: np.random.Generator, scale: float, cheaper: float, z: float, evaluations: int, options: argparse.Namespace
 ) -> Curve:
-    """Evaluated before its first step, too."""
+    """A simulated run with evaluations, including one before its first step."""
     done = np.linspace(0, 1, evaluations + 1)
     limit = LAST + LIMIT_SCATTER * rng.standard_normal()
     accuracy = FIRST + (limit - FIRST) * -np.expm1(-done / (scale * np.exp(options.scatter / 100 * z)))
@@ -156,7 +160,7 @@ def seed_curve(
 
 
 def compared(one: Sequence[Curve], two: Sequence[Curve], axis: str) -> dict[str, TimeRatio]:
-    """The second group against the first, as the same seeds and as others. Empty where the axis is missing."""
+    """The second group against the first, as paired and as unpaired seeds. Empty if the axis is missing."""
     level = plateau_of(one, ACCURACY).level
     if level is None:
         return {}
@@ -174,7 +178,7 @@ def compared(one: Sequence[Curve], two: Sequence[Curve], axis: str) -> dict[str,
 
 
 def shares(ratios: Sequence[TimeRatio], truth: float) -> dict[str, float]:
-    """Of comparisons, and of intervals."""
+    """Shares of the comparisons, and of the intervals."""
     with_interval = [ratio for ratio in ratios if ratio.has_interval]
     halves = [np.sqrt(ratio.high / ratio.low) - 1 for ratio in with_interval]
     count = max(1, len(with_interval))
@@ -190,7 +194,7 @@ def shares(ratios: Sequence[TimeRatio], truth: float) -> dict[str, float]:
 
 
 def resampled(options: argparse.Namespace) -> dict[str, Any]:
-    """By label: shares of the comparisons of two groups of its own seeds."""
+    """label -> shares of the comparisons of two groups of its seeds."""
     groups, notes = seed_groups(named_inputs(options.runs).inputs)
     found: dict[str, Any] = {"notes": [note.replace("\n", " ") for note in notes]}
     for group in groups:

@@ -1,7 +1,7 @@
-"""What the benchmarks share: options, threads, contestants in turns, and dated results.
+"""Shared parts of the benchmarks: options, threads, contestants in turns, and dated results.
 
-A result is benchmarks/results/<date>_<name>.json, with what is needed to measure it again. A tree with uncommitted
-changes is refused before anything is measured; with --dirty it is measured, and the file's name ends in _dirty.
+A result is benchmarks/results/<date>_<name>.json, with the settings that reproduce it. A tree with uncommitted changes
+is refused before a measurement; with --dirty it is measured, and the file's name ends in _dirty.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from typing import Any, TypeVar
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-MEASURED = (  # what a measurement can depend on; pages, and the results themselves, may change beside it
+MEASURED = (  # paths that a measurement depends on; pages and results may have uncommitted changes
     *("src", "benchmarks", "configs", "examples", "scripts", "tests", "pyproject.toml", "constraints.txt"),
     *(":(exclude)benchmarks/results", ":(exclude)tests/documentation"),
 )
 DIRTY = " with uncommitted changes"
-COMMIT = "WINNOW_MEASURED_COMMIT"  # in the environment from begin() on, so that processes of a benchmark inherit it
+COMMIT = "WINNOW_MEASURED_COMMIT"  # set in the environment by begin(), so that a benchmark's processes inherit it
 PACKAGES = ("winnow-rl", "torch", "transformers")
-AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}  # memory that is freed is given back
+AT_ONCE = {
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+}  # freed memory is returned to the system at once
 T = TypeVar("T")
-Turn = dict[str, tuple[T, float]]  # of each contestant: what it returned, and its seconds
+Turn = dict[str, tuple[T, float]]  # contestant -> its result and its seconds
 
 
 def parser(doc: str | None, **integers: int | tuple[int, str]) -> argparse.ArgumentParser:
-    """With --dirty, and an option per integer: `max_tokens=(64, "of a rollout")` is --max-tokens, 64 by default."""
+    """A parser with --dirty and options for integers: `max_tokens=(64, "of a rollout")` is --max-tokens, default 64."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in integers.items():
         value, meaning = default if isinstance(default, tuple) else (default, None)
@@ -48,22 +51,22 @@ def parser(doc: str | None, **integers: int | tuple[int, str]) -> argparse.Argum
 
 
 def parse(made: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options given. Where `threads` is one of them, torch computes with so many.
+    """Parse the options. If `threads` is one of them, torch uses that many.
 
-    As `begin`, unless there is an option `write` that was not given.
+    Calls `begin`, except if there is an option `write` that was not given.
     """
     options = made.parse_args()
     if getattr(options, "write", True):
         begin(dirty=options.dirty)
     if "threads" in options:
-        import torch  # not above: the sandbox's programs are timed from a process without it
+        import torch  # imported late: the sandbox's programs are timed from a process without torch
 
         torch.set_num_threads(options.threads)
     return options
 
 
 def begin(*, dirty: bool) -> None:
-    """Note what is measured. Ends the program where that has uncommitted changes, unless they are accepted."""
+    """Record the measured commit. Exits if the tree has uncommitted changes, unless they are accepted."""
     if COMMIT in os.environ:
         return
     changes = _changes()
@@ -74,15 +77,15 @@ def begin(*, dirty: bool) -> None:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What the work returned, and its seconds."""
+    """Call the work. Returns its result and its seconds."""
     start = time.perf_counter()
     return work(), time.perf_counter() - start
 
 
 def paired(rounds: int, contestants: Mapping[str, Callable[[int], T]], *, warm_up: int = 1) -> list[Turn[T]]:
-    """All contestants in turn, so many rounds in one process: a machine that is busy slows all of them.
+    """Run all contestants in turn, for `rounds` rounds in one process, so that a busy machine slows all of them.
 
-    Each is given the round's number, from 1 on, as its seed; 0 while it warms up, which is left out.
+    The seed is the number of the round, from 1; it is 0 for the warm-up, which is omitted from the result.
     """
     for contestant in contestants.values():
         for _ in range(warm_up):
@@ -99,7 +102,7 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 
 
 def median(values: Sequence[float], digits: int = 5) -> float:
-    """Rounded."""
+    """The values, rounded."""
     return round(statistics.median(values), digits)
 
 
@@ -123,7 +126,7 @@ def write(
 ) -> Path:
     """Date, command, commit, versions and hardware, then the report itself; in `folder`, else benchmarks/results.
 
-    As `begin` without --dirty where a script has not called it.
+    Calls `begin` without --dirty if the script has not.
     """
     begin(dirty=False)
     full = {
@@ -146,15 +149,15 @@ def write(
     return path
 
 
-@functools.cache  # what is written again by the same run replaces itself
+@functools.cache  # within one run, a second write replaces the first
 def _free(folder: Path, name: str) -> Path:
-    """The result of another run is not overwritten: the day's second is called <name>_2."""
+    """A path that does not overwrite the result of another run: the second one of a day is <name>_2."""
     stems = (name, *(f"{name}_{number}" for number in range(2, 1000)))
     return next(path for path in (folder / f"{stem}.json" for stem in stems) if not path.exists())
 
 
 def _shared(value: Any) -> Any:
-    """An argument without what only this machine has: a path from the repository's root, of another place its name."""
+    """An argument without this machine's paths: relative to the repository, or the name of a path outside it."""
     if not isinstance(value, (str, Path)) or not (Path(value).is_absolute() or ".." in Path(value).parts):
         return value
     path, root = Path(os.path.abspath(value)), HERE.parent
@@ -166,7 +169,7 @@ def _head() -> str:
 
 
 def _changes() -> list[str]:
-    """Lines of `git status`; none where there is no git."""
+    """Lines of `git status`; none without git."""
     return _git("status", "--porcelain", "--untracked-files=all", "--", *MEASURED).splitlines()
 
 

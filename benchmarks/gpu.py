@@ -1,19 +1,19 @@
-"""What only a GPU can tell, in parts that each end within 9 minutes, without a network; docs/gpu.md.
+"""Measurements that need a GPU, in parts of at most 9 minutes each, without a network (docs/gpu.md).
 
     scripts/test-gpu update --out FOLDER          # a part on a GPU: FOLDER/<date>_gpu_update.json
-    scripts/test-gpu --dry-run --out FOLDER       # every part in the smallest size on a CPU: does it run?
-    scripts/test-gpu generation --native graphs=false    # native with options too, beside its defaults
+    scripts/test-gpu --dry-run --out FOLDER       # every part in the smallest size on a CPU, as a smoke test
+    scripts/test-gpu generation --native graphs=false    # native with other options, too
 
     tests       the gpu tests
-    learn       the bundled policy learns the default task in bfloat16, and in float32 beside it
-    resume      runs under deterministic = true, killed and resumed, end in the same bytes
-    generation  native, generate and continuous batching, for 8 to 512 rollouts at once, random weights
-    update      tokens per second, model FLOP utilisation, and peak memory beside the memory plan
+    learn       the bundled policy learns the default task in bfloat16 and in float32
+    resume      runs under deterministic = true, killed and resumed, give equal bytes
+    generation  native, generate and continuous batching, for 8 to 512 concurrent rollouts, random weights
+    update      tokens per second, model FLOP utilisation, and peak memory with the memory plan
     layouts     an update on rollouts of unequal lengths, padded and packed
     memory      the most rollouts that train together on a card of 48 GiB, with each technique on and off
-    policy50m   a policy of 50M parameters learns, GRPO and PODS side by side, in equal seconds
+    policy50m   a policy of 50M parameters learns, GRPO and PODS in turn, in equal seconds
 
-Each part writes its findings after every measurement. What the time does not allow is skipped, and the file says so.
+Each part writes its results after every measurement. The file lists measurements that were skipped for lack of time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PARTS: dict[str, Callable[[Lab], None]] = {
 
 def main() -> int:
     options = _options()
-    gc.freeze()  # what is imported: every measurement begins with a collection of garbage, which would look through it
+    gc.freeze()  # excludes imported objects from the garbage collection that precedes every measurement
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
     ended = {name: _part(name, options) for name in options.parts or PARTS}
     for name, (error, path) in ended.items():
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
-    """Run a part; what went wrong, and where its findings are."""
+    """Run a part. Returns its error, if any, and the path of its results."""
     begin = time.perf_counter()
     lab = Lab(
         part=name,
@@ -76,7 +76,7 @@ def _part(name: str, options: argparse.Namespace) -> tuple[str, Path]:
     error = ""
     try:
         PARTS[name](lab)
-    except Exception as problem:  # the parts after it may still have something to say
+    except Exception as problem:  # later parts may still succeed
         traceback.print_exc()
         error = lab.found["error"] = f"{type(problem).__name__}: {problem}"[:2000]
     lab.found["minutes"] = round((time.perf_counter() - begin) / 60, 2)
@@ -88,15 +88,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help="by default all, one by one")
     parser.add_argument("--out", type=Path, default=frame.RESULTS, help="folder of the results")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on the CPU")
-    parser.add_argument("--minutes", type=float, help="of a part: what would end later is skipped; 8.3 by default")
-    parser.add_argument("--commit", help="what is measured, where the machine has the files without their history")
+    parser.add_argument(
+        "--minutes", type=float, help="time limit of a part; longer measurements are skipped; 8.3 by default"
+    )
+    parser.add_argument("--commit", help="the measured commit, if the machine has the files without git")
     parser.add_argument(
         "--native",
         type=_native,
         action="append",
         default=[],
         metavar="KEY=VALUE[,KEY=VALUE]",
-        help="generation: native again, with these options; may be repeated",
+        help="generation: also native with these options; may be repeated",
     )
     options = parser.parse_args()
     if unknown := [name for name in options.parts if name not in PARTS]:
@@ -110,7 +112,7 @@ def _options() -> argparse.Namespace:
 
 
 def _native(text: str) -> tuple[str, dict[str, Any]]:
-    """Options as `--set` takes them: TOML, or text where it is none."""
+    """Parse options like `--set`: TOML, or text if it is not TOML."""
     options = {}
     for assignment in text.split(","):
         key, _, value = assignment.partition("=")

@@ -1,4 +1,4 @@
-"""Tokens per second of plain generate, of continuous batching and of the native engine, against rollouts at once."""
+"""Tokens per second of plain generate, of continuous batching and of the native engine, by concurrent rollouts."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A way to sample. `prepare` is not timed, what it returns is."""
+    """A sampler. `prepare` is not timed; the function that it returns is."""
 
     name: str
     prepare: Callable[[Work], Run]
-    only_at: Sequence[int] = ()  # rollouts; empty: everywhere
-    briefly: bool = True  # warm up by a few tokens; no for an engine that may prepare itself for the length
-    in_turns: bool = False  # whether it takes turns with the others at PAIRED_AT
+    only_at: Sequence[int] = ()  # numbers of rollouts; empty: all
+    briefly: bool = True  # warm up with a few tokens; false if an engine prepares itself for a length
+    in_turns: bool = False  # whether it is paired with the others at PAIRED_AT
 
 
 def generation(lab: Lab) -> None:
-    """The main line with every number of rollouts, then the other shapes with a few."""
-    entrants(lab)  # an option that native does not have is refused now
+    """The first shape with every number of rollouts, then the other shapes with a few."""
+    entrants(lab)  # refuses an unknown option of native before a measurement
     known = ceilings(lab)
     first, *others = lab.sizes.shapes
     with lab.within(0.6 if others else 1.0):
@@ -58,8 +58,9 @@ def generation(lab: Lab) -> None:
 
 
 def sampling(lab: Lab, shape: str, counts: Sequence[int], ceilings: Mapping[str, float]) -> None:
-    """One record per entrant and number of rollouts, native and generate in turns on the main line, and a summary. Who
-    has failed once is left out from then on.
+    """One record per entrant and number of rollouts, native and generate in turns for the first shape, and a summary.
+
+    An entrant that has failed is omitted from then on.
     """
     model = random_model(shape, lab)
     lab.record({"shape": shape, "model": asdict(cost_of(model))})
@@ -78,7 +79,7 @@ def sampling(lab: Lab, shape: str, counts: Sequence[int], ceilings: Mapping[str,
 
 
 def entrants(lab: Lab) -> list[Entrant]:
-    """Who takes part, by name. Raises ConfigError where native has no such option."""
+    """name -> entrant. Raises ConfigError for an unknown option of native."""
     everyone = [
         Entrant("native", _native({}), briefly=False, in_turns=True),
         Entrant("generate", lambda work: lambda: generate(work, 1), in_turns=True),
@@ -130,8 +131,10 @@ def _point(lab: Lab, shape: str, entrant: Entrant, work: Work, ceilings: Mapping
 
 
 def _rates(seconds: float, work: Work, cost: Cost, ceilings: Mapping[str, float]) -> Record:
-    """Speed, and its share of what the machine can do: of the bytes that have to be read (weights at every token, the
-    keys and values of a prompt once for its rollouts) and of the operations; reading the prompts counts as time alone.
+    """Speed, and its share of the machine's bandwidth and operations.
+
+    The bytes are those of the weights for every token, and a prompt's keys and values once for all its rollouts.
+    Reading the prompts adds seconds, and neither bytes nor operations.
     """
     prompts, length = len(work.prompts), work.max_new_tokens
     rollouts, prompt_tokens = prompts * work.rollouts, len(work.prompts[0].tokens)
@@ -168,7 +171,7 @@ def _pairs(lab: Lab, shape: str, work: Work) -> None:
 
 
 def _summary(records: Sequence[Record]) -> Record:
-    """How far the time per token falls from the fewest rollouts to the most, and native over the others."""
+    """The ratio of the times per token at the fewest and the most rollouts, and of native to the others."""
     speed = {(record["engine"], record["rollouts"]): record["tokens_per_second"] for record in records}
     names = list(dict.fromkeys(record["engine"] for record in records))
     at = {name: sorted(rollouts for engine, rollouts in speed if engine == name) for name in names}

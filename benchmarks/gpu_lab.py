@@ -1,4 +1,4 @@
-"""What every part of gpu.py needs: models of the public shapes, a clock that ends in time, a report on disk."""
+"""Shared by the parts of gpu.py: models of public shapes, time limits, and the report on disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from winnow.engines.base import EngineContext
 from winnow.records import Prompt
 
 GIB = 2**30
-RUNS = 2.0  # that a measurement takes at least: to warm up, and to be timed
-FIRST_GUESS = 0.6  # seconds per minute of the whole part, before a kind of measurement has been taken
+RUNS = 2.0  # minimum runs of a measurement: a warm-up, and a timed one
+FIRST_GUESS = 0.6  # estimated seconds of a first measurement, per minute of the part
 PER_RUN = 10  # operations per timed run of a ceiling
-SECONDS = "median_seconds"  # in a record: that it was measured
-SHAPES: dict[str, dict[str, int]] = {  # of the public configurations of Qwen2.5; the embedding is tied in all of them
+SECONDS = "median_seconds"  # the key of a record that was measured
+SHAPES: dict[str, dict[str, int]] = {  # from the public configurations of Qwen2.5; all have tied embeddings
     "0.5B": dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, intermediate_size=4864),
     "1.5B": dict(hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, intermediate_size=8960),
     "3B": dict(hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, intermediate_size=11008),
@@ -36,18 +36,18 @@ PEAKS = {"H200": 989.4e12, "H100": 989.4e12, "A100": 312e12}  # dense bfloat16 o
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: on a GPU, and in a dry run, which only shows that everything runs."""
+    """The sizes of a measurement on a GPU, and of a dry run, which is a smoke test."""
 
-    shapes: tuple[str, ...] = ("1.5B", "0.5B", "3B")  # the first one is the main line
+    shapes: tuple[str, ...] = ("1.5B", "0.5B", "3B")  # the first one is measured in full
     prompt_tokens: int = 128
-    tokens: int = 256  # of every rollout
-    rollouts: tuple[int, ...] = (64, 8, 512, 128, 256, 32, 16)  # at once, in this order
+    tokens: int = 256  # per rollout
+    rollouts: tuple[int, ...] = (64, 8, 512, 128, 256, 32, 16)  # concurrent ones, in order of measurement
     few_rollouts: tuple[int, ...] = (64, 512, 8)  # for the other shapes
-    updated: int = 128  # rollouts of an update
-    unequal: tuple[int, int] = (800, 4096)  # tokens: the median of rollouts of unequal lengths, and the longest
+    updated: int = 128  # rollouts per update
+    unequal: tuple[int, int] = (800, 4096)  # tokens of rollouts of unequal lengths: median, and maximum
     micro_batches: tuple[int, ...] = (16384, 65536)  # tokens
-    most_rollouts: int = 1024  # tried in one micro-batch
-    cap_gib: float = 47.0  # of a card of 48 GiB; CUDA itself takes some
+    most_rollouts: int = 1024  # maximum tried in one micro-batch
+    cap_gib: float = 47.0  # on a card of 48 GiB, less the memory of CUDA itself
     seconds_per_point: float = 8.0  # spent on repeating a measurement
     seconds_for_pairs: float = 45.0
     learning_steps: int = 120
@@ -57,9 +57,13 @@ class Sizes:
     kills: int = 24
     policy: tuple[tuple[str, int], ...] = (("hidden", 640), ("layers", 11), ("heads", 10), ("intermediate", 2560))
     lessons: tuple[tuple[str, int], ...] = (("careful", 1400), ("mixed", 400), ("size", 64))
-    peaks: tuple[float, ...] = (1e-3, 3e-4, 3e-3)  # learning rates of the lessons, until one leaves something to learn
+    peaks: tuple[float, ...] = (
+        1e-3,
+        3e-4,
+        3e-3,
+    )  # learning rates of the lessons, tried until the accuracy can still improve
     seeds: int = 2
-    sampled: tuple[int, int] = (64, 16)  # rollouts of a prompt, and how many of them are trained on
+    sampled: tuple[int, int] = (64, 16)  # rollouts per prompt, and how many of them are trained on
     prompts_per_step: int = 32
     asked: int = 256  # held-out problems
 
@@ -93,7 +97,7 @@ TINY = Sizes(
 
 @dataclass
 class Lab:
-    """One part: its sizes, what is left of its time, and what it has found so far."""
+    """One part: its sizes, its remaining time, and its results so far."""
 
     part: str
     device: torch.device
@@ -104,17 +108,19 @@ class Lab:
     found: dict[str, Any]
     dry: bool = False
     dtype: torch.dtype = torch.bfloat16
-    native: Sequence[tuple[str, dict[str, Any]]] = ()  # further options of the native engine to measure, by their text
-    _seen: dict[str, dict[int, float]] = field(default_factory=dict)  # seconds of a run by kind and size
+    native: Sequence[
+        tuple[str, dict[str, Any]]
+    ] = ()  # further options of the native engine to measure, with their text
+    _seen: dict[str, dict[int, float]] = field(default_factory=dict)  # kind -> size -> seconds of a run
 
     @property
     def left(self) -> float:
-        """Seconds until the part, or its section, must be over."""
+        """Seconds until the time limit of the part, or of its section."""
         return self.ends - time.perf_counter()
 
     @contextmanager
     def within(self, share: float) -> Iterator[None]:
-        """A section that may take a share of the time that is left."""
+        """A section with a share of the remaining time."""
         ends = self.ends
         self.ends = time.perf_counter() + share * self.left
         try:
@@ -123,7 +129,7 @@ class Lab:
             self.ends = ends
 
     def record(self, what: dict[str, Any], *, section: str = "records") -> None:
-        """Add to the part's findings and write everything down, so that an end by force loses nothing."""
+        """Add results to those of the part, and save all, so that a kill loses nothing."""
         self.found.setdefault(section, []).append(what)
         self.write()
         print(f"{self.part}: {what}", flush=True)
@@ -145,9 +151,9 @@ class Lab:
     ) -> dict[str, Any]:
         """The point with the seconds of each run, their median (`SECONDS`) and the peak memory.
 
-        Where there are none, with the reason instead: `out_of_memory`, `error`, or `skipped` for want of time. Runs are
-        repeated as long as `budget` seconds allow (by default the sizes' for a point). Of one `kind`, the larger in
-        `size` is expected to take longer.
+        Without a measurement it contains the reason: `out_of_memory`, `error`, or `skipped` for lack of time. Runs are
+        repeated for `budget` seconds (by default those of the sizes). Within a `kind`, a larger `size` is expected to
+        be slower.
         """
         expected = RUNS * self._expected(kind, size)
         if self.left < expected:
@@ -166,7 +172,7 @@ class Lab:
         return point | {"seconds": seconds, SECONDS: frame.median(seconds), "peak_gib": peak}
 
     def time(self, work: Callable[[], Any]) -> float:
-        """Seconds from asking for the work to its end on the device."""
+        """Seconds from the start of the work to its end on the device."""
         synchronize(self.device)
         start = time.perf_counter()
         work()
@@ -174,7 +180,7 @@ class Lab:
         return round(time.perf_counter() - start, 5)
 
     def attempt(self, work: Callable[[], Any]) -> dict[str, Any]:
-        """What went wrong; a broken contestant must not cost the rest of the part."""
+        """Run the work, and return its error, so that a broken contestant does not end the part."""
         try:
             work()
         except torch.OutOfMemoryError:
@@ -184,7 +190,7 @@ class Lab:
         return {}
 
     def _expected(self, kind: str, size: int) -> float:
-        """Seconds of a run, from the seen one nearest in size: in proportion where that was smaller, else as many."""
+        """Estimated seconds of a run, from the measured one nearest in size, scaled up in proportion to the size."""
         seen = self._seen.get(kind)
         if not seen:
             return self.minutes * FIRST_GUESS
@@ -197,37 +203,37 @@ def _affords(seconds: Sequence[float], repeats: int, allowed: float) -> bool:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for everything that the device was asked to do."""
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def release(device: torch.device) -> None:
-    """Give back what nobody holds any more."""
+    """Release unused memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def held(device: torch.device) -> int:
-    """Bytes that are allocated now; 0 on the CPU, where nobody counts."""
+    """Bytes allocated now; 0 on the CPU, where they are not counted."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 
 def begin_peak(device: torch.device) -> None:
-    """Count the peak from what is held now."""
+    """Reset the peak to the current use."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_gib(device: torch.device) -> float | None:
-    """The most memory allocated since `begin_peak`; None on the CPU, where nobody counts."""
+    """The most bytes allocated since `begin_peak`; None on the CPU, where they are not counted."""
     return round(torch.cuda.max_memory_allocated(device) / GIB, 3) if device.type == "cuda" else None
 
 
 def described(device: torch.device) -> dict[str, Any]:
-    """The device, as it stands in a result."""
+    """A description of the device, for the result."""
     if device.type != "cuda":
         return {"name": device.type}
     has = torch.cuda.get_device_properties(device)
@@ -235,8 +241,9 @@ def described(device: torch.device) -> dict[str, Any]:
 
 
 def ceilings(lab: Lab) -> dict[str, float]:
-    """`bandwidth` in bytes per second, the best of three ways to move memory, and `matmul` in operations per second;
-    beside them `peak`, the vendor's figure for the latter, or 0.
+    """`bandwidth` in bytes per second, the best of three kinds of copies, and `matmul` in operations per second.
+
+    `peak` is the vendor's figure for the operations, or 0.
     """
     large = lab.device.type == "cuda"
     rows = torch.randn(65536 if large else 1024, 16384 if large else 1024, device=lab.device, dtype=lab.dtype)  # 2 GiB
@@ -250,7 +257,7 @@ def ceilings(lab: Lab) -> dict[str, float]:
 
 
 def _moves(rows: torch.Tensor) -> dict[str, tuple[Callable[[], Any], int]]:
-    """Work and the bytes that it reads and writes."""
+    """The work, and the number of bytes that it reads and writes."""
     size = rows.numel() * rows.element_size()
     other, target = torch.ones_like(rows), torch.empty_like(rows)
     vector = torch.ones(rows.shape[1], device=rows.device, dtype=rows.dtype)
@@ -262,7 +269,7 @@ def _moves(rows: torch.Tensor) -> dict[str, tuple[Callable[[], Any], int]]:
 
 
 def _speed(lab: Lab, name: str, work: Callable[[], Any], amount: int) -> float:
-    """Amount per second; 0 where it could not be measured."""
+    """Amount per second; 0 if it could not be measured."""
 
     def run() -> None:
         for _ in range(PER_RUN):
@@ -276,12 +283,12 @@ def _speed(lab: Lab, name: str, work: Callable[[], Any], amount: int) -> float:
 
 
 def share(speed: float, ceiling: float) -> float | None:
-    """None where the ceiling is not known."""
+    """The share of a ceiling; None if the ceiling is unknown."""
     return round(speed / ceiling, 4) if ceiling else None
 
 
 def random_model(shape: str, lab: Lab) -> Any:
-    """A Qwen2 of a public shape with random weights, made on the device."""
+    """A Qwen2 of a public shape with random weights, created on the device."""
     config = transformers.Qwen2Config(
         **{"vocab_size": 151936, "num_key_value_heads": 2, **SHAPES[shape]},
         max_position_embeddings=32768,
@@ -305,7 +312,7 @@ def random_prompts(number: int, length: int, vocabulary: int) -> list[Prompt]:
 
 
 def engine_context(model: Any, rollouts: int, context_tokens: int) -> EngineContext:
-    """For rollouts that nothing ends but their length; the tokenizer has a word for each token."""
+    """An engine's context without stop tokens; its tokenizer has a word for each token."""
     words = WordLevel({f"w{i}": i for i in range(model.config.vocab_size)}, unk_token="w0")
     return EngineContext(
         model=model,
@@ -318,13 +325,13 @@ def engine_context(model: Any, rollouts: int, context_tokens: int) -> EngineCont
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a model costs per token, counted rather than measured."""
+    """The costs of a model per token, computed from its shape."""
 
-    weight_bytes: int  # a tied embedding counts once: the output layer reads it, the input only looks rows up
+    weight_bytes: int  # a tied embedding counts once: only the output layer reads all of it
     parameters: int
     head_parameters: int  # of these, in the output layer
     key_value_bytes: int  # per token
-    attention_flops: int  # per token and token of context
+    attention_flops: int  # per token, per token of context
     vocabulary: int
 
 

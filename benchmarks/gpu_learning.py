@@ -1,4 +1,4 @@
-"""Runs that learn on the GPU: the default task in two precisions, and a larger policy with GRPO and PODS in turns."""
+"""Training runs on the GPU: the default task in two precisions, and a larger policy with GRPO and PODS in turn."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ import make_policy  # noqa: E402
 DEFAULT = REPOSITORY / "configs" / "arithmetic.toml"
 PHASES = ("generate", "verify", "logprobs", "update", "sync", "step")
 LEVELS = (3, 4, 6)  # of the arithmetic task: three terms, products, three digits
-TEACHABLE = (0.05, 0.8)  # sampled accuracy between which a policy has something to learn, and something to learn from
-START_SECONDS = 12.0  # a run's own, before its first step and after its last
+TEACHABLE = (0.05, 0.8)  # range of sampled accuracy in which a policy can improve and has right rollouts
+START_SECONDS = 12.0  # of a run, before its first step and after its last
 
 Found = dict[str, Any]
 
@@ -91,7 +91,7 @@ def _learned(lab: Lab, output: Path, dtype: str, seed: int) -> Found:
 
 @dataclass
 class Curve:
-    """Held-out accuracy against seconds of training, evaluations left out; a run ends once its seconds are over."""
+    """Held-out accuracy by seconds of training, without evaluations; a run stops after its seconds."""
 
     limit: float
     seconds: float = 0.0
@@ -111,12 +111,13 @@ class Curve:
             self.updates += event.metrics["budget/updates"]
             if self.seconds >= self.limit and not self.asked:
                 self.asked = True
-                signal.raise_signal(signal.SIGTERM)  # as an operator would: the run ends after this step
+                signal.raise_signal(signal.SIGTERM)  # as an operator would: the run stops after this step
 
 
 def policy50m(lab: Lab) -> None:
-    """A policy of 50M parameters and more, taught in a minute or two by demonstrations that err, then trained by GRPO
-    on all of its rollouts and by PODS on some of more, for equal seconds.
+    """A policy of at least 50M parameters, pretrained for a minute or two on demonstrations with mistakes.
+
+    It is then trained for equal seconds by GRPO on all of its rollouts, and by PODS on a part of more rollouts.
     """
     with TemporaryDirectory(prefix="winnow-gpu-") as home:
         policy = Path(home) / "policy"
@@ -133,8 +134,8 @@ def policy50m(lab: Lab) -> None:
 
 
 def _taught(lab: Lab, folder: Path) -> bool:
-    """Write the policy; whether its accuracy leaves something to learn. The first learning rate that does is taken."""
-    set_matrix_products(tf32=True)  # of the lessons alone: a run sets its own
+    """Write a policy, pretrained with the first learning rate that leaves its accuracy in range. False if none does."""
+    set_matrix_products(tf32=True)  # for the pretraining; a run sets it again
     for peak in lab.sizes.peaks:
         begin = time.perf_counter()
         tokenizer = make_policy.make_tokenizer()
@@ -169,7 +170,7 @@ def _trained(lab: Lab, policy: Path, output: Path, name: str, seed: int, limit: 
     sampled = kept if name == "grpo" else more
     keys = {
         "seed": seed,
-        "steps": 100_000,  # the clock ends it
+        "steps": 100_000,  # its seconds end it
         "output": str(output),
         "device": lab.device.type,
         "model": {"path": str(policy), "dtype": "bfloat16"},

@@ -1,10 +1,10 @@
-"""Runs on the GPU under `deterministic = true`, killed at random moments and resumed: the same bytes as undisturbed.
+"""Runs on the GPU under `deterministic = true`, killed at random moments and resumed: are the bytes equal?
 
     python benchmarks/gpu_resume.py --home FOLDER --config NAME --run FOLDER [--events FILE] [--moment EVENT#N]
 
-is one life of such a run, which gpu.py starts. Configurations, moments and what is compared (every file of the final
-checkpoint: weights, masters, moments, history; both logs) are those of chaos.py, whose lives are forks: a process that
-has started CUDA cannot have any.
+is one process of such a run, which gpu.py starts. Configurations, moments and comparisons are those of chaos.py: every
+file of the final checkpoint (weights, masters, moments, history) and both logs. chaos.py forks its processes, which
+is impossible after CUDA has started.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 import chaos
 from gpu_lab import Lab
 
-PATIENCE_SECONDS = 240.0  # for one life
+PATIENCE_SECONDS = 240.0  # for one process
 KILLED = -signal.SIGKILL
 
 
 def resume(lab: Lab) -> None:
-    """Two undisturbed runs of each configuration, then lives that are killed, as long as there is time."""
+    """Two uninterrupted runs of each configuration, then killed ones while the time lasts."""
     with TemporaryDirectory(prefix="winnow-gpu-") as folder:
         home = Path(folder)
         precision = {"model": {"dtype": "bfloat16"}}
@@ -56,7 +56,7 @@ def resume(lab: Lab) -> None:
 
 
 def _undisturbed(lab: Lab, home: Path, name: str) -> chaos.Undisturbed | None:
-    """What a run leaves; None where that failed, or a second one leaves other bytes. The dry run takes one alone."""
+    """Digests of a run's files; None if it failed or a second run differs. The dry run makes only one."""
     events, begin = home / f"{name}.events", time.perf_counter()
     status, said = _live(home, name, home / f"{name}_counted", events=events, here=lab.dry)
     seconds = time.perf_counter() - begin
@@ -76,7 +76,7 @@ def _undisturbed(lab: Lab, home: Path, name: str) -> chaos.Undisturbed | None:
 def _killed(
     home: Path, name: str, number: int, calm: chaos.Undisturbed, rng: random.Random, *, here: bool
 ) -> dict[str, Any]:
-    """A run that is killed once, then left to end; whether it left the same bytes."""
+    """Kill a run once, then resume it to its end. Returns whether its bytes are equal."""
     run, moment = home / f"{number:03d}_{name}", chaos.choose(rng, calm, timed=False)
     point = {"config": name, "moment": str(moment)}
     status, said = _live(home, name, run, moment=moment)
@@ -100,8 +100,9 @@ def _live(
     events: Path | None = None,
     here: bool = False,
 ) -> tuple[int | None, str]:
-    """One life in a process of its own: its status, None where it hung, and the end of what it said. Where nothing
-    kills it, and it starts no CUDA, it can be had `here`, which takes less time.
+    """Run one process. Returns its exit status (None if it hung), and the end of its output.
+
+    Without a kill and without CUDA it can run in this process (`here`), which is faster.
     """
     if here:
         live(home, name, run, moment="", events=events)
@@ -117,7 +118,7 @@ def _live(
 
 
 def live(home: Path, name: str, run: Path, *, moment: str, events: Path | None) -> None:
-    """Train, or resume; kill this process at its moment, or count its events."""
+    """Train or resume; kill this process at the moment, or count its events."""
     seen: Counter[str] = Counter()
     event, _, occurrence = moment.rpartition("#")
 

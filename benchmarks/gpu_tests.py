@@ -13,12 +13,12 @@ from xml.etree import ElementTree
 from gpu_lab import Lab
 
 REPOSITORY = Path(__file__).parents[1]
-DEVICE = "WINNOW_TEST_GPU"  # read by tests/gpu: where they run
-QUICK = "sums or repeatable or rounding or masters or manifest"  # of which the dry run takes a second each
+DEVICE = "WINNOW_TEST_GPU"  # the device of tests/gpu
+QUICK = "sums or repeatable or rounding or masters or manifest"  # the tests of the dry run, a second each
 
 
 def tests(lab: Lab) -> None:
-    """One record per test. Warnings of other versions of torch are shown, and fail nothing here."""
+    """One record per test. Warnings of other versions of torch are printed, and are no failures."""
     with TemporaryDirectory(prefix="winnow-gpu-") as folder:
         report = Path(folder) / "report.xml"
         command = [

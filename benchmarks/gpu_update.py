@@ -1,10 +1,10 @@
-"""Updates as a run takes them, from a configuration: seconds, model FLOP utilisation, and memory beside its plan.
+"""Updates of a configuration, as in a run: seconds, model FLOP utilisation, and memory compared with the plan.
 
-Utilisation is the share of the vendor's operations per second that a model's own arithmetic takes: per token read, 6
-per parameter (2 forward, 4 backward; the embedding is looked up, the output layer is met by completions alone), and 12
-per layer, hidden unit and token of context for attention, half of the context being masked (Chowdhery et al. 2022,
-arXiv 2204.02311, appendix B, with causal attention). What checkpointing computes again is no part of it: with all of
-the forward pass twice the device does 4/3 of it.
+Utilisation is the share of the vendor's operations per second that the model's arithmetic uses. Per token that is 6
+operations per parameter (2 forward, 4 backward). The embedding is a lookup and does not count; the output layer counts
+for completions only. Attention adds 12 per layer, hidden unit and token of context, half of which is masked (Chowdhery
+et al. 2022, arXiv 2204.02311, appendix B, with causal attention). Recomputation by gradient checkpointing does not
+count: if the whole forward pass is repeated, the device does 4/3 of the counted operations.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from winnow.training.members import Members
 from winnow.training.resolve import resolve_members
 
 PER_PROMPT = 16  # rollouts
-FEWEST = 8  # rollouts in one micro-batch that the search begins with
+FEWEST = 8  # rollouts in one micro-batch at the start of the search
 BISECTIONS, REPEATS = 3, 3
 UPDATING = ("always", "update")  # phases of the memory plan
-LOADING = 15.0  # seconds that a shape may take to load
+LOADING = 15.0  # maximum seconds to load a shape
 Keys = dict[str, Any]
 
 CHECKPOINTING: tuple[Any, ...] = (  # its settings, none first and all last
@@ -70,7 +70,7 @@ def checkpointed(how: Any) -> Keys:
     return {"model": {"gradient_checkpointing": how}}
 
 
-TECHNIQUES: dict[str, tuple[Keys, ...]] = {  # each on its own, then together
+TECHNIQUES: dict[str, tuple[Keys, ...]] = {  # each one separately, then all together
     "none": (),
     **{f"checkpointing {how}": (checkpointed(how),) for how in CHECKPOINTING[1:]},
     "stochastic rounding": (ROUNDED,),
@@ -85,7 +85,7 @@ TECHNIQUES: dict[str, tuple[Keys, ...]] = {  # each on its own, then together
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a run would train, without its engine and its data. Its bytes are counted from what was held before it."""
+    """The model and learner of a run, without engine and data. Memory in use before its creation does not count."""
 
     members: Members
     learner: Learner
@@ -93,14 +93,14 @@ class Training:
     before: int
 
     def update(self, batch: Batch) -> None:
-        """As a step takes it."""
+        """Do an update as in a step."""
         for mb in self.learner.micro_batches(batch):
             self.learner.backward(self.members.objective(self.learner.forward(mb, self.members.needs), mb).total)
         self.learner.step()
 
 
 def updates(lab: Lab) -> None:
-    """Of every shape, checkpointing and size of a micro-batch: tokens per second, utilisation, and peak over plan."""
+    """Tokens per second, utilisation, and peak over plan, by shape, checkpointing and size of a micro-batch."""
     known = ceilings(lab)
     for shape in lab.sizes.shapes:
         with random_folder(shape, lab) as folder:
@@ -111,7 +111,7 @@ def updates(lab: Lab) -> None:
 
 
 def layouts(lab: Lab) -> None:
-    """Of every shape, checkpointing and layout: an update on rollouts of unequal lengths."""
+    """An update on rollouts of unequal lengths, by shape, checkpointing and layout."""
     for shape in lab.sizes.shapes:
         with random_folder(shape, lab) as folder:
             for how in CHECKPOINTING:
@@ -120,7 +120,7 @@ def layouts(lab: Lab) -> None:
 
 
 def memory(lab: Lab) -> None:
-    """The most rollouts that one micro-batch trains, prompt included, on a card of a certain size, by technique."""
+    """The most rollouts, with their prompts, that fit into one micro-batch on a card of a given size, by technique."""
     capped = lab.device.type == "cuda"
     total = torch.cuda.get_device_properties(lab.device).total_memory if capped else 1
     if capped:
@@ -138,7 +138,7 @@ def memory(lab: Lab) -> None:
 def most_that_fit(fits_at: Callable[[int], bool | None], most: int) -> tuple[int, int | None]:
     """The most rollouts known to fit, and the fewest known not to: double until they do not, then halve the gap.
 
-    `fits_at` answers None where it cannot say, which ends the search; so does `most`.
+    The search ends if `fits_at` returns None, for unknown, or at `most`.
     """
     fits, fails, rollouts = 0, None, FEWEST
     while fails is None and rollouts <= most:
@@ -160,7 +160,7 @@ def most_that_fit(fits_at: Callable[[int], bool | None], most: int) -> tuple[int
 
 @contextmanager
 def random_folder(shape: str, lab: Lab) -> Iterator[str]:
-    """A model folder with random weights of a public shape and the bundled tokenizer, which fits in any vocabulary."""
+    """A model folder with random weights of a public shape, and the bundled tokenizer, which fits any vocabulary."""
     with TemporaryDirectory(prefix="winnow-gpu-") as folder:
         model = random_model(shape, lab)
         model.save_pretrained(folder)
@@ -196,7 +196,7 @@ def _update(lab: Lab, folder: str, point: Mapping[str, Any], known: Mapping[str,
 
 
 def _layout(lab: Lab, folder: str, point: Mapping[str, Any]) -> None:
-    """Time an update in one layout. The first run compiles what has to be."""
+    """Time an update in one layout. The first run compiles kernels."""
     tokens, (median, longest) = lab.sizes.micro_batches[0], lab.sizes.unequal
     changes = ({"update": {"layout": point["layout"]}, "rollout": {"max_new_tokens": longest}},)
     keys = _keys(lab, folder, lab.sizes.updated, tokens, (checkpointed(point["checkpointing"]), *changes))
@@ -222,7 +222,7 @@ def _layout(lab: Lab, folder: str, point: Mapping[str, Any]) -> None:
 
 
 def _most(lab: Lab, folder: str, point: dict[str, Any], keys: tuple[Keys, ...]) -> None:
-    """Search for the most rollouts in one micro-batch. The first update makes the moments, so it is not counted."""
+    """Search for the most rollouts in one micro-batch. The first update creates the moments and is not counted."""
     found: list[Training] = []
     each = lab.sizes.prompt_tokens + lab.sizes.tokens
     everything = lab.sizes.most_rollouts * each
@@ -240,7 +240,7 @@ def _most(lab: Lab, folder: str, point: dict[str, Any], keys: tuple[Keys, ...]) 
             )
             peaks[rollouts] = record.get("peak_gib")
             if SECONDS not in record:
-                lab.attempt(training.learner.step)  # an update that broke off has left gradients behind
+                lab.attempt(training.learner.step)  # clears the gradients of an update that failed
             if "error" in record:
                 lab.record(point | {"rollouts": rollouts, **record})
             return True if SECONDS in record else False if "out_of_memory" in record else None
@@ -258,7 +258,7 @@ def _most(lab: Lab, folder: str, point: dict[str, Any], keys: tuple[Keys, ...]) 
 
 
 def _keys(lab: Lab, folder: str, rollouts: int, tokens: int, changes: tuple[Keys, ...]) -> Keys:
-    """A configuration that trains so many rollouts in micro-batches of so many tokens."""
+    """A configuration with this number of rollouts, and of tokens per micro-batch."""
     keys: Keys = {
         "device": lab.device.type,
         "model": {"path": folder, "dtype": "bfloat16"},
@@ -279,7 +279,7 @@ def _members(lab: Lab, keys: Keys) -> Members:
 
 
 def _loaded(lab: Lab, keys: Keys, found: list[Training]) -> dict[str, Any]:
-    """Append what the configuration trains to `found`, or say why not: an error, too little memory or time."""
+    """Append the training of a configuration to `found`; otherwise record the reason: error, memory or time."""
     if lab.left < LOADING and not lab.dry:
         return {"skipped": f"{lab.left:.0f} s left"}
     begin_peak(lab.device)
@@ -301,7 +301,7 @@ def _loaded(lab: Lab, keys: Keys, found: list[Training]) -> dict[str, Any]:
 def _beside_plan(
     lab: Lab, training: Training, peak: float | None, members: Members | None = None
 ) -> dict[str, float | None]:
-    """What the memory plan says of an update, and how the measured peak compares with it."""
+    """The memory plan of an update, and the ratio of the measured peak to it."""
     plan = plan_devices(members or training.members, lab.device, longest_prompt=lab.sizes.prompt_tokens)
     planned = sum(part.bytes for part in plan.parts if part.phase in UPDATING) / GIB
     above = None if peak is None else peak - training.before / GIB
@@ -316,7 +316,7 @@ def _prompts(sequences: list[TrainingSequence], shared: bool) -> int:
 def _rates(
     lab: Lab, seconds: float, cost: Cost, prompts: int, known: Mapping[str, float], *, again: bool
 ) -> dict[str, float | None]:
-    """Tokens of prompts and completions per second, and utilisation; `again` says that forward is computed twice."""
+    """Tokens of prompts and completions per second, and utilisation; `again`: the forward pass is computed twice."""
     rollouts, prompt, tokens = lab.sizes.updated, lab.sizes.prompt_tokens, lab.sizes.tokens
     operations = _operations(cost, rollouts, prompts, prompt, tokens)
     return {
@@ -329,7 +329,7 @@ def _rates(
 
 
 def _operations(cost: Cost, rollouts: int, prompts: int, prompt: int, completion: int) -> int:
-    """Of an update that reads so many prompts, forward and backward; prompts never reach the output layer."""
+    """Operations of an update that reads `prompts`, forward and backward; prompts do not use the output layer."""
     read = prompts * prompt + rollouts * completion
     body = read * (cost.parameters - cost.head_parameters) + rollouts * completion * cost.head_parameters
     pairs = prompts * prompt * prompt // 2 + rollouts * completion * (prompt + completion // 2)
@@ -337,7 +337,7 @@ def _operations(cost: Cost, rollouts: int, prompts: int, prompt: int, completion
 
 
 def random_batch(lab: Lab, rollouts: int, cost: Cost, lengths: Sequence[int] | None = None) -> Batch:
-    """Rollouts of these lengths, by default of equal ones, a few of each prompt, of which every other is right."""
+    """Rollouts of these lengths (default: equal), several per prompt, of which every other one is right."""
     vocabulary, lengths = cost.vocabulary, [lab.sizes.tokens] * rollouts if lengths is None else lengths
     prompts = random_prompts(-(-rollouts // PER_PROMPT), lab.sizes.prompt_tokens, vocabulary)
     rng = np.random.default_rng(1)

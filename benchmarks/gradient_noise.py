@@ -3,19 +3,20 @@
     python benchmarks/gradient_noise.py
     python benchmarks/gradient_noise.py --config configs/arithmetic.toml --model RUN/checkpoints/step-000040
 
-Of each prompt that is solved sometimes, delta is the difference between the mean gradients of log P of its right and of
-its wrong rollouts: by docs/planner.md the gradient of the log-odds of a right answer. The rollouts are divided into two
-halves, so that no product below contains a rollout's noise times itself.
+For each prompt with right and wrong rollouts, delta is the mean gradient of log P of its right rollouts minus that of
+its wrong ones. By docs/planner.md it is the gradient of the log-odds of a right answer. The rollouts are split into two
+halves, so that no product below contains the product of a rollout's noise with itself.
 
     signal   |mean delta|^2: the mean product of deltas of two different prompts
-    between  mean |delta|^2 less the signal, over the signal: how much prompts differ
-    noise    the trace of the covariance of one rollout's gradient within its kind, over the signal
+    between  (mean |delta|^2 - signal) / signal: how much prompts differ
+    noise    the trace of the covariance of one rollout's gradient within its kind, divided by the signal
 
 The last two are the planner's numbers `between` and `noise`. Intervals: bootstrap over prompts.
 
 `spread` is the share of the trained weights that AdamW's eps acts on. A weight with the share w^2 of the squared
-gradient moves it by w^2 / (norm w + eps). So many weights of one share that all move it as far, over all weights, are
-the spread, at the configuration's eps and a gradient of the norm 0.45, which the runs of this policy have. Writes
+gradient changes the objective by w^2 / (norm w + eps). The spread is the number of weights with equal shares that would
+change it equally, divided by the number of all weights. It uses the configuration's eps and a gradient of norm 0.45, as
+in runs of this policy. Writes
 benchmarks/results/<date>_gradient_noise.json.
 """
 
@@ -39,16 +40,16 @@ from winnow.training.build import Run, build
 from winnow.training.resolve import resolve_members
 
 CONFIG = Path(__file__).parents[1] / "configs" / "arithmetic.toml"
-NORM = 0.45  # of an update's gradient, in runs of this policy
+NORM = 0.45  # norm of an update's gradient in runs of this policy
 FEWEST = 4  # rollouts of each kind, two for each half
 
 
 @dataclass(frozen=True)
 class Measured:
-    """K prompts that have FEWEST rollouts of each kind."""
+    """K prompts with at least FEWEST rollouts of each kind."""
 
     rates: FloatArray  # [K] share of right rollouts
-    products: FloatArray  # [K, K] of deltas; on the diagonal that of the two halves
+    products: FloatArray  # [K, K] products of deltas; the diagonal contains those of the two halves
     noise: FloatArray  # [K] trace of the covariance of one rollout's gradient within its kind
     spread: float  # share of the weights
 
@@ -76,12 +77,12 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, prompts=64, rollouts=32, resamples=1000, threads=1, seed=0)
     parser.add_argument("--config", type=Path, default=CONFIG)
-    parser.add_argument("--model", help="whose rollouts and gradients; by default the configuration's")
+    parser.add_argument("--model", help="the policy; by default the configuration's")
     return frame.parse(parser)
 
 
 def measure(run: Run, options: argparse.Namespace) -> Measured:
-    """Sample, and take the gradient of every rollout of the prompts that have enough of both kinds."""
+    """Sample, and compute the gradient of every rollout of prompts with enough of both kinds."""
     prompts = run.prompts.prompts[: options.prompts]
     sampled = run.engine.generate(prompts, [options.rollouts] * len(prompts), run.sampling, seed=(run.seed, "noise"))
     groups = [g for g in run.verifiers.collect(sampled) if min(g.correct.sum(), (~g.correct).sum()) >= FEWEST]
@@ -92,7 +93,7 @@ def measure(run: Run, options: argparse.Namespace) -> Measured:
         halves.append(torch.stack([kinds[0][h::2].mean(0) - kinds[1][h::2].mean(0) for h in (0, 1)]))
         share = float(group.correct.mean())
         rates.append(share)
-        # A balanced subset has as many of each kind, so both kinds count alike.
+        # A balanced subset has equally many of each kind, so both count equally.
         noise.append(np.mean([float(kind.var(dim=0, correction=1).sum()) for kind in kinds]))
     one, two = (torch.stack([half[h] for half in halves]).double() for h in (0, 1))
     both = (one + two) / 2
@@ -103,7 +104,7 @@ def measure(run: Run, options: argparse.Namespace) -> Measured:
 
 
 def spread(energy: FloatArray, eps: float) -> float:
-    """Of [D] squared gradients: the share of the weights that would move as far if all of these had as much of it."""
+    """[D] squared gradients -> the share of weights that would change the objective equally with equal shares."""
     share = energy / energy.sum()
     moved = float((share / (NORM * np.sqrt(share) + eps)).sum())
     root = (1 / moved - eps) / NORM
@@ -118,14 +119,14 @@ def _rows(group: Group) -> list[TrainingSequence]:
 
 
 def gradient(learner: Learner, row: TrainingSequence) -> torch.Tensor:
-    """[D] of log P(rollout | prompt), summed over its tokens."""
+    """[D] the gradient of log P(rollout | prompt), summed over its tokens."""
     (mb,) = learner.micro_batches(Batch(epoch=0, sequences=(row,)))
     parts = torch.autograd.grad(learner.forward(mb).logprobs.sum(), list(learner.parameters.values()))
     return torch.cat([part.flatten() for part in parts])
 
 
 def numbers(measured: Measured, chosen: np.ndarray[Any, Any]) -> tuple[float, float, float]:
-    """(signal, between, noise) of some prompts; a prompt that was drawn twice is no pair with itself."""
+    """(signal, between, noise) of a sample of prompts; a prompt that is drawn twice forms no pair with itself."""
     products = measured.products[np.ix_(chosen, chosen)]
     other = chosen[:, None] != chosen[None, :]
     signal = float(products[other].mean())

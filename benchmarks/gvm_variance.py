@@ -1,21 +1,21 @@
-"""How much less does the gradient scatter under GVM's allocation than under a uniform one, at equal rollouts?
+"""How much smaller is the gradient's variance under GVM's allocation than under a uniform one, at equal rollouts?
 
     python benchmarks/gvm_variance.py
 
-The bundled policy, prompts that it solves at least once in 64 rollouts, credit `raft`, weighting `unbiased`. Pass
-rates p and gradient norms G come from those 64 rollouts; the gradients from further rollouts, the pool. Every
-accepted rollout of the pool gives its exact gradient of log P with respect to all parameters, kept as inner products
-with its neighbours.
+It uses the bundled policy, prompts that it solves at least once in 64 rollouts, the advantage `raft` and the weighting
+`unbiased`. Pass rates p and gradient norms G come from those 64 rollouts, gradients from further rollouts (the pool).
+The gradient of log P of every accepted rollout of the pool is exact, with respect to all parameters, and is stored as
+inner products with the other ones.
 
 An allocation n draws n_i rollouts of prompt i from the pool, with replacement. Draws are independent, so the trace of
 the covariance of the gradient estimate sum_ij a_ij g_ij / (G n_i p_i) over all such resamplings has a closed form,
-which is used in place of simulating it: sum_i (E |a g|^2 - |E a g|^2) / (G p_i)^2 / n_i. Intervals: bootstrap over
-prompts and, within each, over the pool; the allocation is made anew for every resample.
+which replaces a simulation: sum_i (E |a g|^2 - |E a g|^2) / (G p_i)^2 / n_i. Intervals: bootstrap over
+prompts and, within each, over the pool; the allocation is recomputed for every resample.
 
-A prompt that an allocation leaves out costs no variance but bends the gradient, so beside the variance stands the
-mean squared error towards the gradient that uniform allocation estimates without bias. With a probe of N' = 8
-rollouts (drawn from the 64) the same is reported for its counts alone, for its counts with 2 rollouts for every
-prompt that it did not solve, and for its counts with its pass rates in the weights as well. Writes
+A prompt without rollouts adds no variance but biases the gradient. The mean squared error to the gradient that uniform
+allocation estimates without bias is therefore reported too. The same is reported for three uses of a probe of N' = 8
+rollouts, drawn from the 64: its counts alone; its counts, with 2 rollouts for every prompt that it did not solve; and
+its counts, with its pass rates in the weights as well. Writes
 benchmarks/results/<date>_gvm_variance.json.
 """
 
@@ -88,7 +88,7 @@ def _options() -> argparse.Namespace:
 
 
 def measure(run: Run, options: argparse.Namespace) -> Measured:
-    """Sample, keep the prompts that were solved, and take every gradient that credit 0/1 lets through."""
+    """Sample, keep the solved prompts, and compute the gradient of every rollout with advantage 1."""
     prompts = run.prompts.prompts[: options.prompts]
     sizes = {"measure": options.measure, "pool": options.pool}
     first, pool = (
@@ -120,21 +120,21 @@ def accepted(group: Group) -> list[TrainingSequence]:
 
 
 def norms_of(learner: Learner, group: Group) -> FloatArray:
-    """[N] as the configuration's probe measures them."""
+    """[N] gradient norms, as the configuration's probe measures them."""
     norms = np.zeros(len(group.rollouts))
     norms[group.correct] = learner.gradient_norms(accepted(group), of="embedding")
     return norms
 
 
 def gradient(learner: Learner, row: TrainingSequence) -> torch.Tensor:
-    """[P] of log P(rollout | prompt), summed over its tokens."""
+    """[P] the gradient of log P(rollout | prompt), summed over its tokens."""
     (mb,) = learner.micro_batches(Batch(epoch=0, sequences=(row,)))
     parts = torch.autograd.grad(learner.forward(mb).logprobs.sum(), list(learner.parameters.values()))
     return torch.cat([part.flatten() for part in parts])
 
 
 def stats_of(correct: FloatArray, norms: FloatArray) -> PromptStats:
-    """What [K, n] verdicts and norms say."""
+    """Pass rates and gradient norms from [K, n] verdicts and norms."""
     solved = correct.sum(axis=1)
     return PromptStats(
         ids=tuple(map(str, range(len(correct)))),
@@ -158,7 +158,7 @@ def covariances(measured: Measured, copies: Sequence[IntArray] | None = None) ->
 
 
 def variance(traces: FloatArray, rates: FloatArray, counts: IntArray) -> float:
-    """Of the gradient estimate; prompts without rollouts, or weighed by an unknown pass rate, have no share in it."""
+    """Variance of the gradient estimate, without prompts that have no rollouts or an unknown pass rate."""
     used = (counts > 0) & (rates > 0)
     return float((traces[used] / rates[used] ** 2 / counts[used]).sum() / len(counts) ** 2)
 
@@ -207,7 +207,7 @@ def bootstrap(measured: Measured, n: int, options: argparse.Namespace) -> FloatA
 
 
 def probed(measured: Measured, n: int, options: argparse.Namespace) -> dict[str, Any]:
-    """GVM by a small probe over uniform with the measured pass rates, averaged over probes."""
+    """GVM with a small probe over uniform with the measured pass rates, averaged over probes."""
     rng, truth, traces = generator("probe", n), measured.stats, covariances(measured)
     correct, norms = np.stack(measured.correct), np.stack(measured.norms)
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in PROBED}
@@ -225,7 +225,7 @@ def probed(measured: Measured, n: int, options: argparse.Namespace) -> dict[str,
     return {name: _ratios(rows, flat) for name, rows in found.items()}
 
 
-# What of a probe is used -> rollouts for the prompts that it did not solve, and whether its pass rates also weigh.
+# Use of a probe -> rollouts for prompts that it did not solve, and whether its pass rates are in the weights.
 PROBED = {"counts": (0, False), "counts_with_exploration_2": (2, False), "counts_and_weights": (0, True)}
 
 
@@ -236,7 +236,7 @@ def _ratios(rows: Sequence[tuple[float, float, int]], flat: float) -> dict[str, 
 
 
 def bias(measured: Measured, shares: FloatArray) -> float:
-    """|sum_i shares_i E[a g]_i / (G p_i)|^2: how far off an estimate is in which prompt i counts 1 + shares_i times."""
+    """|sum_i shares_i E[a g]_i / (G p_i)|^2: the squared bias if prompt i counts 1 + shares_i times."""
     scaled = shares / measured.stats.pass_rate / len(shares)
     return float(scaled @ measured.means @ scaled)
 

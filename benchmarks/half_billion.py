@@ -1,20 +1,21 @@
-"""A model of half a billion parameters on this CPU: its memory plan against what two steps took, and its seconds
-beside plain transformers doing the same work.
+"""A model of half a billion parameters on this CPU: planned and measured memory of two steps, and the seconds
+compared with plain transformers.
 
     python benchmarks/half_billion.py --data path/of/gsm8k
 
 The shape is Qwen2.5-0.5B's (494M parameters, 151,936 tokens, tied) with random weights. The published tokenizer is not
-part of this repository: a small one of the same kind reads GSM8K's questions, so prompts have about twice as many
-tokens as published, and most tokens that are sampled have no text. The reward is a hash of the sampled tokens, so that
-no group is flat and the update trains every rollout. The weights are trained once whole and once by adapters, each in
-a process of its own; then plain transformers does the same in another: `generate` for the same prompts with as many
-tokens, then forward, backward and AdamW on the very sequences that winnow trained on, two rows at a time.
+part of this repository. A small one of the same kind encodes GSM8K's questions: prompts have about twice as many tokens
+as published, and most sampled tokens have no text. The reward is a hash of the sampled tokens, so that no group is flat
+and the update trains every rollout. All weights are trained once, and adapters once, each in a separate process. Plain
+transformers then does the same work in another process: `generate` for the same prompts with as many tokens, then
+forward, backward and AdamW on the sequences that winnow trained on, two rows at a time.
 
-With gradient checkpointing winnow reads prompts side by side, which is what its plan has room for. Without it a prompt
-is read once for its rollouts: faster, and below the plan by what that saves.
+With gradient checkpointing winnow reads each prompt with each rollout, as its plan assumes. Without it a prompt is read
+once for all its rollouts, which is faster and uses less memory than planned.
 
-"grown" is the most memory that a process had held (VmHWM) less what it held before the model was loaded (VmRSS), with
-memory that is freed given back at once: what the C library would keep is not planned. --keep-freed leaves it to that.
+"grown" is the peak memory of a process (VmHWM) minus the use before the model was loaded (VmRSS). Freed memory is
+returned to the system at once, because the plan does not contain what the C library would keep; --keep-freed turns
+this off.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ QWEN = {
 }
 LORA = {"rank": 16, "alpha": 32.0, "targets": "all-linear"}
 WAYS = ("full", "lora")
-PLAIN_ROWS = 2  # of one forward and backward pass of plain transformers
+PLAIN_ROWS = 2  # rows per forward and backward pass of plain transformers
 LEARNING_RATE = 1e-6
 Sizes = argparse.Namespace  # prompts, rollouts, tokens, steps, micro_batch_tokens, checkpointing, data
 
@@ -81,7 +82,7 @@ def main() -> None:
 
 
 def child(side: str, way: str, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
-    """What one side found, in a process of its own."""
+    """The result of one side, measured in a separate process."""
     own = ["--child", side, "--folder", str(folder), "--way", way]
     subprocess.run([sys.executable, __file__, *sys.argv[1:], *own], check=True, env={**os.environ, **environment})
     found: dict[str, Any] = json.loads((folder / f"{side}_{way}.json").read_text())
@@ -90,7 +91,7 @@ def child(side: str, way: str, folder: Path, environment: dict[str, str]) -> dic
 
 
 def compared(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """Ratios of the last step's seconds, the first having warmed up."""
+    """Ratios of the last step's seconds; the first step is the warm-up."""
     last = [side["seconds"][-1] for side in (ours, plain)]
     ratios = {phase: round(last[1][phase] / last[0][phase], 3) for phase in ("generate", "update", "step")}
     return {
@@ -113,7 +114,7 @@ def write_model(folder: Path, shape: dict[str, Any]) -> None:
 
 
 def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
-    """Steps as `fit` takes them, without evaluation and checkpoints."""
+    """Steps as in `fit`, without evaluation and checkpoints."""
     from winnow.config_file import validate
     from winnow.training.build import build
     from winnow.training.device_plan import plan_devices
@@ -156,7 +157,7 @@ def winnow_side(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 def config_of(way: str, folder: Path, sizes: Sizes) -> dict[str, Any]:
-    """Nothing but what the comparison needs."""
+    """The configuration of the comparison."""
     return {
         "device": "cpu",
         "threads": torch.get_num_threads(),
@@ -219,7 +220,7 @@ def plain_model(way: str, folder: Path) -> Any:
 
 @torch.no_grad()
 def generate(model: Any, prompts: list[list[int]], tokens: int) -> Tensor:
-    """As many tokens for every prompt, padded on the left."""
+    """Sample the same number of tokens for every prompt, padded on the left."""
     model.eval()
     width = max(map(len, prompts))
     given = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
@@ -256,14 +257,14 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict
 
 
 def held(name: str) -> int:
-    """Bytes, of this process."""
+    """A value of this process's memory, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 @functools.cache
 def _import_what_computes() -> None:
-    """What both sides import while they load a model, and AdamW's first step, are no part of the growth."""
+    """Import the modules that both sides need, so that they are not part of the growth."""
     import peft
     import transformers
 

@@ -1,16 +1,16 @@
-"""Same seeds, same bits: a source tree of winnow against another one, which changed structure and words only.
+"""Compare two source trees of winnow, which must compute the same bits from the same seeds.
 
     python benchmarks/identity.py --before ../before --after . --keep /tmp/identity
 
-Every variant is trained for 4 steps by both trees, each in processes of its own, on one thread of the CPU. What the
-runs left on the disk is then compared: every tensor of every checkpoint (weights, adapters, moments, reference) bit for
-bit, the state of optimizer, history and verifiers, and every row of both logs but for what the clock and the memory
-gauge said. A resumed run must also equal the run of 4 steps in a row.
+Every variant is trained for 4 steps by both trees, in separate processes, on one thread of the CPU. The files of the
+runs are then compared. Every tensor of every checkpoint (weights, adapters, moments, reference) must be equal in every
+bit. So must the state of optimizer, history and verifiers, and both logs except for times and memory use. A resumed run
+must also equal the run of 4 steps without an interruption.
 
-A tree is a checkout with src/, configs/ and tests/e2e/. What one of the two calls otherwise is in RENAMED_KEYS, a key
-of the configuration, or in RENAMED_METRICS. With --keep a run is not made again as long as its tree and settings are
-what they were; any other content of the variants' folders there is deleted. Exits with 1 where anything differs. Writes
-benchmarks/results/<date>_identity.json with --write.
+A tree is a checkout with src/, configs/ and tests/e2e/. RENAMED_KEYS and RENAMED_METRICS list the keys and metrics that
+have different names in the two. With --keep a run is reused if its tree and settings have not changed; other content of
+the variants' folders is deleted. The exit code is 1 if anything differs. With --write it writes
+benchmarks/results/<date>_identity.json.
 """
 
 from __future__ import annotations
@@ -40,37 +40,39 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-RENAMED_KEYS = {  # as the variants below have it: as a tree has it in which the first is no word of the source
+RENAMED_KEYS = {  # key of the variants below: the key of a tree whose source does not contain the first one
     "rollout.dynamic_sampling_rounds": "rollout.refill_rounds",
     "loss.clip_low": "loss.low",
     "loss.clip_high": "loss.high",
 }
-RENAMED_VALUES = {"model.gradient_checkpointing=full": ("selective", "true")}  # the word, and the older tree's value
-RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # the beginning of a name: what takes its place, in rows of any tree
-CLOCK = ("seconds", "memory/", "eval/seconds")  # beginnings of what no two runs share
+RENAMED_VALUES = {
+    "model.gradient_checkpointing=full": ("selective", "true")
+}  # the new word, and the older tree's value
+RENAMED_METRICS = {"refill/": "dynamic_sampling/"}  # prefix of a name: its replacement, in the rows of any tree
+CLOCK = ("seconds", "memory/", "eval/seconds")  # prefixes of values that differ between any two runs
 
 COMMON = (
     *("steps=4", "device=cpu", "threads=1", "rollout.prompts_per_step=8", "evaluate.every=2", "evaluate.problems=16"),
     *("checkpoint.every=2", "checkpoint.keep_last=9"),
 )
-SHOWN = 3  # differences of a file that are printed
+SHOWN = 3  # maximum number of printed differences per file
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration of configs/ and what is changed in it."""
+    """A configuration of configs/ with changes."""
 
     config: str
     sets: tuple[str, ...] = ()
-    acts: str = "policy/grad_norm"  # the end of a name of which some value is not 0, or the variant shows nothing
-    resumes: str = ""  # the variant that this one is, ended after some steps and resumed
-    ends: int = 0  # after so many
+    acts: str = "policy/grad_norm"  # suffix of a metric that must be nonzero, so that the variant has an effect
+    resumes: str = ""  # the variant that this one repeats, with an interruption and a resume
+    ends: int = 0  # the number of steps before the interruption
 
 
 SECOND = ("use=tests/e2e/second_engine.py:second", "folder=src/winnow/models/bundled", "timeout_seconds=600.0")
 KL = 'terms=[{use="kl",coefficient=0.05}]'
 PROBED = ("allocate=gvm", "probe.every=2", "task.size=32")  # two windows
-MOVED = ("evaluate.every=3", "checkpoint.every=3")  # a checkpoint within a window, its reference not the first one
+MOVED = ("evaluate.every=3", "checkpoint.every=3")  # a checkpoint within a window, with a moved reference
 PLAIN = ("grpo", "dr_grpo", "raft", "raft_plus_plus", "pods", "arithmetic")
 
 VARIANTS: dict[str, Variant] = {
@@ -140,7 +142,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that ended as it should."""
+    """A finished run."""
 
     folder: Path
     seconds: float
@@ -149,7 +151,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Difference:
-    """What is not the same in two runs."""
+    """The differences of two runs."""
 
     file: str
     name: str
@@ -157,7 +159,7 @@ class Difference:
 
 
 class FailedError(Exception):
-    """A run that did not end as it should, or that shows nothing."""
+    """A run failed, or its variant has no effect."""
 
 
 def main() -> None:
@@ -183,14 +185,16 @@ def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__)
     parser.add_argument("--before", type=Path, required=True, metavar="TREE")
     parser.add_argument("--after", type=Path, required=True, metavar="TREE")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the run folders stay; else they are deleted")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the run folders here; by default they are deleted"
+    )
     parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", help=", ".join(VARIANTS))
     parser.add_argument("--write", action="store_true")
     return frame.parse(parser)
 
 
 def _compared(name: str, before: Tree, after: Tree) -> dict[str, Any]:
-    """One variant in both trees: printed, and as the result has it."""
+    """Run one variant in both trees, print the outcome, and return it for the result."""
     try:
         ran = _ran(name, before), _ran(name, after)
         facts = _facts(ran[0].folder), _facts(ran[1].folder)
@@ -214,14 +218,14 @@ def _of(differences: Sequence[Difference], file: str) -> list[Difference]:
 
 
 def _at_the_resume(name: str, before: Tree, resumed: Mapping[str, Any]) -> Iterator[Difference]:
-    """How a run that was resumed differs from the one of as many steps in a row, by the same tree."""
+    """The differences of a resumed run from the uninterrupted one, by the same tree."""
     if straight := VARIANTS[name].resumes:
         for difference in _differences(_facts(_ran(straight, before).folder), resumed):
             yield replace(difference, name=f"{difference.name}, in a row -> resumed")
 
 
 def _check_acts(name: str, facts: Mapping[str, Any]) -> None:
-    """A variant in which nothing happens would be the same in any two trees."""
+    """Raise if the variant's metric is 0: a variant without an effect would be equal in any two trees."""
     end = VARIANTS[name].acts
     if not any(_is_nonzero(value) for fact, value in facts.items() if fact.endswith(end)):
         raise FailedError(f"no value of {end} is other than 0, so this variant shows nothing: change its settings")
@@ -232,7 +236,7 @@ def _is_nonzero(value: Any) -> bool:
 
 
 def _tree(path: Path, runs: Path) -> Tree:
-    """Raises SystemExit for a folder whose winnow is not the one that its runs would import."""
+    """Read a checkout. Raises SystemExit if its runs would import another winnow."""
     path = path.resolve()
     files = [f for part in ("src", "configs", "tests/e2e") for f in sorted((path / part).rglob("*")) if _is_read(f)]
     code = "import winnow; print(winnow.__file__)"
@@ -264,7 +268,7 @@ def _described(tree: Tree) -> dict[str, str]:
 
 
 def _ran(name: str, tree: Tree) -> Ran:
-    """The run of a variant: that of an earlier call, where it would be made in the same way, or a new one."""
+    """The run of a variant: the one of an earlier call with the same tree and settings, or a new one."""
     folder, note = tree.runs / name, tree.runs / f"{name}.json"
     launches = _launches(VARIANTS[name], tree)
     made = {"source": tree.digest, "launches": launches}
@@ -283,7 +287,7 @@ def _ran(name: str, tree: Tree) -> Ran:
 
 
 def _launches(variant: Variant, tree: Tree) -> list[list[str]]:
-    """The arguments of each process, keys spelt as the tree spells them."""
+    """The arguments of each process, with the tree's names of keys."""
     sets = [_spelt(assignment, tree.words) for assignment in (*COMMON, *variant.sets)]
     config = f"configs/{variant.config}.toml"
     whole = [config, *(word for assignment in sets for word in ("--set", assignment))]
@@ -306,7 +310,7 @@ def _launch(tree: Tree, arguments: list[str]) -> None:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """All that a run left and that does not depend on the clock: a tensor or a JSON value for each "file: name"."""
+    """ "file: name" -> tensor or JSON value, for everything that a run wrote and that does not depend on time."""
     facts: dict[str, Any] = {}
     for path in sorted(folder.glob("checkpoints/**/*.safetensors")):
         facts |= {f"{path.relative_to(folder)}: {name}": tensor for name, tensor in load_file(path).items()}
@@ -321,15 +325,17 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _rollouts(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of the files that a tree writes, or of the lines that an older one wrote, as such files would have them:
-    the same columns, lists for null, and log-probs in as many bits.
+    """The rows of a log's files, or of the lines that an older tree wrote, converted to the form of the files:
+    the same columns, lists for null, and log-probs of the same precision.
     """
     if (folder / "rollouts").is_dir():
         for file in sorted((folder / "rollouts").glob("step-*.parquet")):
             for row in pq.read_table(file).drop_columns(["length", "surrogates"]).to_pylist():
                 if row["kind"] == "failed":
-                    row["reward"] = None  # NaN is unlike itself
-                absent = [name for name in ("values", "returns") if row.get(name) is None]  # an older tree has no such
+                    row["reward"] = None  # NaN differs from itself
+                absent = [
+                    name for name in ("values", "returns") if row.get(name) is None
+                ]  # an older tree has no such columns
                 yield {name: value for name, value in row.items() if name not in absent}
         return
     for line in (folder / "rollouts.jsonl").read_bytes().splitlines():
@@ -349,7 +355,7 @@ def _jsons(row: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and what is no table, without what the clock and the memory gauge said."""
+    """dotted name -> value, without times and memory use."""
     for key, value in nested.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
@@ -373,9 +379,9 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
 
 
 def _unlike(one: Any, other: Any) -> str:
-    """How two values differ; nothing where they are the same to the last bit."""
+    """A description of the difference of two values; empty if they are equal in every bit."""
     if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        texts = json.dumps(one), json.dumps(other)  # a float is written in full, and 1 is not 1.0
+        texts = json.dumps(one), json.dumps(other)  # floats are written exactly, and 1 differs from 1.0
         return "" if texts[0] == texts[1] else " -> ".join(text[:80] for text in texts)
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return f"{one.dtype} {tuple(one.shape)} -> {other.dtype} {tuple(other.shape)}"

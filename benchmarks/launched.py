@@ -1,4 +1,4 @@
-"""Several processes of a benchmark that are the ranks of one process group on this machine."""
+"""Start the ranks of a process group on this machine, for a benchmark."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 
 def launch(ranks: int, script: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """Run `script` so often, with the variables that torch's launchers set and one thread each, until all have ended.
+    """Run one process of `script` per rank, with the variables of torch's launchers and one thread, until all exit.
 
-    Where one fails, all are ended, and this process is; where this one is told to end, they are.
+    If one fails, all are stopped and this process exits. If this one is stopped, so are they.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # else it would leave them behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # otherwise the ranks would continue without this process
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

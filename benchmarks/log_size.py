@@ -3,12 +3,12 @@
     python benchmarks/log_size.py TOKENIZER [--data FOLDER]
 
 TOKENIZER is a tokenizer's folder, or a file of tiktoken ranks (package tiktoken), such as the 151,643 of Qwen's that
-the package dashscope brings. A group's rollouts are the solutions of different problems, so that no two are alike:
-rollouts of one prompt share more and are smaller. Log-probs are logarithms of draws from Beta(1.6, 0.25), a mean of
--0.19 and 37% above log 0.99, in float32 with every bit of the mantissa random: a policy's own, which are differences of
-rounded numbers, have fewer. Every rollout has text, and a prompt with tokens of its own group. A value model's values
-are logistic functions of random walks, in float32 with every bit of the mantissa random, too; it reads what is kept, is
-taught Monte-Carlo returns or those of a lambda of 0.95, and advantages are then GAE's, one per token.
+the package dashscope contains. A group's rollouts are the solutions of different problems, so that no two are equal;
+rollouts of one prompt have more in common and need fewer bytes. Log-probs are logarithms of draws from Beta(1.6, 0.25)
+with a mean of -0.19, 37% of them above log 0.99. They are float32 with a random mantissa; those of a policy are
+differences of rounded numbers, and have fewer random bits. Every rollout has text, and each group a different prompt.
+The values of a value model are logistic functions of random walks, also float32 with a random mantissa. The value model
+reads kept rollouts and trains on returns of lambda 1 (Monte-Carlo) or 0.95. Advantages are then GAE's, one per token.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from winnow.algos.gae import gae, value_targets
 from winnow.records import Group, Outcome, Prompt, Rollout
 from winnow.state.logbook import Logbook
 
-WORDS = (  # what is encoded by itself
+WORDS = (  # pieces that are encoded separately
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 PAPER_ROLLOUTS, PAPER_TOKENS = 1_000_000, 1_000
 
 
 def encoder(path: Path) -> tuple[Callable[[str], list[int]], int]:
-    """What turns text into tokens, and its vocabulary's size."""
+    """A function from text to tokens, and the size of its vocabulary."""
     if path.is_dir():
         from transformers import AutoTokenizer
 
@@ -52,7 +52,7 @@ def encoder(path: Path) -> tuple[Callable[[str], list[int]], int]:
 
 
 def solved(data: Path) -> list[tuple[str, str]]:
-    """(question, solution) of GSM8K's training set, without its marks of a calculator."""
+    """(question, solution) pairs of GSM8K's training set, without calculator annotations."""
     lines = (data / "gsm8k_train.jsonl").read_text(encoding="utf-8").splitlines()
     return [(row["question"], re.sub(r"<<.*?>>", "", row["answer"])) for row in map(json.loads, lines)]
 
@@ -60,7 +60,7 @@ def solved(data: Path) -> list[tuple[str, str]]:
 def groups(
     problems: list[tuple[str, str]], encode: Callable[[str], list[int]], *, count: int, rollouts: int, kept: float
 ) -> Iterator[Group]:
-    """So many prompts, to each of which the solutions of other problems are dealt; a share of them is kept."""
+    """Groups whose rollouts are solutions of other problems; a share of the rollouts is kept."""
     rng = np.random.default_rng(0)
     dealt = iter(rng.permutation(len(problems))[: count * rollouts])
     for place in range(count):
@@ -93,7 +93,7 @@ def _rollout(index: int, text: str, tokens: Any, rng: np.random.Generator) -> Ro
 
 
 def valued(group: Group, *, lam: float) -> Group:
-    """The group as a value model leaves it that reads what is kept and is taught returns of this lambda."""
+    """The group with the values and returns of a value model that reads kept rollouts, with this lambda."""
     rng = np.random.default_rng(len(group.prompt.tokens))
     walks = [np.cumsum(rng.normal(0.0, 0.2, length)) for length in group.lengths]
     values = tuple(
@@ -148,7 +148,7 @@ def main() -> None:
                 report[f"{name}, a value model taught lambda {lam}"] = measured([valued(g, lam=lam) for g in made])
     lengths = [len(rollout.tokens) for group in made for rollout in group.rollouts]
     report |= {"rollouts": len(lengths), "tokens": sum(lengths), "tokens_of_a_rollout": round(np.mean(lengths).item())}
-    del options.tokenizer, options.data  # paths of this machine
+    del options.tokenizer, options.data  # the result must not contain paths of this machine
     frame.finish("log_size", report, options, packages=("winnow-rl", "pyarrow", "numpy"), show=tuple(report))
 
 

@@ -1,12 +1,12 @@
-"""What a run's log costs in time: a default step, a resume's look at what is there, and `winnow show`.
+"""The seconds of a run's log: writing a default step, checking the log in a resume, and `winnow show`.
 
-    python benchmarks/log_speed.py                         a default step
-    python benchmarks/log_speed.py --gigabytes 10          also a log of that size: show its last step, resume it
+    python benchmarks/log_speed.py                         measure a default step
+    python benchmarks/log_speed.py --gigabytes 10          also a log of that size: show its last step, and resume
 
-Another tree is measured by PYTHONPATH=../before/src. Tokens are drawn from a vocabulary of 150,000 by Zipf's law, with
-words for text; a quarter is kept. The step is timed by the process's own CPU time, on which other processes have less
-influence; commands by both clocks. Files that are read were just written: they come from memory, not from the disk.
-What a token costs by a rollout's length is in scale.py.
+PYTHONPATH=../before/src measures another source tree. Tokens are drawn from a vocabulary of 150,000 by Zipf's law, with
+words for text; a quarter of the rollouts is kept. The step is timed by the CPU time of the process, which depends less
+on other processes; commands are timed by both clocks. The files were just written, so they are read from memory and not
+from the disk. scale.py measures the cost per token by the length of rollouts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WRONG = Outcome(reward=0.0, correct=False, kind="wrong", answer="41", seconds=1e
 
 
 def groups(*, prompts: int, rollouts: int, tokens: int, asked: int = 100) -> list[Group]:
-    """A step's groups, filled: a quarter of each is kept."""
+    """The filled groups of a step; a quarter of each is kept."""
     rng = np.random.default_rng(0)
     words = np.array(["".join(map(chr, rng.integers(97, 123, size))) for size in rng.integers(2, 8, 5000)])
     made = []
@@ -55,7 +55,7 @@ def _rollout(index: int, length: int, words: Any, rng: np.random.Generator) -> R
 
 
 def default_step(rounds: int) -> float:
-    """Milliseconds of writing it, the median."""
+    """Median milliseconds of writing the step."""
     made, times = groups(**DEFAULT), list[float]()
     for _ in range(rounds + 1):
         with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def default_step(rounds: int) -> float:
 
 
 def large(gigabytes: int, folder: Path) -> dict[str, Any]:
-    """A log of rollouts of 1,024 tokens: seconds to show its last step, and of a resume's look at it."""
+    """A log of rollouts of 1,024 tokens: seconds to show its last step, and to check it in a resume."""
     made = groups(prompts=64, rollouts=64, tokens=1024)
     log, step, size = Logbook(folder, seed=0), 0, 0
     while size < gigabytes * 1e9:

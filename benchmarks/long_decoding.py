@@ -1,4 +1,4 @@
-"""How native decodes long completions on a CPU: speed by position, and keys and values held.
+"""Native's decoding of long completions on a CPU: speed by position, and memory of keys and values.
 
     python benchmarks/long_decoding.py                     64 rollouts of 4,096 tokens: many minutes
     python benchmarks/long_decoding.py --rows 16 --tokens 512
@@ -6,12 +6,12 @@
 
 The policy is random, in the bundled one's architecture, with 1M parameters.
 
-speed   all rollouts are --tokens long (nothing stops them). Per eighth of the positions: tokens per second; the ms
-        of a step; those of attention alone, which is the cache's `attend` of every layer, timed in the same steps;
-        and what is left, which should not depend on the position
-held    rollouts of natural lengths (geometric, an eighth of --tokens on average), at most --rows at once: at the step
-        that holds most, tokens that blocks have room for, against the tokens written in whole blocks of 64; then the
-        same under half of that, where rollouts make room for older ones and are read again
+speed   all rollouts have --tokens tokens. Per eighth of the positions: tokens per second; milliseconds per step; those
+        of attention (the cache's `attend` of every layer, timed in the same steps); and those of the rest, which should
+        not depend on the position
+held    rollouts of natural lengths (geometric, an eighth of --tokens on average), at most --rows concurrently. At the
+        step with the most memory: the capacity of the blocks in tokens, relative to the written tokens in whole blocks
+        of 64. Then the same with half of that memory, where young rollouts are evicted and read again
 
 Writes benchmarks/results/<date>_long_decoding.json.
 """
@@ -94,7 +94,7 @@ def _speed(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int
 
 
 def _held(context: EngineContext, prompts: list[Prompt], rows: int, tokens: int, bound: int | None) -> dict[str, Any]:
-    """Natural lengths come from stop tokens: one of the vocabulary, which a random policy draws now and then."""
+    """An engine with natural lengths: one token of the vocabulary, which a random policy sometimes draws, stops."""
     often = context.model.config.vocab_size * 8 // tokens or 1
     engine = native(replace(context, stop_tokens=tuple(range(often))))
     peak = {"held": 0, "ideal": 0}
@@ -141,7 +141,7 @@ _RUNNING: list[RunningRollouts] = []
 
 @contextmanager
 def _remembered() -> Iterator[None]:
-    """The running rollouts of a request, while it is sampled."""
+    """Record the running rollouts of a request while it is sampled."""
     init = RunningRollouts.__init__
 
     def remember(self: RunningRollouts, *args: Any) -> None:
@@ -158,7 +158,7 @@ def _remembered() -> Iterator[None]:
 
 @contextmanager
 def _timed(owner: type, name: str) -> Iterator[list[tuple[float, float]]]:
-    """When each call of a method began and ended."""
+    """Record the start and the end of each call of a method."""
     method, calls = getattr(owner, name), list[tuple[float, float]]()
 
     def timed(*args: Any, **kwargs: Any) -> Any:

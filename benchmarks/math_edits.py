@@ -1,8 +1,8 @@
 r"""Small edits of real golds: blanks, units, signs, separators and brackets inserted, removed or swapped.
 
-An edit is a function from a gold and a source of random numbers to one edited text, or None where the gold has no place
-for it. The place is drawn; whether the result is equal to the gold is known by construction. Nothing here is imported
-from the grader, so a fault of the grader cannot repeat itself in a label.
+An edit is a function from a gold and a source of random numbers to one edited text, or None if it does not apply
+to the gold. The place is random; whether the result is equal to the gold is known by construction. Nothing is imported
+from the grader, so that a fault of the grader cannot affect a label.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from math_pairs import Pair
 
 Edit = Callable[[str, random.Random], str | None]
 
-_RUN = re.compile(
-    r"(?<!frac)(?<!frac )(?<![\d.,])\d{2,}(?![\d.,]*\d)"
-)  # digits of one number without a point or a comma
+_RUN = re.compile(r"(?<!frac)(?<!frac )(?<![\d.,])\d{2,}(?![\d.,]*\d)")  # digits of a number without a point or a comma
 _SCALAR = re.compile(r"[^,=<>:;&|]+")
 _LIST = re.compile(r"[^()\[\]{}=\\]+(?:,[^()\[\]{}=\\]+)+")
 _TUPLE = re.compile(r"(\(|\\left\()(.*)(\)|\\right\))", re.DOTALL)
@@ -32,7 +30,7 @@ def _is_number(gold: str) -> bool:
 
 
 def _is_scalar(gold: str) -> bool:
-    """One value without words, units or brackets around it; a letter or a macro is fine."""
+    """A single value without words, units or surrounding brackets; letters and macros are allowed."""
     plain = re.sub(r"\\[a-zA-Z]+", "", gold)
     return (
         _SCALAR.fullmatch(gold) is not None
@@ -42,7 +40,7 @@ def _is_scalar(gold: str) -> bool:
 
 
 def _inside(gold: str, draw: random.Random, insert: str) -> str | None:
-    """With a text inserted between two digits of a number, never where it makes groups of three."""
+    """Insert a text between two digits of a number, except where that would make groups of three."""
     places = [
         run.start() + i
         for run in _RUN.finditer(gold)
@@ -172,7 +170,7 @@ def unit_in_number(gold: str, draw: random.Random) -> str | None:
 
 
 def two_units(gold: str, draw: random.Random) -> str | None:
-    """A whole number as two quantities: 530 as 5 hours 30 minutes."""
+    """Write a whole number as two quantities: 530 as 5 hours 30 minutes."""
     first, second = draw.choice(
         [("hours", "minutes"), ("feet", "inches"), ("dollars", "cents"), ("m", "cm"), ("days", "hours")]
     )
@@ -199,7 +197,7 @@ def currency_in_number(gold: str, draw: random.Random) -> str | None:
 
 
 def brackets_in_number(gold: str, draw: random.Random) -> str | None:
-    """5(3) is a product, (5,3) a pair. A product is never the number again, for a times b is below 10a + b."""
+    """5(3) is a product, (5,3) a pair. A product is never equal to the number, because a times b is below 10a + b."""
     split = _inside(gold, draw, "\0") if re.fullmatch(r"\d+", gold) else None
     if split is None:
         return None
@@ -210,7 +208,7 @@ def brackets_in_number(gold: str, draw: random.Random) -> str | None:
 
 
 def comma_removed(gold: str, draw: random.Random) -> str | None:
-    """Two elements of a list, a tuple or an interval become one."""
+    """Join two elements of a list, a tuple or an interval."""
     places = [m for m in re.finditer(r"(?<=\w),\s*(?=[-\w\\])", gold)]
     if (
         not places
@@ -233,7 +231,7 @@ def comma_moved(gold: str, draw: random.Random) -> str | None:
 
 
 def sign_inserted(gold: str, draw: random.Random) -> str | None:
-    """A minus before one number other than 0 that has none, outside powers, bounds at infinity and even functions."""
+    """Add a minus to one number other than 0, outside powers, bounds at infinity and even functions."""
     if re.search(r"\^|\\pm|infty|cos|\|", gold):
         return None
     places = [m for m in re.finditer(r"(?<![\d.\w_])(?=\.?\d)", gold) if re.match(r"\.?\d*[1-9]", gold[m.start() :])]
@@ -245,7 +243,7 @@ def sign_inserted(gold: str, draw: random.Random) -> str | None:
 
 
 def sign_removed(gold: str, draw: random.Random) -> str | None:
-    """An operator between two terms, or the sign of an element, disappears and leaves a blank or nothing."""
+    """Remove an operator between two terms, or the sign of an element, with or without its blank."""
     places = list(re.finditer(r"(?<=[\d\w)}]) ?[-+] ?(?=\d)", gold))
     places = [m for m in places if not re.search(r"\d[eE]$|\{$", gold[: m.start()])]
     if not places:
@@ -272,7 +270,7 @@ def tuple_as_set(gold: str, draw: random.Random) -> str | None:
 
 
 def brackets_removed(gold: str, draw: random.Random) -> str | None:
-    """A bracketed sum that is a factor loses its brackets."""
+    """Remove the brackets of a sum that is a factor."""
     places = list(
         re.finditer(r"(?<=[\w)}])\s?\(([^()]*[^()^{\s][-+][^()]*)\)|\(([^()]*[\w)}]\s?[-+][^()]*)\)(?=[\w(\\])", gold)
     )

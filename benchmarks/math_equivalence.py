@@ -2,9 +2,9 @@
 
     python benchmarks/math_equivalence.py
 
-Every pair of math_pairs.py goes through the whole path of a run: `Verifiers`, one killable worker, the reward `boxed`.
-Seconds of the processor are those of trainer, fork server and worker together, so that a busy machine does not slow the
-figure. Writes benchmarks/results/<date>_math_equivalence.json.
+Every pair of math_pairs.py is judged as in a run: by `Verifiers`, one killable worker and the reward `boxed`. The CPU
+seconds are those of trainer, fork server and worker together, because they depend little on other processes. Writes
+benchmarks/results/<date>_math_equivalence.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES = ("winnow-rl", "math-verify", "latex2sympy2_extended", "sympy", "mpmat
 
 
 def group_of(index: int, pair: Pair) -> Group:
-    """A prompt with the gold and one rollout that boxes the answer."""
+    """A prompt with the gold answer, and one rollout with the boxed answer."""
     prompt = Prompt(id=str(index), tokens=np.zeros(8, np.int64), text="?", answer=pair.gold, task="pairs")
     completion = rf"So the answer is \boxed{{{pair.answer}}}."
     tokens = np.zeros(64, np.int64)
@@ -37,7 +37,7 @@ def group_of(index: int, pair: Pair) -> Group:
 
 
 def judge(pairs: Sequence[Pair], *, timeout_seconds: float) -> tuple[list[Outcome], dict[str, Any]]:
-    """The outcome of every pair, and what it took."""
+    """The outcome of every pair, and the CPU seconds."""
     groups = [group_of(i, pair) for i, pair in enumerate(pairs)]
     limits = {"timeout_seconds": timeout_seconds, "memory_mb": 2048, "max_failure_share": 1.0}
     before = os.times()
@@ -64,7 +64,7 @@ def judge(pairs: Sequence[Pair], *, timeout_seconds: float) -> tuple[list[Outcom
 
 
 def errors(pairs: Sequence[Pair], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Shares of wrong verdicts; label noise is counted apart and stays in the totals."""
+    """Shares of wrong verdicts. Label noise is counted separately, and included in the totals."""
     missed = [p for p, o in zip(pairs, outcomes, strict=True) if p.equal and not o.correct]
     accepted = [p for p, o in zip(pairs, outcomes, strict=True) if not p.equal and o.correct]
     positives = sum(pair.equal for pair in pairs)

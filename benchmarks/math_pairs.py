@@ -1,7 +1,7 @@
 r"""Metamorphic pairs: real golds rewritten so that they must, or must not, be equal to themselves.
 
-A kind is a function from a gold to its rewritings; what it makes is equal to the gold, or different from it, by
-construction. Where the construction is wrong for a gold, the pair stays in and stands in LABEL_NOISE with the reason.
+A kind is a function from a gold to its rewritings, which are equal to the gold, or different from it, by construction.
+If the construction is wrong for a gold, the pair is kept, and LABEL_NOISE contains it with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pair:
     equal: bool  # the label
     answer: str
     gold: str
-    source: str  # the file that the gold is from
+    source: str  # file name of the gold
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -57,7 +57,7 @@ FILES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 
 
 def read_golds(folder: Path = DATA) -> dict[str, str]:
-    """Every different gold with the first file it is in; dollar signs around mathematics left out."""
+    """Every distinct gold with the first file that contains it, without dollar signs around mathematics."""
     found: dict[str, str] = {}
     for name, answers in FILES.items():
         for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
@@ -68,7 +68,7 @@ def read_golds(folder: Path = DATA) -> dict[str, str]:
 
 
 def read_labels(path: Path = LABELS) -> list[Pair]:
-    """The pairs that a person labelled before any grader saw them: label, kind, gold, answer in each line."""
+    """The pairs that a person labelled before a grader was run on them: label, kind, gold, answer in each line."""
     lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     return [Pair(kind, label == "equal", answer, gold, "labelled by hand") for label, kind, gold, answer in lines]
 
@@ -149,7 +149,7 @@ def unreduced(gold: str) -> Iterator[str]:
 
 
 def decimal(gold: str) -> Iterator[str]:
-    """A terminating fraction as a decimal, a decimal as a fraction."""
+    """Write a terminating fraction as a decimal, or a decimal as a fraction."""
     if match := _FRACTION.fullmatch(gold):
         value = Fraction(int(match[1] + "1") * int(match[2]), int(match[3]))
         if 10**12 % value.denominator == 0:
@@ -192,7 +192,7 @@ def sign(gold: str) -> Iterator[str]:
 
 
 def swap(gold: str) -> Iterator[str]:
-    """First and last entry of a tuple, an interval, a column; of every tuple of a list in turn."""
+    """Swap the first and last entry of a tuple, an interval or a column; for a list, of each tuple in turn."""
     if match := re.fullmatch(r"(\\begin\{pmatrix\})([^&]*)(\\end\{pmatrix\})", gold):
         inside = _exchanged(re.split(r"\\\\", match[2]), r" \\ ")
         yield from (match[1] + changed + match[3] for changed in inside)
@@ -218,7 +218,7 @@ def inverted(gold: str) -> Iterator[str]:
 
 
 def bracket(gold: str) -> Iterator[str]:
-    """Every other pair of brackets around a pair or an interval."""
+    """Replace the brackets of a pair or an interval by each other kind."""
     plain = re.sub(r"\\(?:left|right)(?![a-z])", "", gold)
     opening, inside, closing = brackets(plain)
     if opening in ("(", "[") and len(split_top(inside)) == 2:
@@ -237,7 +237,7 @@ KINDS: dict[str, tuple[bool, Rewrite]] = {
     **{rewrite.__name__: (False, rewrite) for rewrite in DIFFERENT},
 }
 
-# (kind, answer, gold) -> why the label is wrong. Counted apart, never taken out of the set.
+# (kind, answer, gold) -> why the label is wrong. These are counted separately, and not removed.
 _AT_INFINITY = "infinity is never a member, so this is the same set in a sloppy notation"
 LABEL_NOISE: dict[tuple[str, str, str], str] = {
     ("bracket", r"(2,\infty]", r"(2,\infty)"): _AT_INFINITY,

@@ -1,11 +1,11 @@
-r"""Wrong verdicts per 1,000 pairs: the graders `math` and `strict` beside math-verify, on the same pairs.
+r"""Wrong verdicts per 1,000 pairs: the graders `math` and `strict`, and math-verify, on the same pairs.
 
     python benchmarks/math_wrong_verdicts.py --seed 2611
 
-Two sets. The edits of math_edits.py, drawn by a seed that was not used while the grader was mended (those were 26 and
-27), and the pairs of tests/fixtures/math_labels.tsv, which a person labelled before any grader saw them; the grader was
-then mended on these. math-verify is called as its own documentation does: parse of a boxed gold and a boxed answer,
-then verify; what raises or is stopped after 5 seconds is different. Writes
+There are two sets of pairs. One contains the edits of math_edits.py, drawn by a seed that was not used while the grader
+was corrected (those were 26 and 27). The other is tests/fixtures/math_labels.tsv, which a person labelled before a
+grader was run on it, and on which the grader was then corrected. math-verify is called as in its documentation: parse a
+boxed gold and a boxed answer, then verify. An exception or a timeout of 5 seconds counts as different. Writes
 benchmarks/results/<date>_math_wrong_verdicts.json.
 """
 
@@ -24,7 +24,7 @@ from math_pairs import DATA, Pair, read_golds, read_labels
 from winnow.rewards.math_equivalence import algebra, grader, strict
 
 PACKAGES = ("winnow-rl", "math-verify", "latex2sympy2_extended", "sympy", "antlr4-python3-runtime")
-SHOWN = 8  # wrong verdicts of each kind that the result quotes
+SHOWN = 8  # maximum number of quoted wrong verdicts of each kind
 Equal = Callable[[str, str], bool]
 
 
@@ -46,7 +46,7 @@ GRADERS: Mapping[str, Equal] = {
 
 
 def wrong_verdicts(pairs: Sequence[Pair], equal: Equal) -> dict[str, Any]:
-    """False positives and negatives: their numbers, per 1,000 pairs of that label, by kind, and the first of them."""
+    """False positives and negatives: counts, rates per 1,000 pairs of that label, counts by kind, and examples."""
     began = time.process_time()
     verdicts = [equal(pair.answer, pair.gold) for pair in pairs]
     return {

@@ -1,12 +1,12 @@
-"""How far `native` is from the policy whose module it decodes on, by precision and number of tokens.
+"""Differences between the log-probs of `native` and of the policy, by precision and number of tokens.
 
     python benchmarks/parity.py
 
 Samples the bundled policy on the default task and compares the log-probs of the same tokens under the same weights, as
-every training step does: with an engine that is well, for steps of several sizes, and for the smallest with one that
-samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same rollouts under
-two batch limits, and counts those that become others. A checkpoint on the bfloat16 grid, after steps, is in
-engine_precision.py. Writes benchmarks/results/<date>_parity.json.
+every training step does. It uses a correct engine for steps of several sizes. For the smallest it also uses an engine
+that samples at temperature 0.9 while the policy is trained at 1. For each precision it also samples the same rollouts
+under two batch limits, and counts those that differ. engine_precision.py measures a bfloat16 checkpoint after training
+steps. Writes benchmarks/results/<date>_parity.json.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 def compared(
     context: EngineContext, prompts: Sequence[Prompt], rollouts: int, dtype: Precision, temperature: float
 ) -> Metrics:
-    """What a step that trains all these rollouts would report."""
+    """The metrics of a step that trains on all these rollouts."""
     engine = native(context, dtype=dtype)
     sampling = Sampling(max_new_tokens=64, temperature=temperature)
     groups = engine.generate(prompts, [rollouts] * len(prompts), sampling, seed=("parity", rollouts))
@@ -72,8 +72,8 @@ def compared(
 
 
 def between_limits(policy: str, dtype: Precision, prompts: int) -> dict[str, float]:
-    """Of ten rollouts of each prompt: how many become others under another batch limit, and how far the log-probs of
-    the tokens before that move.
+    """Sample ten rollouts per prompt under two batch limits. Returns how many differ, and by how much the log-probs of
+    the tokens before the first difference change.
     """
     few, many = (_sampled(policy, dtype, prompts, at_once) for at_once in (7, 512))
     gaps, others = list[float](), 0

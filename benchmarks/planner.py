@@ -1,18 +1,19 @@
-"""How good is the planner's choice of n and m? Its regret over cells that were trained, and the error of its seconds.
+"""How good is the planner's choice of n and m? Its regret among trained cells, and the error of its seconds.
 
     python benchmarks/planner.py SWEEP [SWEEP ...] --baseline LABEL [--costs FILE] [--pilot LABEL]
 
 Every label of the sweeps is a cell, which differs from the others in rollout.rollouts_per_prompt and
-select.keep_per_prompt. Times are seconds of training to 95% of the plateau of --baseline, seed by seed, as
-`winnow compare` has them. The planner reads the first --steps steps of the --pilot label (by default the baseline) of
-the same seed, and orders the cells. Its regret is the time of the cell that it puts first over the best cell's time.
+select.keep_per_prompt. Times are seconds of training to 95% of the plateau of --baseline, seed by seed, as in
+`winnow compare`. The planner reads the first --steps steps of the --pilot label (by default the baseline) of the same
+seed, and ranks the cells. Its regret is the time of the cell that it ranks first, divided by the best cell's time.
 
-`planner` is what `winnow profile --plan` does by default; the other ways of planning vary one thing each. `page` is
+`planner` is the default of `winnow profile --plan`; the other ways of planning change one thing each. `page` follows
 docs/choosing-n-and-m.md: n by its table for the mean pass rate of the pilot's steps, m = n / 4, the nearest cell.
 
---costs takes curves from a file. `winnow profile CONFIG --output FILE` on this machine makes one for times that were
-measured, and the planner takes the pilot's scale. With --as-measured the file's seconds count as they are: all times
-are computed from them, and nothing of this machine is in the result. Writes benchmarks/results/<date>_planner.json.
+--costs reads curves from a file. For measured times, `winnow profile CONFIG --output FILE` on the same machine makes
+one, and the planner scales it to the pilot's seconds. With --as-measured the file's seconds are used unscaled: all
+times are computed from them, and the result does not depend on this machine. Writes
+benchmarks/results/<date>_planner.json.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from winnow.state.logbook import read_metrics
 from winnow.state.sweep_folder import SweepRun, read_sweep
 from winnow.training.resolve import resolve_members
 
-WITHIN = 0.15  # of the seconds that a step took
+WITHIN = 0.15  # relative to the measured seconds of a step
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A label of a sweep."""
+    """A label of a sweep, with its configuration and runs."""
 
     config: Config
     setting: Setting
-    runs: Mapping[str, SweepRun]  # by seed
+    runs: Mapping[str, SweepRun]  # seed -> run
 
 
 def main() -> None:
@@ -109,7 +110,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("sweeps", nargs="+", metavar="SWEEP")
     parser.add_argument("--baseline", required=True, metavar="LABEL")
     parser.add_argument("--pilot", metavar="LABEL", help="by default the baseline")
-    parser.add_argument("--cells", nargs="+", metavar="LABEL", help="by default all, of the seeds that all have")
+    parser.add_argument(
+        "--cells", nargs="+", metavar="LABEL", help="by default all; only seeds that all of them have are used"
+    )
     parser.add_argument("--costs", required=True, metavar="FILE")
     for name, value, meaning in (
         ("noise", NOISE.rollout, "of a rollout's gradient, by benchmarks/gradient_noise.py"),
@@ -117,12 +120,12 @@ def _options() -> argparse.Namespace:
         ("spread", SPREAD, "of the gradient over the weights, by the same"),
     ):
         parser.add_argument(f"--{name}", type=float, default=value, help=meaning)
-    parser.add_argument("--as-measured", action="store_true", help="the file's seconds, and no others")
+    parser.add_argument("--as-measured", action="store_true", help="use the file's seconds unscaled")
     return frame.parse(parser)
 
 
 def _cells(sweeps: Sequence[str], labels: Sequence[str] | None) -> Iterator[tuple[str, Cell]]:
-    """Finished runs by label and seed. Of a label and seed that several sweeps have, the first sweep's counts."""
+    """Finished runs by label and seed. If several sweeps have one, that of the first sweep is used."""
     runs: dict[str, dict[str, SweepRun]] = {}
     for run in (run for sweep in sweeps for run in read_sweep(Path(sweep))):
         if run.finished and (labels is None or run.label in labels):
@@ -148,7 +151,7 @@ def _plan(pilot: Cell, run: SweepRun, options: argparse.Namespace, **changes: An
 
 
 def _order(plan: StepPlan, costs: StepCosts, cells: Mapping[str, Cell]) -> dict[str, float]:
-    """Progress per second of each cell, the most first."""
+    """Progress per second of each cell, in descending order."""
     clock = plan.clock(costs)
     rates = {label: plan.candidate(cell.setting, clock).rate for label, cell in cells.items()}
     return dict(sorted(rates.items(), key=lambda item: -item[1]))
@@ -157,7 +160,7 @@ def _order(plan: StepPlan, costs: StepCosts, cells: Mapping[str, Cell]) -> dict[
 def _seconds(
     plan: StepPlan, costs: StepCosts, cells: Mapping[str, Cell], seed: str, options: argparse.Namespace
 ) -> dict[str, tuple[float, float]]:
-    """(predicted, taken) seconds of a step of each cell, over the steps that the planner read of the pilot."""
+    """(predicted, measured) seconds of a step of each cell, over the steps that the planner read of the pilot."""
     clock, found = plan.clock(costs), {}
     for label, cell in cells.items():
         run = cell.runs[seed]
@@ -176,7 +179,7 @@ def _work(row: Mapping[str, float], config: Config) -> StepWork:
 
 
 def _errors(seconds: Mapping[str, Mapping[str, tuple[float, float]]]) -> dict[str, Any]:
-    """Predicted over taken, by label and seed, and how many are within WITHIN of 1."""
+    """Predicted over measured seconds, by label and seed, and how many are within WITHIN of 1."""
     ratios = {
         seed: {label: round(predicted / taken, 4) for label, (predicted, taken) in of.items()}
         for seed, of in seconds.items()

@@ -1,4 +1,4 @@
-"""How far a choice of n and m is from the best of the cells that were trained: for benchmarks/planner.py."""
+"""The regret of a choice of n and m relative to the best trained cell, for benchmarks/planner.py."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 from winnow.commands.profile.plan_setting import Setting
 
 Times = Mapping[str, Mapping[str, float]]  # label -> seed -> seconds to the level; infinity: never
-TABLE = ((0.25, 8), (0.1, 16), (0.0, 32))  # step 2 of docs/choosing-n-and-m.md: from this p on, n
+TABLE = ((0.25, 8), (0.1, 16), (0.0, 32))  # (p, n) of step 2 of docs/choosing-n-and-m.md: this n from this p on
 
 
 def by_the_page(rate: float) -> tuple[int, int]:
-    """(n, m) that docs/choosing-n-and-m.md gives for a mean pass rate at the start: its step 2, and a quarter."""
+    """(n, m) of docs/choosing-n-and-m.md for a mean pass rate at the start: n of its step 2, and a quarter of n."""
     near = min(rate, 1 - rate)
     n = next(n for least, n in TABLE if near >= least)
     return n, n // 4
 
 
 def nearest(cells: Mapping[str, Setting], n: int, m: int) -> str:
-    """The label of the cell with the smallest sum of |log n| and |log m| differences; of two equal ones the first."""
+    """The label of the cell with the smallest sum of |log n| and |log m| differences; the first of equal ones."""
     return min(cells, key=lambda label: abs(math.log(cells[label].rollouts / n)) + abs(math.log(cells[label].kept / m)))
 
 
 def geometric(values: Sequence[float]) -> float:
-    """The geometric mean; infinity where any is."""
+    """The geometric mean; infinity if any value is."""
     return float(np.exp(np.mean(np.log(values))))
 
 
@@ -36,19 +36,19 @@ def over_seeds(times: Times) -> dict[str, float]:
 
 
 def regret(times: Mapping[str, float], chosen: str) -> float:
-    """The time of a cell over that of the best one; infinity where the chosen one never reached the level."""
+    """The time of a cell over that of the best one; infinity if the chosen one never reached the level."""
     return times[chosen] / min(times.values())
 
 
 def median_regret(times: Mapping[str, float]) -> float:
-    """Of the cell in the middle; of an even number the mean of the two, as a ratio to the best."""
+    """The regret of the median cell; for an even number the mean of the middle two."""
     return float(np.median(list(times.values()))) / min(times.values())
 
 
 def regrets(times: Times, choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Of each way to choose (name -> seed -> label): per seed by that seed's times, and by the means over seeds.
+    """Regrets of each way to choose (name -> seed -> label), per seed, and by the mean times over seeds.
 
-    In the mean, a way chooses what it chose for most seeds, of equals the first. Infinity is null, as JSON has none.
+    For the mean times, a way chooses the cell that it chose for most seeds, the first of equals. Infinity becomes null.
     """
     means = over_seeds(times)
     seeds = sorted({seed for of in times.values() for seed in of})

@@ -1,12 +1,12 @@
-"""What PPO pays to learn the default task, beside GRPO, and how much of the returns its values explain.
+"""The cost of learning the default task with PPO and with GRPO, and the explained variance of PPO's values.
 
     python benchmarks/ppo.py FOLDER [--variants ppo grpo] [--seeds 3]
 
-Trains each variant and seed into FOLDER/<variant>-<seed>; a run that is there is read, not trained again. "at" is the
-first evaluation (every 5 steps; 256 held-out problems, 4 samples of each) of at least 0.85, and the tokens that were
-generated before it; "against_grpo" the ratio to GRPO's of the same seed. Explained variance is against Monte-Carlo
-returns, its means over the thirds of a run. "frozen" holds the policy, and "slow" learns so slowly that its accuracy
-is still in the middle at the end. Writes benchmarks/results/<date>_ppo.json.
+Trains each variant and seed into FOLDER/<variant>-<seed>; an existing run is read, not trained again. "at" is the
+first evaluation (every 5 steps; 256 held-out problems, 4 samples of each) of at least 0.85, and the tokens
+generated before it; "against_grpo" is the ratio to GRPO's of the same seed. Explained variance is relative to
+Monte-Carlo returns, averaged over each third of a run. "frozen" does not change the policy, and "slow" learns so slowly
+that its accuracy is still far from 0 and 1 at the end. Writes benchmarks/results/<date>_ppo.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FROZEN = {
     "optimizer": {"learning_rate": 1e-3, "schedule": "cosine"},
 }  # fmt: skip
 MANY = {"rollout.prompts_per_step": 32, "rollout.rollouts_per_prompt": 16}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # a configuration, and what replaces its keys
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # a configuration, and the keys that are replaced
     "grpo": ("grpo", {}),
     "ppo": ("ppo", {}),
     "ppo_pods": ("ppo_pods", {}),
@@ -100,7 +100,7 @@ def _together(runs: list[dict[str, Any]], grpo: list[dict[str, Any]] | None) -> 
 
 
 def _toml(value: Any) -> str:
-    """A value as `--set` reads it: JSON but for tables."""
+    """A value in the syntax of `--set`, which is JSON except for tables."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(of)}" for key, of in value.items()) + "}"
     return json.dumps(value)

@@ -1,4 +1,4 @@
-"""Does bfloat16 learn what float32 learns? Accuracy over seeds, and how far weights move at a small learning rate.
+"""Does bfloat16 learn as well as float32? Accuracy over seeds, and displacement of weights at a small learning rate.
 
     python benchmarks/precision.py                       both parts: six runs of two to four minutes, then two minutes
     python benchmarks/precision.py --parts moves         one of them
@@ -7,10 +7,10 @@
 accuracy   configs/arithmetic.toml in float32 and in bfloat16 with float32 masters, over seeds: sampled held-out
            accuracy before and after
 moves      the same task at a learning rate of 1e-6, with AdamW's eps at its default of 1e-8, for 50 steps, in float32,
-           with masters, and with updates rounded at random: the share of trained numbers that moved, and how far on
-           average. Each way makes its own run; and float32's gradients are given to all three as well, where nothing
-           but the rounding differs. Numbers without masters move by whole steps of bfloat16's spacing or not at all,
-           so of them the mean displacement along float32's is what should agree.
+           with masters, and with updates rounded at random: the share of trained parameters that moved, and how
+           far on average. Each way is run separately, and also with float32's gradients, so that only the rounding
+           differs. Without masters, parameters move by whole steps of bfloat16's spacing or not at all. For them, the
+           mean displacement in the direction of float32's should agree.
 
 Writes benchmarks/results/<date>_precision.json.
 """
@@ -63,8 +63,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = frame.parser(__doc__, threads=1, seeds=(3, "runs of each way"), moves=(50, "steps at the small rate"))
     parser.add_argument("--parts", nargs="+", choices=("accuracy", "moves"), default=("accuracy", "moves"))
-    parser.add_argument("--steps", type=int, help="instead of the configuration's own")
-    parser.add_argument("--problems", type=int, help="held-out problems, instead of the configuration's own")
+    parser.add_argument("--steps", type=int, help="steps, instead of the configuration's")
+    parser.add_argument("--problems", type=int, help="held-out problems, instead of the configuration's")
     return frame.parse(parser)
 
 
@@ -85,7 +85,7 @@ def accuracy(way: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def moves(options: argparse.Namespace) -> dict[str, Any]:
-    """How far the weights of each way move, in runs of their own and under float32's gradients."""
+    """How far the weights move in each way, in separate runs and under float32's gradients."""
     given: list[list[Tensor]] = []
     own = {way: _own_run(way, options, given if way == "float32" else None) for way in WAYS}
     same = {way: _under(way, given, options) for way in WAYS}
@@ -96,7 +96,7 @@ def moves(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(moved: Weights, exact: Weights) -> dict[str, float]:
-    """`along` is the mean displacement in the direction of float32's, as a share of float32's own."""
+    """`along` is the mean displacement in the direction of float32's, as a share of float32's."""
     d, reference = (torch.cat([w[name].flatten().double() for name in exact]) for w in (moved, exact))
     return {
         "share_moved": round(float((d != 0).double().mean()), 5),
@@ -106,7 +106,7 @@ def _measured(moved: Weights, exact: Weights) -> dict[str, float]:
 
 
 def _own_run(way: str, options: argparse.Namespace, gradients: list[list[Tensor]] | None) -> Weights:
-    """What the weights moved by in so many steps; the gradients of each update go into the list."""
+    """The displacement of the weights after the steps. Appends the gradients of each update to the list."""
     with _run(way, options) as run:
         before = _weights(run.learner)
         if gradients is not None:
@@ -118,7 +118,7 @@ def _own_run(way: str, options: argparse.Namespace, gradients: list[list[Tensor]
 
 
 def _under(way: str, gradients: list[list[Tensor]], options: argparse.Namespace) -> Weights:
-    """What the weights move by where each update is made from given gradients."""
+    """The displacement of the weights after updates with the given gradients."""
     config = resolve_members(load(CONFIG, [*SMALL, *WAYS[way]]), base=CONFIG.parent).config
     loaded = load_model(config, torch.device("cpu"), None, None, masters=keeps_masters(config))
     learner = make_learner(config, loaded, needs=(), resumed=False)
@@ -143,7 +143,7 @@ def _run(way: str, options: argparse.Namespace) -> Iterator[Run]:
 
 
 def _record(learner: Learner, gradients: list[list[Tensor]]) -> None:
-    """Keep each update's gradients, as they are before the optimizer clips them."""
+    """Record each update's gradients before the optimizer clips them."""
     optimizer = learner._optimizer
     step: Callable[[], Any] = optimizer.step
 
@@ -155,7 +155,7 @@ def _record(learner: Learner, gradients: list[list[Tensor]]) -> None:
 
 
 def _weights(learner: Learner) -> Weights:
-    """The masters where there are any, else the parameters, in float64."""
+    """The masters, or the parameters if there are none, in float64."""
     state = learner.state()
     return {name: state.get(f"{name}/master", p.detach()).double().clone() for name, p in learner.parameters.items()}
 

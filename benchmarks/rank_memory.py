@@ -1,12 +1,11 @@
-"""The memory plan of each of several ranks against what it took: a policy of 34M parameters, replicated and sharded.
+"""Planned and measured memory of each rank: a policy of 34M parameters, replicated and sharded.
 
     python benchmarks/rank_memory.py --data path/of/gsm8k
 
 The shape is one of Qwen2's with random weights and the tokenizer of half_billion.py, whose reward trains every rollout.
-Each learner runs by as many processes as --ranks. "grown" is the most memory that a rank had held (VmHWM) less what it
-held before the model was loaded (VmRSS), with memory that is freed given back at once; of the plan beside it nothing is
-left out. "bytes" are those of the last step: what a rank gave by its own metrics, and, whole and with how many calls,
-what FSDP2 gathered and scattered.
+Each learner runs in --ranks processes. "grown" is the peak memory of a rank (VmHWM) minus its use before the model was
+loaded (VmRSS), with freed memory returned to the system at once; the whole plan is beside it. "bytes" are those of the
+last step: the sent bytes by the rank's metrics, and the total bytes and calls that FSDP2 gathered and scattered.
 """
 
 from __future__ import annotations
@@ -41,10 +40,12 @@ LEARNERS = ("replicated", "sharded")
 def main() -> None:
     made = frame.parser(__doc__, ranks=2, steps=2, prompts=4, rollouts=4, tokens=64, threads=1, micro_batch_tokens=512)
     made.add_argument("--checkpointing", choices=("none", "selective", "full"), default="selective")
-    made.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what computes")
+    made.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="precision of the computation"
+    )
     made.add_argument("--data", required=True, help="folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
     made.add_argument("--learner", nargs="+", choices=LEARNERS, default=list(LEARNERS))
-    made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of the model, and where a rank is to write
+    made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of the model, and for the results of the ranks
     options = frame.parse(made)
     if options.folder is not None:
         rank_of(options.learner[0], options)
@@ -65,7 +66,7 @@ def file(folder: Path, learner: str, rank: int) -> Path:
 
 
 def rank_of(learner: str, sizes: argparse.Namespace) -> None:
-    """Steps as `fit` takes them, without evaluation and checkpoints, by one of the ranks."""
+    """Steps as in `fit`, without evaluation and checkpoints, on one of the ranks."""
     import pyarrow.parquet
     import torch
     import torch.distributed.fsdp
@@ -78,7 +79,7 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
     from winnow.training.resolve import resolve_members
     from winnow.training.step import train_step
 
-    assert pyarrow.parquet is not None  # imported here, as it is no part of the growth
+    assert pyarrow.parquet is not None  # imported early, so that it is not part of the growth
     _import_what_computes()
     config = {**config_of("full", sizes.folder, sizes), "ranks": {"learner": learner}}
     config["model"]["dtype"] = sizes.dtype
@@ -117,7 +118,7 @@ def rank_of(learner: str, sizes: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def exchanged() -> Iterator[dict[str, dict[str, int]]]:
-    """What FSDP2 gathers and scatters while this lasts, in bytes of the whole."""
+    """Count what FSDP2 gathers and scatters during the block, in bytes of the whole tensors."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives as collectives
 
     found = {name: {"calls": 0, "bytes": 0} for name in ("gathered", "scattered")}

@@ -1,9 +1,9 @@
-"""Every data set of reasoning-gym behind winnow's grammar: golds, junk, code, and constant answers.
+"""Rewards of every data set of reasoning-gym under winnow's grammar, for golds, junk, code, and constant answers.
 
     python benchmarks/reasoning_gym_audit.py
 
-Everything is judged by the reward `reasoning_gym` in a killable worker with a limit of 2 s; the constant audit runs on
-20 items of each data set. Writes benchmarks/results/<date>_reasoning_gym_audit.json.
+All answers are judged by the reward `reasoning_gym` in a killable worker with a limit of 2 s; the constant audit runs
+on 20 items of each data set. Writes benchmarks/results/<date>_reasoning_gym_audit.json.
 """
 
 from __future__ import annotations

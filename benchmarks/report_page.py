@@ -1,12 +1,12 @@
-"""Seconds until a report can be read in a browser, and until it answers a search.
+"""Seconds until a report is displayed in a browser, and until a search has its result.
 
     python benchmarks/report_page.py REPORT [--opens 5]
 
-REPORT is what `winnow report` wrote. It is opened in a headless Chromium (chromium-headless-shell of the PATH, or what
---browser names), each time in a new profile, at its view of rollouts. "open" is from the request for the file until the
-first rollouts of the list are drawn, as the driver outside of the browser sees it; "search" is from the change of the
-search until the list holds what was found, every text of the file being looked through; "turn" is from a key until the
-next rollout is drawn.
+REPORT is a file of `winnow report`. It is opened in a headless Chromium (chromium-headless-shell of the PATH, or that
+of --browser), each time in a new profile, at its view of rollouts. "open" is the time from the request for the file
+until the first rollouts of the list are drawn, measured by the driver outside of the browser. "search" is the time from
+a change of the search until the list contains the result of a search through all texts. "turn" is the time from a
+key press until the next rollout is drawn.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TURN = f"""async () => {{
 
 
 def opened(page: Page, report: Path) -> dict[str, Any]:
-    """One opening, and what the page holds then."""
+    """Open the page once. Returns the seconds, and the contents of the page."""
     began = time.perf_counter()
     page.goto(f"{report.resolve().as_uri()}#rollouts")
     page.wait_for_selector("#list [role=option]")
@@ -63,7 +63,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=settings.browser, args=FLAGS)
         times = []
-        for _ in range(settings.opens + 1):  # the first reads the browser itself from disk
+        for _ in range(settings.opens + 1):  # the first one also reads the browser from disk
             context = browser.new_context(viewport={"width": 1280, "height": 900})
             times.append(opened(context.new_page(), settings.report))
             context.close()

@@ -1,11 +1,11 @@
-"""What the sandbox costs, and whether it ever fails an honest program.
+"""The cost of the sandbox, and whether it ever fails a correct program.
 
     python benchmarks/sandbox.py --runs 2000
 
-For every layer that works here: honest programs one at a time (the median is what a run costs), then `runs` of them at
-twice the cores' concurrency, counting those that did not end as they should (there must be none). `unsafe`, the same
-start without any layer, stands beside them. With --undisturbed (root) those one at a time have the machine to
-themselves, whatever else it is doing, for a few seconds. Writes benchmarks/results/<date>_sandbox.json.
+For every layer that works on this machine it runs correct programs one at a time; the median is the cost of a run. It
+then runs `runs` of them, twice as many at a time as there are cores, and counts wrong results (there must be none).
+`unsafe` is the same start without any layer. With --undisturbed (root) those one at a time run at the highest priority,
+before all other processes, for a few seconds. Writes benchmarks/results/<date>_sandbox.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from winnow.verify.sandbox.choice import Preference
 
 LIMITS = Limits(cpu_seconds=10, wall_seconds=30.0)
 
-HONEST: tuple[tuple[bytes, bytes, bytes], ...] = (  # code, stdin, what it must print
+HONEST: tuple[tuple[bytes, bytes, bytes], ...] = (  # code, stdin, expected output
     (b"print(2 * int(input()))", b"21\n", b"42\n"),
     (b"print(sum(int(w) for w in input().split()))", b"1 2 3\n", b"6\n"),
     (b"n = int(input())\nprint(all(n % d for d in range(2, int(n ** 0.5) + 1)))", b"7919\n", b"True\n"),
@@ -68,7 +68,7 @@ def _measure(preference: Preference, options: argparse.Namespace) -> dict[str, A
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """First in, first out: no other program gets the core that a run is on."""
+    """Use the scheduling policy first in, first out: no other process gets the core of a run."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
     try:
         yield

@@ -1,12 +1,12 @@
-"""What a step costs per token apart from the model, by the length of its rollouts; and what a run keeps per prompt.
+"""The cost per token of a step without the model, by the length of its rollouts; and a run's memory per prompt.
 
     python benchmarks/scale.py
-    python benchmarks/scale.py --tokenizer FOLDER      of a real vocabulary; else the bundled policy's
+    python benchmarks/scale.py --tokenizer FOLDER      with a real vocabulary; by default the bundled policy's
 
-Solutions of GSM8K, one after the other, are cut into rollouts of 128, 1,024 and 8,192 tokens, 64 to a prompt, as many
-as make the same number of tokens in all. Then each part of a step but the model handles them: seconds per token, the
-median of the rounds, in which the lengths take turns. What does not grow with a rollout's length is flat; a cost per
-rollout falls with it. --write writes a dated result.
+Solutions of GSM8K, one after the other, are cut into rollouts of 128, 1,024 and 8,192 tokens, 64 per prompt, with
+the same total number of tokens. Each part of a step except the model then processes them. The result is the seconds per
+token, as the median of rounds in which the lengths alternate. A cost per token is constant over the lengths; a cost per
+rollout decreases. --write writes a dated result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from winnow.verify import Verifiers
 
 LENGTHS = (128, 1024, 8192)
 PER_PROMPT, KEPT = 64, 16
-STEPS = 3  # of a log that is resumed
+STEPS = 3  # steps of the log that is resumed
 STOP = "\n\n\n"  # never complete in these texts, while its last character is common
 REWARD = "def length(prompt, rollout):\n    return float(len(rollout.text) % 2)\n"
 
@@ -65,16 +65,16 @@ class Recorded:
         return self.length * PER_PROMPT * len(self.groups)
 
     def bare(self) -> list[Group]:
-        """As they are sampled."""
+        """The groups as they are sampled, without outcomes."""
         return [Group(prompt=group.prompt, rollouts=group.rollouts) for group in self.groups]
 
 
 def recorded(tokenizer: Any, words: np.ndarray[Any, Any], prompts: list[Prompt], length: int, tokens: int) -> Recorded:
-    """Rollouts of `length` tokens from `words`, read round and round, one in four of them kept."""
+    """Rollouts of `length` tokens from `words`, repeated as needed; one in four of them is kept."""
     rng, rows = np.random.default_rng(0), tokens // length
     pieces = [np.take(words, np.arange(i * length, (i + 1) * length), mode="wrap") for i in range(rows)]
     texts = [tokenizer.decode(p, skip_special_tokens=True, clean_up_tokenization_spaces=False) for p in pieces]
-    logprobs = [np.log(rng.beta(2.0, 0.3, size=length)) for _ in range(rows)]  # most are nearly certain, a few are not
+    logprobs = [np.log(rng.beta(2.0, 0.3, size=length)) for _ in range(rows)]  # most tokens are nearly certain
     groups = []
     for number, start in enumerate(range(0, rows, PER_PROMPT)):
         rollouts = tuple(
@@ -93,7 +93,7 @@ def recorded(tokenizer: Any, words: np.ndarray[Any, Any], prompts: list[Prompt],
 
 
 def stopping(step: Recorded, rule: StopRule) -> None:
-    """Every token asked about, as an engine does: only those that can end a rollout are looked at."""
+    """Check every token for a stop, as an engine does: only those that can end a rollout are inspected."""
     for rollout in (r for group in step.groups for r in group.rollouts):
         for place in np.flatnonzero(rule.watch[rollout.tokens]).tolist():
             assert not rule.ends(place + 1, last_of(rollout.tokens[: place + 1]))
@@ -110,7 +110,7 @@ def text(step: Recorded, rule: StopRule) -> None:
 
 
 def hand_over(step: Recorded, verifiers: Verifiers) -> None:
-    """To one worker and back, with a reward that takes no time."""
+    """Send rollouts to one worker and back, with a reward that computes nothing."""
     groups = step.bare()
     for group in groups:
         for rollout in group.rollouts:
@@ -119,7 +119,7 @@ def hand_over(step: Recorded, verifiers: Verifiers) -> None:
 
 
 def log(step: Recorded, sizes: dict[int, float]) -> None:
-    """A step's rollouts and metrics into a new log."""
+    """Write a step's rollouts and metrics into a new log."""
     with tempfile.TemporaryDirectory(prefix="winnow-scale-") as folder:
         book = Logbook(Path(folder), seed=0)
         book.write(0, {}, step.groups, [])
@@ -128,7 +128,7 @@ def log(step: Recorded, sizes: dict[int, float]) -> None:
 
 
 def resumed(step: Recorded, logged: dict[int, Path]) -> None:
-    """What a resume looks at of a log of STEPS such steps, which are written the first time."""
+    """Check a log of STEPS such steps as a resume does; the first call writes it."""
     folder = logged[step.length]
     if not folder.exists():
         folder.mkdir()
@@ -142,7 +142,7 @@ def resumed(step: Recorded, logged: dict[int, Path]) -> None:
 
 
 def random_numbers(step: Recorded) -> None:
-    """That tokens are drawn by, for the rollouts of a prompt at a time."""
+    """The random numbers of sampling, for the rollouts of one prompt at a time."""
     for group in step.groups:
         seeds.uniforms([(0, "rollout", 0, group.prompt.id, r.index) for r in group.rollouts], step.length)
 
@@ -155,14 +155,14 @@ def batches(step: Recorded) -> Any:
 
 
 def micro(step: Recorded) -> None:
-    """Schedule and micro-batches, of every rollout that is kept."""
+    """Schedule and micro-batches of all kept rollouts."""
     for batch in batches(step):
         for mb in micro_batches(batch.sequences, tokens=16384, device=torch.device("cpu")):
             assert len(mb.mask)
 
 
 def metrics(step: Recorded) -> None:
-    """Of rollouts and of parity, the latter over kept tokens."""
+    """Metrics of rollouts, and of parity over kept tokens."""
     parity = Parity(Tolerance(mean=1.0, tail=1.0), 1.0)
     for group in step.groups:
         for rollout, keep in zip(group.rollouts, group.keep if group.keep is not None else (), strict=True):
@@ -174,7 +174,7 @@ def metrics(step: Recorded) -> None:
 
 
 def per_token(steps: list[Recorded], work: Callable[[Recorded], None], rounds: int) -> dict[str, Any]:
-    """Nanoseconds of a token by length, and how much the longest takes of what the shortest and the middle take."""
+    """Nanoseconds per token by length, and the ratios of the longest to the shortest and the middle one."""
     turns = frame.paired(rounds, {str(step.length): lambda _, step=step: work(step) for step in steps})  # type: ignore[misc]
     seconds = {str(s.length): [turn[str(s.length)][1] / s.tokens * 1e9 for turn in turns] for s in steps}
     return {
@@ -189,7 +189,7 @@ def per_token(steps: list[Recorded], work: Callable[[Recorded], None], rounds: i
 
 
 def history(prompts: int) -> dict[str, float]:
-    """What is remembered of prompts, where an allocator reads it."""
+    """The history of prompts, as an allocator reads it."""
     names = [f"gsm8k/train/{i}" for i in range(prompts)]
     saved = {name: (0.1 * i, 0.05 * i, 1 / (i + 1)) for i, name in enumerate(names)}
     made = History()
@@ -208,11 +208,12 @@ def history(prompts: int) -> dict[str, float]:
 
 
 def in_flight(options: argparse.Namespace) -> dict[str, float]:
-    """Host memory of a step per token of it: the slope between a step and one of twice the tokens, each in a process of
-    its own. `held` are its rollouts with their texts, `peak` while every part has handled them.
+    """Host memory per token: the slope between a step and one with twice the tokens, each in a separate process.
+
+    `held` is the memory of the rollouts with their texts, `peak` the most while every part processes them.
     """
     found = []
-    for tokens in (8 * options.tokens, 16 * options.tokens):  # so many that what is bounded is full
+    for tokens in (8 * options.tokens, 16 * options.tokens):  # large enough to fill bounded buffers
         command = [sys.executable, __file__, "--alone", "--tokens", str(tokens), "--tokenizer", options.tokenizer]
         done = subprocess.run(command, env=os.environ | frame.AT_ONCE, capture_output=True, text=True, check=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
@@ -220,7 +221,7 @@ def in_flight(options: argparse.Namespace) -> dict[str, float]:
 
 
 def alone(options: argparse.Namespace) -> dict[str, float]:
-    """Bytes of this process with a step of the longest rollouts in flight."""
+    """Bytes of this process during a step with the longest rollouts."""
     tokenizer = load_tokenizer(options.tokenizer)
     words, prompts = words_and_prompts(tokenizer)
     small = recorded(tokenizer, words, prompts, LENGTHS[0], PER_PROMPT * LENGTHS[0])
@@ -228,8 +229,8 @@ def alone(options: argparse.Namespace) -> dict[str, float]:
     with judging() as verifiers, tempfile.TemporaryDirectory(prefix="winnow-scale-") as logged:
         work = list(parts(rule, verifiers, {}, Path(logged)))
         for _, part in work:
-            part(small)  # imports, and what is made once
-        ctypes.CDLL(None).malloc_trim(0)  # what these have freed would hide what the step takes
+            part(small)  # imports modules, and allocates what is allocated once
+        ctypes.CDLL(None).malloc_trim(0)  # returns freed memory, which would hide that of the step
         empty = status("VmRSS")
         step = recorded(tokenizer, words, prompts, LENGTHS[-1], options.tokens)
         held = status("VmRSS") - empty
@@ -240,14 +241,14 @@ def alone(options: argparse.Namespace) -> dict[str, float]:
 
 
 def status(field: str) -> int:
-    """Of /proc/self/status, in bytes."""
+    """A value of /proc/self/status, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024
 
 
 @contextlib.contextmanager
 def judging() -> Iterator[Verifiers]:
-    """One worker, and a reward that takes no time."""
+    """Verifiers with one worker and a reward that computes nothing."""
     with tempfile.TemporaryDirectory(prefix="winnow-scale-") as folder:
         (Path(folder) / "reward.py").write_text(REWARD)
         reward = {"use": f"{folder}/reward.py:length"}
@@ -284,7 +285,7 @@ def parts(
 
 
 def on_paper(report: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
-    """A step of 512 prompts x 64 rollouts x 8,192 tokens, from what a token of the longest rollouts takes."""
+    """A step of 512 prompts x 64 rollouts x 8,192 tokens, extrapolated from a token of the longest rollouts."""
     tokens, length = 512 * PER_PROMPT * LENGTHS[-1], LENGTHS[-1]
     flight = report["bytes of a token in flight"]
     return {
@@ -298,9 +299,9 @@ def on_paper(report: dict[str, Any], parts: Sequence[str]) -> dict[str, Any]:
 
 def main() -> None:
     made = frame.parser(__doc__, rounds=5, tokens=(2**20, "of a step"), threads=1, prompts=100_000)
-    made.add_argument("--tokenizer", default="bundled", help="a folder")
-    made.add_argument("--only", nargs="*", default=(), help="names of parts")
-    made.add_argument("--alone", action="store_true", help="print the memory of one step, and nothing else")
+    made.add_argument("--tokenizer", default="bundled", help="a tokenizer's folder")
+    made.add_argument("--only", nargs="*", default=(), help="names of the parts to measure")
+    made.add_argument("--alone", action="store_true", help="print only the memory of one step")
     made.add_argument("--write", action="store_true", help="write a dated result")
     options = frame.parse(made)
     if options.alone:

@@ -1,14 +1,15 @@
-"""What several ranks exchange, hold and do alike, per step: measured where this machine can, and computed from that.
+"""What ranks exchange, store and compute redundantly per step: measured on this machine, and extrapolated.
 
     python benchmarks/scale_ranks.py --data path/of/gsm8k --tokenizer FOLDER
 
-Measured: bytes and one core's nanoseconds of a sampled token that every rank packs (its own) and unpacks, selects and
-schedules (all); by rollouts of 128, 1,024 and 8,192 tokens as scale.py makes them. And the counters of a small policy
-on two ranks, replicated and sharded, beside the formulas below. Computed by these formulas: a step of PODS' settings
-(d) and (e), Qwen2.5-3B and 7B on eight GPUs of 80 GB (configs/published), every rollout at its full length; and what
-every rank does alike where 64 and 512 ranks have a prompt each. The memory is that of `winnow check --ranks 8`.
+Measured are bytes and nanoseconds of one core per sampled token. Every rank packs its own rollouts, and unpacks,
+selects and schedules all of them, with 128, 1,024 and 8,192 tokens as in scale.py. The counters of a small policy on
+two ranks, replicated and sharded, are compared with the formulas below. The formulas then give a step of PODS' settings
+(d) and (e), Qwen2.5-3B and 7B on eight GPUs of 80 GB (configs/published), with every rollout at its full length. They
+also give the redundant work of every rank for 64 and 512 ranks with a prompt each. The memory is that of `winnow check
+--ranks 8`.
 
-Bytes are those that a rank gives in a ring: (N - 1) / N of what is gathered or scattered, twice that of an all-reduce.
+Bytes are those that a rank sends in a ring: (N - 1) / N of what is gathered or scattered, twice that for an all-reduce.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from winnow.training.gathering import _Sent
 PUBLISHED = Path(__file__).parents[1] / "configs" / "published"
 GPUS, MEMORY = 8, "80GiB"
 # config.json of Qwen/Qwen2.5-3B-Instruct and Qwen/Qwen2.5-7B-Instruct on the hub; the model cards say 3.09B and 7.61B
-# parameters, of which 2.77B and 6.53B are no embedding.
+# parameters, of which 2.77B and 6.53B are not embeddings.
 COMMON = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -79,7 +80,7 @@ CONFIGS = {"3B": "pods_d.toml", "7B": "pods_e.toml"}
 def main() -> None:
     made = frame.parser(__doc__, rounds=5, tokens=(2**20, "of a step"), threads=1)
     made.add_argument("--data", required=True, help="folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
-    made.add_argument("--tokenizer", default="bundled", help="a folder")
+    made.add_argument("--tokenizer", default="bundled", help="a tokenizer's folder")
     options = frame.parse(made)
     token = of_a_token(options)
     print(json.dumps(token), flush=True)
@@ -94,7 +95,7 @@ def main() -> None:
 
 
 def of_a_token(options: argparse.Namespace) -> dict[str, Any]:
-    """Of what every rank does with a step's rollouts; by their length."""
+    """length -> cost of the work that every rank does with a step's rollouts."""
     tokenizer = load_tokenizer(options.tokenizer)
     words, prompts = words_and_prompts(tokenizer)
     steps = [judged(recorded(tokenizer, words, prompts, length, options.tokens)) for length in LENGTHS]
@@ -115,7 +116,7 @@ def of_a_token(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def judged(step: Recorded) -> Recorded:
-    """As groups are gathered: with outcomes, log-probs that float32 holds, as an engine's are, and no advantage yet."""
+    """Groups as they are gathered: with outcomes and float32 log-probs, without advantages."""
     groups = []
     for group in step.groups:
         exact = [rollout.logprobs.astype(np.float32).astype(np.float64) for rollout in group.rollouts]
@@ -125,7 +126,7 @@ def judged(step: Recorded) -> Recorded:
 
 
 def packed(step: Recorded) -> bytes:
-    """As a rank sends its own groups."""
+    """Pack a rank's groups as it sends them."""
     return pickle.dumps(_Sent.of(range(len(step.groups)), step.groups), protocol=5)
 
 
@@ -134,7 +135,7 @@ def unpacked(step: Recorded, data: bytes) -> None:
 
 
 def credited(step: Recorded) -> Recorded:
-    """A quarter is kept."""
+    """Select a quarter of the rollouts."""
     keep = PER_PROMPT // 4
     kept = [group.fill(keep=max_variance(group, Rng((0,)), keep_per_prompt=keep)) for group in step.groups]
     filled = [group.fill(advantages=own) for group, own in zip(kept, grpo(kept), strict=True)]
@@ -142,7 +143,7 @@ def credited(step: Recorded) -> Recorded:
 
 
 def two_ranks(options: argparse.Namespace) -> dict[str, Any]:
-    """What rank_memory.py's policy exchanged in a step on two ranks, beside the formulas."""
+    """The exchanges of rank_memory.py's policy in a step on two ranks, and by the formulas."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="winnow-scale-ranks-") as name:
         folder = Path(name)
@@ -163,18 +164,18 @@ def two_ranks(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def all_reduced(model: Any, ranks: int) -> float:
-    """Bytes that a rank gives for the gradients of an update: float32, once in pieces and once in sums."""
+    """Bytes that a rank sends for the gradients of an update: float32, once as pieces and once as sums."""
     return 2 * (ranks - 1) / ranks * 4 * numbers(model)
 
 
 def gathered(model: Any, ranks: int) -> int:
-    """Bytes of the whole in a forward and a backward pass: the layers twice, and once what no layer has."""
+    """Total bytes gathered in a forward and a backward pass: the layers twice, and the other parameters once."""
     root = shares.gathered_root_bytes(model, ranks)
     return 2 * (shares.frozen_share_bytes(model, ranks) * ranks) - root
 
 
 def scattered_once(model: Any, ranks: int) -> int:
-    """Bytes of the whole in a backward pass, in float32."""
+    """Total bytes scattered in a backward pass, in float32."""
     return ranks * shares.gradient_share_bytes(model, ranks)
 
 
@@ -183,7 +184,7 @@ def numbers(model: Any) -> int:
 
 
 def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
-    """A step on eight GPUs, by formula; and the memory plan of both learners."""
+    """A step on eight GPUs, by the formulas, and the memory plan of both learners."""
     from winnow.config_file import load
     from winnow.training.budget import budget
     from winnow.training.device_plan import plan_devices
@@ -218,7 +219,7 @@ def published(size: str, token: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(plan: Any) -> dict[str, Any]:
-    """GiB of a GPU at its worst moment, and what `winnow check` prints of it."""
+    """Peak GiB of a GPU, and the lines of `winnow check` about it."""
     try:
         plan.check(lambda device: in_bytes(MEMORY) if device.startswith("cuda") else None)
         fits = True
@@ -235,7 +236,7 @@ def in_bytes(text: str) -> int:
 
 
 def alike(ranks: int, token: dict[str, Any]) -> dict[str, Any]:
-    """What each rank does for all where every rank has a prompt of 512 rollouts of 1,024 tokens."""
+    """The redundant work of each rank if every rank has a prompt with 512 rollouts of 1,024 tokens."""
     tokens, own = ranks * 512 * 1024, 512 * 1024
     seconds = {"packed, its own": own * nanoseconds(token, "packed") / 1e9}
     seconds |= {

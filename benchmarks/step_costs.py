@@ -2,11 +2,11 @@
 
     python benchmarks/step_costs.py --steps 30 --threads 2
 
-Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another, and
-takes the median of each phase over the steps but the first five. Sampling contains verification, the update contains
-selection and log-probs; what remains of a step is a constant. Writes configs/costs/two_cpu_cores.json, which `winnow
-compare --costs` reads, and benchmarks/results/<date>_step_costs.json with every run's phases beside the seconds that
-the curves give for the same run.
+Run it alone. Trains configs/claims/harder.toml for a few steps at each pair of n and m, one run after another. It
+takes the median of each phase over the steps after the first five. Sampling includes verification, the update includes
+selection and log-probs, and the rest of a step is a constant. Writes configs/costs/two_cpu_cores.json, which `winnow
+compare --costs` reads, and benchmarks/results/<date>_step_costs.json with every run's phases and the seconds that the
+curves predict for the same run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAMPLING = ("seconds/generate", "seconds/verify")
 UPDATE = ("seconds/select", "seconds/logprobs", "seconds/update")
 GENERATED = ("budget/rollouts", "budget/tokens_generated")
 TRAINED = ("select/trained", "budget/tokens_trained")
-FIRST = 5  # steps that are left out
+FIRST = 5  # first steps, which are omitted
 Row = Mapping[str, float]
 
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[Row]:
-    """The rows of the steps of a run, without the first ones."""
+    """The rows of a run's steps, without the first ones."""
     select = '"all"' if m == n else f'{{ use = "max_variance", keep_per_prompt = {m} }}'
     with tempfile.TemporaryDirectory() as home:
         run = Path(home) / "run"
@@ -68,7 +68,7 @@ def trained(n: int, m: int, steps: int, threads: int, seed: int) -> Sequence[Row
 
 
 def curves(runs: Mapping[tuple[int, int], Sequence[Row]], threads: int) -> StepCosts:
-    """Sampling by n where 16 are kept, and the update by the rollouts that 64 sampled ones leave to it."""
+    """Sampling by n with 16 kept rollouts, and the update by the number of kept rollouts of 64 sampled ones."""
     every = [row for rows in runs.values() for row in rows]
     rest = [row["seconds/step"] - _sum(row, (*SAMPLING, *UPDATE)) for row in every]
     return StepCosts(
@@ -80,7 +80,7 @@ def curves(runs: Mapping[tuple[int, int], Sequence[Row]], threads: int) -> StepC
 
 
 def described(n: int, m: int, rows: Sequence[Row], costs: StepCosts) -> dict[str, Any]:
-    """A run's phases, and the seconds per step that the curves give for its work."""
+    """A run's phases, and the seconds per step that the curves predict for its work."""
     computed = [costs.seconds(work(row)) for row in rows]
     measured = statistics.fmean(row["seconds/step"] for row in rows)
     return {
@@ -95,7 +95,7 @@ def described(n: int, m: int, rows: Sequence[Row], costs: StepCosts) -> dict[str
 
 
 def work(row: Row) -> StepWork:
-    """What the step of a row did."""
+    """The work of a row's step."""
     return StepWork(
         prompts=int(row["group/count"]),
         rollouts=row["budget/rollouts"],
@@ -106,8 +106,9 @@ def work(row: Row) -> StepWork:
 
 
 def _curve(runs: Sequence[Sequence[Row]], phases: Sequence[str], counted: str, tokens: str) -> CostCurve:
-    """Of runs that differ in what is counted, at the mean length of all of them. Seconds never fall with rollouts: of
-    two points that say otherwise, the larger seconds count.
+    """A curve through runs with different numbers of rollouts, at their mean length.
+
+    Seconds must not decrease with rollouts: a smaller value is replaced by the larger one before it.
     """
     worked = [[row for row in rows if row[tokens] > 0] for rows in runs]
     every = [row for rows in worked for row in rows]

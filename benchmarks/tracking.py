@@ -1,17 +1,17 @@
-"""Seconds that trackers take of the thread that trains, per step, while one of them blocks: benchmarks/results.
+"""Seconds per step that trackers cost the training thread, while one of them blocks.
 
     python benchmarks/tracking.py
     python benchmarks/tracking.py --real 3
 
-A run's events are handed to `tracked` as `fit` hands them: per step a row of as many metrics as a run writes, its
-phases, in every tenth a notice, in every fiftieth an evaluation. "blocks" is a tracker whose every call lasts
-`--blocks` seconds; "four" are four that answer at once; "none" is no tracker at all. With `--real N`, wandb,
-tensorboard, mlflow and trackio, offline, watch N runs of the bundled policy, in turns with N runs that nobody watches:
-a step's seconds with them over those of the same step without, each step of each round.
+A run's events are passed to `tracked` as `fit` does: per step a row with as many metrics as in a run and the phases,
+every tenth step a notice, every fiftieth an evaluation. "blocks" is a tracker in which every call lasts `--blocks`
+seconds; "four" are four that return at once; "none" is no tracker. With `--real N`, N runs of the bundled policy with
+wandb, tensorboard, mlflow and trackio (offline) alternate with N runs without trackers. The result is the ratio of the
+seconds of each step with and without them.
 
-Wall time is CPU time and waiting. The hand-over takes no lock: it waits for the interpreter, which other threads of the
-process had (calls in which this one slept: ru_nvcsw), or else for the core, which threads of any process had. What is
-done before the first step stands by itself ("start").
+Wall time is CPU time plus waiting. Passing an event takes no lock. It waits for the interpreter, which another thread
+of the process had (counted by ru_nvcsw, calls in which this thread slept), or for the core. Work before the first step
+is reported separately ("start").
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from winnow.training.events import Ended, Evaluated, Event, Notice, PhaseBegan, 
 from winnow.training.fit import fit
 from winnow.training.resolve import resolve_members
 
-METRICS, PHASES = 80, 8  # in a step
+METRICS, PHASES = 80, 8  # per step
 PARTS = ("wall", "CPU", "waits for the interpreter", "waits for the core")
 REAL = ("wandb", "tensorboard", "mlflow", "trackio")
 
@@ -54,7 +54,7 @@ def at_once(run: Any) -> Tracker:
 
 
 def events(steps: int) -> list[Event]:
-    """What a run of so many steps tells its watchers after it has started."""
+    """The events of a run with this number of steps, after its start."""
     told: list[Event] = []
     for step in range(steps):
         if step % 50 == 0:
@@ -67,15 +67,15 @@ def events(steps: int) -> list[Event]:
 
 
 class Timed:
-    """A watch, and what its calls took: of each step, -1 for the start, seconds by `PARTS`."""
+    """Calls a watcher, and records the seconds by `PARTS` of each step; -1 is the start."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch, self.step = watch, -1
         self.spent: dict[int, Any] = {}
-        self.reported: list[float] = []  # when each step was
+        self.reported: list[float] = []  # the time of each step
 
     def __call__(self, event: Event) -> None:
-        # a notice has no step: it is of the one before it
+        # a notice has no step: it counts for the previous one
         self.step = -1 if isinstance(event, Started) else getattr(event, "step", self.step)
         slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         wall, cpu = time.perf_counter(), time.thread_time()
@@ -99,7 +99,7 @@ def spread(values: Any) -> dict[str, float]:
 
 
 def of_thread(track: Any, steps: int, pause: float) -> dict[str, Any]:
-    """Milliseconds that the training thread spends in the watch, per step."""
+    """Milliseconds per step that the training thread spends in the watcher."""
     members = resolve_members(validate({"track": track}), base=Path())
     with tempfile.TemporaryDirectory() as folder, tracked(members, tell=lambda event: None) as watch:
         timed = Timed(watch)

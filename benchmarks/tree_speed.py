@@ -1,10 +1,10 @@
-"""The speed of one source tree beside another's, on the same work: same seeds, same rollouts, same updates.
+"""The speed of two source trees on the same work: same seeds, same rollouts, same updates.
 
     python benchmarks/tree_speed.py --before ../before --after .
 
-Each round trains the same steps in both trees, a process each, in turn; the first two steps warm up. What counts is the
-median over all rounds and steps of the ratio before / after of the same step: above 1, the new tree is faster. Whether
-both really do the same work is what benchmarks/identity.py compares.
+Each round trains the same steps in both trees, one after the other, each in a process; the first two steps are the
+warm-up. The result is the median over all rounds and steps of the ratio before / after: above 1, the new tree is
+faster. benchmarks/identity.py checks that both compute the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import frame
 
 WARM_UP = 2
-SETS = {  # of configs/arithmetic.toml: PODS 16 -> 4, and the whole step at n = m
+SETS = {  # overrides of configs/arithmetic.toml: PODS 16 -> 4, and the whole step at n = m
     "pods": (),
     "step": ("select=all",),
 }
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def trained(tree: Path, sets: tuple[str, ...], steps: int, threads: int) -> Seconds:
-    """Seconds of each phase of each step, without those that warm up."""
+    """Seconds of each phase of each step, without the warm-up."""
     with tempfile.TemporaryDirectory(prefix="winnow-speed-") as folder:
         given = (f"steps={steps}", f"output={folder}/run", f"threads={threads}", "evaluate.problems=8", *sets)
         command = [sys.executable, "-m", "winnow", "train", "configs/arithmetic.toml"]

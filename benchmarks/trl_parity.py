@@ -1,4 +1,4 @@
-"""The proof without which no ratio means anything: same weights, same rollouts, same loss, same gradient."""
+"""Check that both sides compute the same: same weights, same rollouts, same loss, same gradient."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Gradients = dict[str, Tensor]
 def prove(setting: Setting, folder: Path, *, micro_batch: int) -> dict[str, float]:
     """Relative differences, each at most 1e-5. Raises SystemExit otherwise.
 
-    At ratio 1 the loss is the mean of centred advantages, 0 up to rounding, so the losses are compared under old
-    log-probs that lie off the policy's own, some of them beyond the clip. The last two compare a whole step through
-    either side's own loop, TRL's with its micro-batches and its accumulation.
+    At ratio 1 the loss is the mean of centred advantages, 0 up to rounding. The losses are therefore compared with old
+    log-probs that differ from the policy's, some of them beyond the clip. The last two compare a whole step with each
+    side's training loop, TRL's with its micro-batches and accumulation.
     """
     setting = setting.but(problems=setting.prompts)
     groups = Ours(setting, folder).sample(seed=0)
@@ -56,7 +56,7 @@ def prove(setting: Setting, folder: Path, *, micro_batch: int) -> dict[str, floa
 
 
 def _batch(ours: Ours) -> Batch:
-    """The rows of the first step, as train_step makes them."""
+    """The sequences of the first step, as in train_step."""
     run = ours.run
     plan(run, 0)
     prompts = run.prompts.take(0)
@@ -78,8 +78,8 @@ def _batch(ours: Ours) -> Batch:
 
 
 def _off_policy(ours: Ours, batch: Batch) -> Batch:
-    """With old log-probs around the policy's own, the better a rollout the lower: some ratios are clipped, and the
-    loss does not cancel.
+    """With old log-probs around the policy's, lower for better rollouts: some ratios are clipped, and the loss
+    does not cancel.
     """
     (annotated,) = ours.run.learner.compute_logprobs([batch], {"old_logprobs"})
     rng = np.random.default_rng(0)
@@ -124,7 +124,7 @@ def _padded(batch: Batch, prompts: list[Prompt], shape: tuple[int, int]) -> Tens
 
 
 def _whole_step(peer: Peer, ours: Ours) -> dict[str, float]:
-    """Reward and gradient norm as either side's own loop logs them."""
+    """Reward and gradient norm as each side's training loop logs them."""
     seen: list[Measured] = []
 
     def after(measured: Measured) -> bool:
@@ -152,7 +152,7 @@ def _norm(gradients: Gradients) -> float:
 
 
 def _distance(ours: Gradients, theirs: Gradients) -> float:
-    """Relative L2."""
+    """The relative L2 difference."""
     return _norm({name: ours[name].double() - theirs[name].double() for name in ours}) / _norm(theirs)
 
 

@@ -1,8 +1,8 @@
-"""TRL's side: its GRPOTrainer on the same policy, with a clock around each phase and a baton after each step.
+"""TRL's side: its GRPOTrainer on the same policy, with a clock around each phase and a callback after each step.
 
-TRL's own training loop runs, untouched. At the end of every optimizer step its loop calls `Baton`, which stops the
-clock, lets somebody else use the machine, and starts the clock again. So TRL's seconds hold all that its loop does
-between two ends of steps: loading prompts, generation, scoring, forward and backward, optimizer, logging.
+TRL's training loop is unchanged. After every optimizer step it calls `Baton`, which stops the clock, lets the other
+side use the machine, and restarts the clock. TRL's seconds thus include everything between two steps: loading prompts,
+generation, scoring, forward and backward, optimizer, logging.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GENERATE, SCORE, REWARDS, STEP = (
     "_calculate_rewards",
     "training_step",
 )
-After = Callable[[Measured], bool]  # told what a step of TRL measured; False ends the training
+After = Callable[[Measured], bool]  # receives the measurements of a TRL step; False ends the training
 
 
 class Peer:
@@ -47,7 +47,7 @@ class Peer:
         continuous: bool = False,
     ) -> None:
         """`micro_batch` counts completions and divides a step's. `score` is winnow's reward; without it, `token_hash`
-        is computed directly. With `replay`, these are every step's completions and nothing is sampled.
+        is computed directly. With `replay`, these are the completions of every step, and nothing is sampled.
         """
         loaded = load(setting.model, dtype=setting.dtype)
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -67,12 +67,12 @@ class Peer:
             self._time(method)
 
     def run(self, after: After) -> None:
-        """Train until `after` says no."""
+        """Train until `after` returns False."""
         self.trainer.add_callback(Baton(self, after))
         self.trainer.train()
 
     def generate(self, prompts: Sequence[Prompt]) -> tuple[float, list[list[int]]]:
-        """Seconds of its generation alone, and the completions."""
+        """Seconds of the generation alone, and the completions."""
         self.trainer.model.train()
         self.seconds.clear()
         texts = [prompt.text for prompt in prompts for _ in range(self._setting.rollouts)]
@@ -80,7 +80,7 @@ class Peer:
         return self.seconds[GENERATE], found
 
     def inputs(self, prompts: Sequence[Prompt]) -> dict[str, Any]:
-        """What its update gets: sampled (or replayed), scored and credited by TRL itself."""
+        """The input of its update: sampled (or replayed), scored and given advantages by TRL."""
         self.trainer.model.train()
         self.trainer.current_gradient_accumulation_steps = 1
         rows = [{"prompt": p.text, "row": i} for i, p in enumerate(prompts) for _ in range(self._setting.rollouts)]
@@ -123,7 +123,7 @@ class Peer:
 
 
 class Baton(TrainerCallback):  # type: ignore[misc]
-    """Stops TRL's clock at the end of each of its steps, and hands the machine over."""
+    """Stops TRL's clock at the end of each step, and lets the other side run."""
 
     def __init__(self, peer: Peer, after: After) -> None:
         self._peer = peer
@@ -134,7 +134,7 @@ class Baton(TrainerCallback):  # type: ignore[misc]
         self._start()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Clipping and the update lie between the end of the last backward and here."""
+        """Clipping and the update are between the end of the last backward pass and this call."""
         self._peer.seconds["optimizer"] = time.perf_counter() - self._peer.ended
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
@@ -150,9 +150,7 @@ class Baton(TrainerCallback):  # type: ignore[misc]
 def fastest_micro_batch(
     setting: Setting, prompts: Sequence[Prompt], replay: list[list[int]], folder: Path, *, steps: int = 4
 ) -> tuple[int, dict[int, float]]:
-    """Of the whole batch and smaller ones, the completions per micro-batch at which TRL's update is fastest; all
-    tried, with their seconds.
-    """
+    """The completions per micro-batch with which TRL's update is fastest, and the seconds of all tried sizes."""
     sizes = sorted({size for size in (16, 32, 64, setting.total) if setting.total % size == 0})
     found = {size: _update_seconds(setting, prompts, replay, folder, size, steps) for size in sizes}
     return min(found, key=lambda size: found[size]), found
@@ -177,7 +175,7 @@ def _update_seconds(
 
 
 def _arguments(setting: Setting, folder: Path, micro_batch: int, continuous: bool) -> Any:
-    """Every field that matters, also where it is the default. One generation per optimizer step."""
+    """Every field that matters, including those with default values. One generation per optimizer step."""
     if setting.total % micro_batch:
         raise ValueError(f"a micro-batch of {micro_batch} does not divide the step's {setting.total} completions")
     return trl.GRPOConfig(
@@ -245,13 +243,13 @@ def _rewards(prompts: Sequence[Prompt], score: Score | None) -> Callable[..., li
 
 
 def _said(text: str) -> Rollout:
-    """A rollout of which the reward reads the text alone."""
+    """A rollout for a reward that reads only the text."""
     none: Any = torch.zeros(0).numpy()
     return Rollout(index=0, tokens=none, logprobs=none, text=text, finish="stop", version=0)
 
 
 def _check_same_prompts(prompts: Iterable[Prompt], tokenizer: Any) -> None:
-    """TRL gets texts: they must become the very tokens that winnow's policy reads."""
+    """Check that TRL encodes the texts to the same tokens that winnow's policy reads."""
     for prompt in prompts:
         if tokenizer(text=prompt.text)["input_ids"] != prompt.tokens.tolist():
             raise ValueError(f"TRL would read other tokens than winnow for the prompt {prompt.text!r}")

@@ -1,4 +1,4 @@
-"""What both sides of the comparison with TRL share: notes, the setting of a point, what a step measured, the reward."""
+"""Shared by both sides of the comparison with TRL: notes, settings, measurements of a step, the reward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from winnow.records import Group, Prompt, Rollout
 
-# What the comparison has to disclose, whatever it finds.
+# Notes that every result of the comparison contains.
 NOTES = (
     "TRL repeats each prompt n times and reads it n times in one generate() call over the whole generation batch: no "
     "shared prefix, and finished rows stay in the batch until the longest is done. winnow reads each prompt once and "
@@ -42,16 +42,16 @@ class Setting:
     """One shape of a step. A reward of None is `token_hash`."""
 
     model: str = "bundled"
-    dtype: str = "float32"  # of TRL's weights, and of what winnow computes in; in bfloat16 winnow has float32 masters
+    dtype: str = "float32"  # TRL's weights and winnow's computation; in bfloat16 winnow has float32 masters
     prompts: int
     rollouts: int  # n, per prompt
     keep: int | None = None  # m of PODS, winnow's side only; None trains on all n
     max_new_tokens: int
     fixed: bool = False  # every rollout is exactly max_new_tokens long
     reward: str | None = None
-    learning_rate: float = 1e-6  # so small that both sides keep sampling from the base policy
+    learning_rate: float = 1e-6  # so small that the policies of both sides barely change
     eps: float = 1e-8
-    problems: int = 4096  # of the default task; as many as `prompts` gives every step the same ones
+    problems: int = 4096  # of the default task; if equal to `prompts`, every step has the same ones
 
     @property
     def total(self) -> int:
@@ -79,7 +79,7 @@ class Measured:
 
 
 def token_hash(tokens: Sequence[int] | np.ndarray) -> float:
-    """In [0, 1) by steps of 2^-16, exact in TRL's float32; microseconds to compute, and hardly ever flat in a group."""
+    """In [0, 1) by steps of 2^-16, exact in TRL's float32; it takes microseconds, and is rarely flat in a group."""
     return (zlib.crc32(np.asarray(tokens, dtype=np.int64).tobytes()) >> 16) / 2**16
 
 

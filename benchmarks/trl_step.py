@@ -1,4 +1,4 @@
-"""winnow's training step beside TRL's, in one process and in turn: the same model, prompts, lengths and objective.
+"""winnow's training step and TRL's, in one process and in turn: the same model, prompts, lengths and objective.
 
     python benchmarks/trl_step.py                          every point, 5 pairs each: a quarter of an hour
     python benchmarks/trl_step.py --points step pods       some of them
@@ -8,14 +8,14 @@
 
 Needs `trl` (1.16.0, or 1.10.0 with `requests`) beside winnow; the file is not called trl.py, as that would hide the
 package. First both sides compute loss and gradient of one fixed batch, which must agree within 1e-5 (trl_parity.py).
-Then, per point, TRL and winnow take one step each in turn, 2 of each to warm up; what counts is the median of the
-ratios per pair.
+Then, per point, TRL and winnow do one step each in turn, after 2 of each as a warm-up. The result is the median of
+the ratios per pair.
 
 generation  the same prompts, sampled by the base policy
 update      forward, backward, clipping and optimizer on the same rollouts
 step        the whole step at n = m
 pods        winnow samples n and trains on m (max_variance); TRL samples and trains on n
-reward      both learn the default task for the same seconds; when did either reach a reward both reached
+reward      both learn the default task for the same seconds; the seconds until each reaches a level that both reach
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=LENGTHS, metavar="KIND", help="natural, fixed")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS, metavar="POINT", help=", ".join(POINTS))
     parser.add_argument("--rollouts", type=int, nargs="+", default=(16, 64), help="n = m, one point each")
-    parser.add_argument("--seconds", type=float, default=90.0, help="of training per side, for the reward")
+    parser.add_argument("--seconds", type=float, default=90.0, help="seconds of training per side, for the reward")
     parser.add_argument("--continuous", action="store_true", help="TRL with transformers' continuous batching too")
     parser.add_argument("--quick", action="store_true")
     options = frame.parse(parser)
@@ -102,7 +102,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Report:
     shapes = [shape for name, shape in zip(LENGTHS, (natural, fixed), strict=True) if name in options.lengths]
     settings = [shape.but(rollouts=n) for shape, n in itertools.product(shapes, options.rollouts)]
     proven = settings[0]
-    if options.shape != "bundled":  # a random policy soon samples the pad token, which TRL's embedding never trains
+    if options.shape != "bundled":  # a random policy samples the pad token, which TRL's embedding never trains
         proven = proven.but(rollouts=4, max_new_tokens=16)
     parity = trl_parity.prove(proven, folder, micro_batch=proven.total // 2)  # in float32
     settings = [setting.but(dtype=options.dtype) for setting in settings]
@@ -129,7 +129,7 @@ def random_weights(folder: Path) -> str:
 
 
 def base_lengths(folder: Path) -> dict[str, Any]:
-    """Completion lengths of the base policy: what `natural` means. Raises SystemExit where the longest rule."""
+    """Completion lengths of the base policy, which define `natural`. Raises SystemExit if the longest ones dominate."""
     ours = Ours(Setting(prompts=64, rollouts=8, max_new_tokens=256), folder)
     found = np.concatenate([group.lengths for group in ours.sample(seed=0)])
     p99 = int(np.ceil(np.quantile(found, 0.99)))
@@ -160,7 +160,7 @@ def _points(setting: Setting, options: argparse.Namespace, folder: Path) -> Iter
 
 
 class _Race:
-    """The pairs of one setting; warm-up left out."""
+    """The pairs of one setting, without the warm-up."""
 
     def __init__(self, setting: Setting, folder: Path, micro_batch: int, rounds: int) -> None:
         self._setting = setting
@@ -193,7 +193,7 @@ class _Race:
 
 
 def alternate(peer: Peer, others: Mapping[str, Callable[[], Measured]], rounds: int) -> list[Pair]:
-    """One step of TRL, one of each other, and again; warm-up left out."""
+    """Alternate one step of TRL and one of each other side. The warm-up is omitted."""
     pairs: list[Pair] = []
 
     def after(measured: Measured) -> bool:
@@ -205,7 +205,7 @@ def alternate(peer: Peer, others: Mapping[str, Callable[[], Measured]], rounds: 
 
 
 def summary(pairs: Sequence[Pair], of: Callable[[Measured], float] = lambda m: m.seconds) -> Report:
-    """The ratio (how many times faster winnow is), and what lies behind it; of phases and seconds the medians."""
+    """The ratio (how many times faster winnow is), with the medians of phases and seconds."""
     ratios = [of(pair["trl"]) / of(pair["winnow"]) for pair in pairs]
     per_token = [r * pair["winnow"].tokens / pair["trl"].tokens for r, pair in zip(ratios, pairs, strict=True)]
     return {
@@ -241,9 +241,9 @@ def _sampled(seconds: float, found: Sequence[Sequence[int]]) -> Measured:
 
 
 def reward_race(seconds: float, folder: Path) -> Report:
-    """The default task, the same seconds of training each, in turn: after a step of TRL the others catch up with it.
+    """Train on the default task for equal seconds, in turn: after a step of TRL the others catch up in seconds.
 
-    winnow as it comes (n = 16, m = 4) and at n = m, where rows of flat groups leave as in any run of it. One seed.
+    winnow runs with its defaults (n = 16, m = 4) and at n = m, where flat groups are dropped as in any run. One seed.
     """
     setting = Setting(
         prompts=32, rollouts=16, max_new_tokens=48, reward="r1_zero", learning_rate=1e-4, eps=1e-3
@@ -268,7 +268,7 @@ def reward_race(seconds: float, folder: Path) -> Report:
 
 
 def _race_report(curves: dict[str, list[tuple[float, float]]]) -> Report:
-    """When each side's running mean reached the highest level that all of them reached."""
+    """The seconds at which each side's running mean reached the highest level that all sides reached."""
     smooth = {name: _running_mean(curve) for name, curve in curves.items()}
     level = min(max(reward for _, reward in curve) for curve in smooth.values())
     reached = {name: next(at for at, reward in curve if reward >= level) for name, curve in smooth.items()}

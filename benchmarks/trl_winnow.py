@@ -1,4 +1,4 @@
-"""winnow's side: one `Run`, built as a training builds it and kept alive, of which single steps are timed."""
+"""winnow's side: single steps of one `Run`, which is built as in training."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from winnow.training.probe import plan
 from winnow.training.resolve import resolve_members
 from winnow.training.step import train_step
 
-MICRO_BATCH_TOKENS = 4096  # as configs/arithmetic.toml has it for a CPU
+MICRO_BATCH_TOKENS = 4096  # as in configs/arithmetic.toml, for a CPU
 
 
 class Ours:
     """Steps of one run, one after the other."""
 
     def __init__(self, setting: Setting, folder: Path, *, replay: Sequence[Group] | None = None) -> None:
-        """With `replay`, these are every step's rollouts and nothing is sampled."""
+        """With `replay`, these are the rollouts of every step, and nothing is sampled."""
         self.setting = setting
         self.run = _run(setting, folder, replay)
-        self.metrics: dict[str, float] = {}  # of the last step
+        self.metrics: dict[str, float] = {}  # those of the last step
         self._step = 0
 
     def __call__(self) -> Measured:
-        """Plan and take the next step, as `fit` does."""
+        """Plan and do the next step, as `fit` does."""
         begin = time.perf_counter()
         plan(self.run, self._step)
         self.metrics = metrics = train_step(self.run, self._step).metrics
@@ -56,15 +56,15 @@ class Ours:
         )
 
     def prompts(self, steps: int = 1) -> list[Prompt]:
-        """Of the first steps, in the order in which they are sampled."""
+        """The prompts of the first steps, in order of sampling."""
         return [prompt for step in range(steps) for prompt in self.run.prompts.take(step)]
 
     def epoch(self) -> list[Prompt]:
-        """Of every step of the first epoch."""
+        """The prompts of every step of the first epoch."""
         return self.prompts(self.run.prompts.steps_per_epoch)
 
     def sample(self, seed: int) -> list[Group]:
-        """The first step's prompts, sampled by the weights as they are."""
+        """Sample the first step's prompts with the current weights."""
         prompts = self.prompts()
         counts = [self.setting.rollouts] * len(prompts)
         return self.run.engine.generate(prompts, counts, self.run.sampling, seed=("benchmark", seed))
@@ -77,7 +77,7 @@ def _run(setting: Setting, folder: Path, replay: Sequence[Group] | None) -> Run:
 
 
 def _config(setting: Setting, replay: Sequence[Group] | None) -> dict[str, Any]:
-    """TRL's `grpo` loss in winnow's words: group-normalised credit, clip 0.2, every sequence weighs the same."""
+    """TRL's `grpo` loss as winnow's keys: group-normalised advantages, clip 0.2, equal weights of sequences."""
     rollout: dict[str, Any] = {
         "prompts_per_step": setting.prompts,
         "rollouts_per_prompt": setting.rollouts,
@@ -106,12 +106,12 @@ def _config(setting: Setting, replay: Sequence[Group] | None) -> dict[str, Any]:
 
 
 def unstoppable(context: EngineContext) -> Engine:
-    """The native engine with no stop token: every rollout is max_new_tokens long."""
+    """The native engine without stop tokens: every rollout has max_new_tokens tokens."""
     return native(dataclasses.replace(context, stop_tokens=()))
 
 
 class Replay:
-    """An engine whose rollouts are known."""
+    """An engine that returns given rollouts."""
 
     logprob_tolerance = Tolerance(mean=float("inf"), tail=float("inf"))
 
@@ -132,7 +132,7 @@ class Replay:
         return [self._again(prompt) for prompt in prompts]
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """There is nothing for the weights to change."""
+        """Does nothing: the rollouts do not depend on the weights."""
         self.version = version
 
     def close(self) -> None:

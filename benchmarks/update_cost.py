@@ -1,14 +1,14 @@
-"""What an update costs on this CPU: seconds and peak memory against the rollouts that selection keeps, and with each
-technique on and off.
+"""The cost of an update on this CPU: seconds and peak memory by the number of kept rollouts, and with each technique
+on and off.
 
     python benchmarks/update_cost.py
 
-The shape has 40M parameters and random weights. Of every prompt's n rollouts m = n, n/2, n/4 and n/8 are kept, their
-rewards drawn at random; an update is what a step does with them: micro-batches, loss, gradients, clipping, AdamW. The
-line is fitted to the median seconds against kept tokens, prompts not counted. A hook on the backbone sees what it
-reads: of a rollout that was dropped, nothing. Each technique has a process of its own, in which the kept numbers take
-turns; "peak" is the most memory (VmHWM, set back before each update) less what was held before it, in MiB, with memory
-that is freed given back at once.
+The shape has 40M parameters and random weights. m = n, n/2, n/4 and n/8 of every prompt's n rollouts are kept, with
+random rewards. An update is that part of a step: micro-batches, loss, gradients, clipping, AdamW. A line is fitted to
+the median seconds by kept tokens, without prompts. A hook on the backbone checks that it reads no token of a dropped
+rollout. Each technique has a separate process, in which the numbers of kept rollouts alternate. "peak" is the peak
+memory (VmHWM, reset before each update) minus the use before it, in MiB, with freed memory returned to the system at
+once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FORTY_MILLION = {
     "tie_word_embeddings": True,
     "vocab_size": 16_000,
 }
-TECHNIQUES: dict[str, dict[str, Any]] = {  # what differs from the default
+TECHNIQUES: dict[str, dict[str, Any]] = {  # keys that differ from the default
     "default": {},
     "selective checkpointing": {"gradient_checkpointing": "selective"},
     "full checkpointing": {"gradient_checkpointing": "full"},
@@ -60,7 +60,7 @@ TECHNIQUES: dict[str, dict[str, Any]] = {  # what differs from the default
     "packed, full checkpointing": {"packed": True, "gradient_checkpointing": "full"},
     "LoRA": {"lora": True},
 }
-PARTS = (1, 2, 4, 8)  # of n, kept
+PARTS = (1, 2, 4, 8)  # divisors of n, for the kept rollouts
 MIB = 2**20
 
 
@@ -84,13 +84,13 @@ def main() -> None:
 
 
 def cost(shape: dict[str, Any], technique: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Of each number of kept rollouts, and the line through their medians."""
+    """Results per number of kept rollouts, and the line through their medians."""
     update = Update(shape, technique)
     groups = make_groups(shape["vocab_size"], options)
     keep = [options.rollouts // part for part in PARTS]
     batches = {m: batch_of(groups, m, shared=technique.get("shared", True)) for m in keep}
     measured: dict[int, list[dict[str, Any]]] = {m: [] for m in keep}
-    for number in range(options.rounds + 1):  # the first warms up
+    for number in range(options.rounds + 1):  # the first one is the warm-up
         for m, batch in batches.items():
             found = update(batch)
             measured[m] += [found] if number else []
@@ -118,13 +118,13 @@ def _point(m: int, batch: Batch, groups: list[Group], measured: list[dict[str, A
 
 
 def seen(rollouts: list[Rollout], read: list[np.ndarray]) -> int:
-    """How many of them are in what the backbone read. Their last token is never read."""
+    """Number of rollouts that the backbone read. The last token of a rollout is never read."""
     rows = [row.tobytes() for several in read for row in several]
     return sum(any(rollout.tokens[:-1].tobytes() in row for row in rows) for rollout in rollouts)
 
 
 def line(kept: list[dict[str, Any]]) -> dict[str, float]:
-    """Least squares of seconds on kept tokens."""
+    """The least-squares line of seconds by kept tokens."""
     tokens, seconds = (np.array([point[name] for point in kept], dtype=float) for name in ("kept tokens", "seconds"))
     slope, intercept = np.polyfit(tokens, seconds, 1)
     left = seconds - (slope * tokens + intercept)
@@ -134,7 +134,7 @@ def line(kept: list[dict[str, Any]]) -> dict[str, float]:
 
 
 class Update:
-    """A model with its optimizer, which one update after the other trains."""
+    """A model with its optimizer, trained by successive updates."""
 
     def __init__(self, shape: dict[str, Any], technique: dict[str, Any]) -> None:
         options = {k: v for k, v in technique.items() if k not in ("lora", "shared")}
@@ -161,7 +161,7 @@ class Update:
         self.policy.module.parts.backbone.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
-        """Its seconds, its peak in bytes, and the tokens [rows, columns] that each forward pass read."""
+        """Do an update. Returns seconds, peak bytes, and the tokens [rows, columns] that each forward pass read."""
         self._read.clear()
         set_back_peak()
         before = of_process()["VmRSS"]
@@ -209,8 +209,8 @@ def _group(prompt: Prompt, rollouts: int, vocabulary: int, tokens: int, rng: np.
 
 
 def batch_of(groups: list[Group], keep: int, *, shared: bool) -> Batch:
-    """The update on the kept rollouts, as a step makes it. If not `shared`, each has a prompt of its own, with the same
-    tokens, which is then read for each.
+    """The update on the kept rollouts, as in a step. Unless `shared`, each rollout has a separate prompt with the same
+    tokens, which is then read once per rollout.
     """
     select = functools.partial(max_variance, keep_per_prompt=keep)
     chosen = [group.fill(keep=select(group, Rng(("select",)))) for group in groups]

@@ -1,10 +1,10 @@
-"""What do slow verdicts cost, and what do rollouts that wait for theirs hold?
+"""The cost of slow verdicts, and the memory of rollouts that wait for verdicts.
 
     python benchmarks/verifier_handover.py --write
 
-How long 32 verdicts take four workers when 8 of them are slow, against those 8 alone spread evenly; and the most memory
-that trainer and fork server take while many long rollouts wait behind slow verdicts. What a token costs on its way to a
-verdict and back is in scale.py.
+It measures the seconds of 32 verdicts by four workers, 8 of them slow, relative to those 8 alone, spread evenly. It
+also measures the peak memory of trainer and fork server while many long rollouts wait for slow verdicts. scale.py
+measures the cost per token of sending rollouts to a verdict and back.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from winnow.verify import Verifiers
 LENGTH = 8192
 SLOW_SECONDS = 0.5
 SLOW, TASKS, WORKERS = 8, 32, 4
-ORDERS: dict[str, Callable[[], list[int]]] = {  # the places of the slow ones
+ORDERS: dict[str, Callable[[], list[int]]] = {  # the positions of the slow ones
     "first": lambda: list(range(SLOW)),
     "last": lambda: list(range(TASKS - SLOW, TASKS)),
-    "every fourth": lambda: list(range(0, TASKS, TASKS // SLOW)),  # dealt out in turn, all would be one worker's
+    "every fourth": lambda: list(range(0, TASKS, TASKS // SLOW)),  # round robin would give all of them to one worker
     "shuffled": lambda: random.Random(0).sample(range(TASKS), SLOW),
 }
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def waiting_tasks(count: int) -> list[tuple[Prompt, Rollout]]:
-    """Rollouts of LENGTH tokens with texts and log-probs of their own, 16 to a prompt of 200 tokens."""
+    """Rollouts of LENGTH tokens with different texts and log-probs, 16 per prompt of 200 tokens."""
     rng, tasks = np.random.default_rng(0), list[tuple[Prompt, Rollout]]()
     for number in range(count):
         if number % 16 == 0:
@@ -66,7 +66,7 @@ def collect(room: Verifiers, tasks: Sequence[tuple[Prompt, Rollout]]) -> None:
 
 
 def slow_verdicts(rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds of all over those of the slow ones spread evenly, by the order in which they come."""
+    """order of the slow ones -> seconds of all, relative to the slow ones spread evenly."""
     ideal = SLOW_SECONDS * SLOW / WORKERS
     found = {}
     with verifiers(f"{Path(__file__).name}:as_told", workers=WORKERS) as room:
@@ -90,7 +90,7 @@ def texts(given: Sequence[str]) -> list[tuple[Prompt, Rollout]]:
 
 
 def as_told(prompt: Prompt, rollout: Rollout) -> Outcome:
-    """The reward of the slow verdicts, and the one that tells the fork server's memory."""
+    """The reward with slow verdicts, and the one that returns the fork server's memory."""
     if rollout.text.startswith("sleep "):
         time.sleep(float(rollout.text.split()[1]))
     peak = resident("VmHWM", os.getppid()) if rollout.text == "memory" else 0.0
@@ -98,7 +98,7 @@ def as_told(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 
 def in_own_process(waiting: int) -> dict[str, Any]:
-    """Peaks only rise, so each is a process's own."""
+    """Measure each peak in a separate process, because a peak never falls."""
     command = [sys.executable, "-c", f"import verifier_handover as v; v.tell_memory({waiting})"]
     done = subprocess.run(command, cwd=frame.HERE, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -111,7 +111,7 @@ def tell_memory(waiting: int) -> None:
     slow, (question,) = texts([f"sleep {4 * SLOW_SECONDS}"] * WORKERS), texts(["memory"])
     with verifiers(f"{Path(__file__).name}:as_told", workers=WORKERS) as room:
         (before,) = room.stream([question])
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         trainer = resident("VmRSS")
         for task in (*slow, *tasks):
             room.submit(*task)
@@ -132,7 +132,7 @@ def tell_memory(waiting: int) -> None:
 
 
 def resident(which: str, process: int | str = "self") -> float:
-    """MB of a process: VmRSS, or VmHWM, the most so far."""
+    """MB of a process: VmRSS (now) or VmHWM (the peak)."""
     status = Path(f"/proc/{process}/status").read_text()
     return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(which))
 

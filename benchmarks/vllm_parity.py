@@ -1,10 +1,10 @@
-"""vLLM's CPU build as the engine of real runs: does it sample what is trained, and is it noticed when it does not?
+"""vLLM's CPU build as the engine of real runs: does it sample with the trained weights, and is a mismatch detected?
 
     scripts/test-vllm
 
-Runs the default task on the bundled policy: at temperatures 1 and 0.9, in bfloat16, with a LoRA adapter, with a planted
-bug (the worker takes note of the version and copies nothing), from a process of its own, and 20 steps that should
-learn. Writes benchmarks/results/<date>_vllm.json.
+Runs the default task on the bundled policy: at temperatures 1 and 0.9, in bfloat16, with a LoRA adapter, and in a
+separate process. One run has a planted bug: the worker records the version and copies nothing. Another has 20 steps,
+which should improve the reward. Writes benchmarks/results/<date>_vllm.json.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def nothing_copied() -> Iterator[None]:
 
 
 def killed() -> dict[str, Any]:
-    """Kill the engine's process in the middle of step 2: after how long the run ends, and with what message."""
+    """Kill the engine's process during step 2. Returns the seconds until the run ends, and its message."""
     shot: list[float] = []
 
     def kills(prompt: winnow.Prompt, rollout: winnow.Rollout) -> float:

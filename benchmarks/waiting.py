@@ -1,16 +1,16 @@
-"""What share of a step ranks wait at exchanges, by how prompts and sequences are dealt to them.
+"""The share of a step in which ranks wait at exchanges, by the way in which prompts and sequences are distributed.
 
     OMP_NUM_THREADS=1 python benchmarks/waiting.py
 
-As many processes as --ranks, one thread of torch each, join one process group, in which short runs take turns: the
-default task with equal counts (configs/arithmetic.toml), and GVM's (configs/gvm_grpo.toml). Prompts are dealt by their
-planned rollouts, the most first, as winnow does, or one by one in their order; sequences of an update by their tokens,
-as winnow does, or as many to each rank. Equal counts are dealt one by one either way.
+--ranks processes with one thread of torch each form a process group, in which short runs alternate: the default task
+with equal counts (configs/arithmetic.toml), and with GVM's (configs/gvm_grpo.toml). winnow distributes prompts by their
+planned rollouts, the most first, and sequences of an update by their tokens. The alternatives are one by one in order,
+and equally many sequences per rank. Equal counts are distributed one by one in both ways.
 
-A step's share is `ranks/waiting_share`: seconds at exchanges over seconds of the step, both means over the ranks. What
-is reported is the sum of the former over the sum of the latter, of all steps but the first ones of a run, and the
-median over the rounds. "The most of a rank over the mean" is no time, and the same on a busy machine: by how much the
-planned rollouts of the rank that samples most, and the tokens of the one that trains most, exceed an even share.
+A step's share is `ranks/waiting_share`: seconds at exchanges over seconds of the step, both means over the ranks. The
+result is the sum of the former over the sum of the latter, without the first steps of a run, as the median over the
+rounds. "The most of a rank over the mean" is no time and does not depend on the load of the machine. It is the ratio of
+the largest to the mean share of a rank, of planned rollouts and of trained tokens.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ WAYS = {  # (prompts by planned rollouts, sequences by tokens)
     "sequences by number": (True, False),
     "neither": (False, False),
 }
-EXCESS = "excess.json"  # every rank deals alike and writes the same
-FEW = 8  # prompts; fewer are those of an evaluation
-WARM_UP = 2  # first steps of a run, which allocate and are left out
+EXCESS = "excess.json"  # every rank computes and writes the same
+FEW = 8  # prompts; a call with fewer belongs to an evaluation
+WARM_UP = 2  # first steps of a run, which allocate memory and are omitted
 NO_MORE = ["evaluate.problems=2", "evaluate.rollouts_per_prompt=1", "evaluate.greedy=false", "checkpoint.every=0"]
 MEANS = ("bytes_rollouts", "bytes_gradients", "bytes_logprobs", "bytes_decisions", "bytes_metrics", "bytes_norms")
 
 
 def main() -> None:
     made = frame.parser(__doc__, ranks=2, steps=8, rounds=2)
-    made.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of every run")
-    made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # where a rank is to write
+    made.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every run")
+    made.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # for the results of the ranks
     options = frame.parse(made)
     if options.folder is not None:
         rank_of(options)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def rank_of(options: argparse.Namespace) -> None:
-    """Every run of every round, as one of the ranks."""
+    """Make every run of every round, as one of the ranks."""
     import torch.distributed
 
     torch.set_num_threads(1)
@@ -86,8 +86,9 @@ def run(options: argparse.Namespace, config: Path, way: str, folder: Path) -> No
 
 @contextlib.contextmanager
 def dealing(by_rollouts: bool, by_tokens: bool) -> Iterator[dict[str, list[float]]]:
-    """While this lasts, prompts and sequences are dealt in these ways; how much more than the mean the rank gets that
-    gets most, of planned rollouts in sampling and of tokens in an update, is gathered for each of a step's dealings.
+    """During the block, distribute prompts and sequences in these ways, and record the largest share over the mean one.
+
+    The share is one of planned rollouts in sampling, and of tokens in an update.
     """
     from winnow.algos.dealing import deal, in_runs
 
@@ -118,7 +119,7 @@ def run_folder(folder: Path, counts: str, way: str, number: int) -> Path:
 
 
 def found(options: argparse.Namespace, folder: Path, counts: str, way: str) -> dict[str, Any]:
-    """Of all rounds of a way."""
+    """The result of one way, over all rounds."""
     excess = json.loads((run_folder(folder, counts, way, 0) / EXCESS).read_text())
     rounds = [logged(run_folder(folder, counts, way, number)) for number in range(options.rounds)]
     shares = [sum_of(rows, "ranks/seconds_waiting") / sum_of(rows, "seconds/step") for rows in rounds]
@@ -143,7 +144,7 @@ def found(options: argparse.Namespace, folder: Path, counts: str, way: str) -> d
 
 
 def logged(folder: Path) -> list[dict[str, float]]:
-    """Rows of steps, the first ones left out."""
+    """Rows of steps, without the first ones."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [row for row in rows if "seconds/step" in row][WARM_UP:]
 

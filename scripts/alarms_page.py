@@ -18,7 +18,7 @@ HEADS = ("alarm", "symptom", "evidence", "likely cause", "what to change", "limi
 
 
 def page(text: str) -> str:
-    """The page with its table made anew."""
+    """The page with a new table."""
     above, _ = text.split(HEADING)
     return "\n".join([above + HEADING, *_table(), ""])
 

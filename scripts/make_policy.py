@@ -5,9 +5,9 @@
     python scripts/make_policy.py --arch llama --out tiny_llama
     python scripts/make_policy.py --lessons harder --out configs/policies/harder_qwen2
 
-What reinforcement learning finds to do: the demonstrator either guesses or works column by column, and at work often
-forgets the carry or slips. The policy imitates the mixture, so it knows how to be right and seldom is. Only problems
-of the train split are shown. The same seed, thread count and versions give the same weights. Needs torch 2.9.
+The demonstrator either guesses or works column by column, and then often forgets the carry or makes a slip. The policy
+imitates the mixture: it can produce right answers, but rarely does, which leaves room for reinforcement learning. Only
+problems of the train split are used. The same seed, thread count and versions give the same weights. Needs torch 2.9.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ here, answer here. User: Assistant: You are a helpful assistant. Please reason a
 
 @dataclass(frozen=True)
 class Habits:
-    """How a demonstrator errs."""
+    """Probabilities of a demonstrator's mistakes."""
 
     guess: float  # how often the work is skipped and the answer missed by up to 9
     slip: float  # how often the result of one column is off by one or two
@@ -78,7 +78,7 @@ MIXED = Habits(guess=0.42, slip=0.06, remember={"+": 0.6, "-": 0.35, "*": 0.35})
 
 @dataclass(frozen=True)
 class Lessons:
-    """What is taught: levels of the arithmetic task, each as often as it is named, and how the demonstrator errs."""
+    """The demonstrations: levels of the arithmetic task, repeated by their weight, and the demonstrator's mistakes."""
 
     levels: Sequence[int]
     habits: Habits
@@ -87,14 +87,14 @@ class Lessons:
 
 
 LESSONS = {
-    "bundled": Lessons((1, 2, 3, 3, 4), MIXED),  # three terms, the hardest of these to learn, twice
-    # Brackets included, and more guesses: it starts at 10 to 30%, and no method of docs/results.md reaches 100%.
+    "bundled": Lessons((1, 2, 3, 3, 4), MIXED),  # level 3 (three terms) twice, because it is the hardest to learn
+    # With brackets and more guesses: accuracy starts at 10 to 30%, and no method of docs/results.md reaches 100%.
     "harder": Lessons((2, 3, 4, 5, 5), replace(MIXED, guess=0.6), careful=700, mixed=250),
 }
 
 
 def make_tokenizer(words: str = WORDS, size: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Byte-level, so every text has tokens and comes back unchanged. Digits are single tokens, as `words` has none."""
+    """A byte-level tokenizer: every text can be encoded and decoded exactly. Digits are single tokens."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -119,7 +119,7 @@ def make_tokenizer(words: str = WORDS, size: int = VOCABULARY) -> PreTrainedToke
 
 
 def demonstrate(expression: str, habits: Habits, rng: np.random.Generator) -> str:
-    """One answer, as it follows the opened think tag."""
+    """One answer, which follows the opening think tag."""
     steps, value = work(expression, habits, rng)
     if rng.random() < habits.guess:
         steps, value = [], max(0, value + int(rng.integers(-9, 10)))
@@ -127,7 +127,7 @@ def demonstrate(expression: str, habits: Habits, rng: np.random.Generator) -> st
 
 
 def work(expression: str, habits: Habits, rng: np.random.Generator) -> tuple[list[str], int]:
-    """The steps and their result; a bracket at the beginning is worked out first."""
+    """The steps and their result; an opening bracket is computed first."""
     bracket, rest = BRACKET.fullmatch(expression).groups()  # type: ignore[union-attr] # it matches every text
     steps, inner = ([], []) if bracket is None else work(bracket, habits, rng)
     first = [] if bracket is None else [inner]
@@ -194,7 +194,7 @@ def slip(result: int, slips: float, rng: np.random.Generator) -> int:
 
 
 def batches(tokenizer: Any, pairs: Iterator[tuple[str, str]], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(tokens, labels) of `size` pairs each, padded on the right; labels are the demonstration alone."""
+    """Batches (tokens, labels) of `size` pairs, padded on the right; only the demonstration has labels."""
     while rows := [row(tokenizer, *pair) for pair in itertools.islice(pairs, size)]:
         tokens = [torch.tensor(tokens) for tokens, _ in rows]
         labels = [torch.tensor(labels) for _, labels in rows]
@@ -205,20 +205,23 @@ def batches(tokenizer: Any, pairs: Iterator[tuple[str, str]], size: int) -> Iter
 
 
 def row(tokenizer: Any, question: str, demonstration: str) -> tuple[list[int], list[int]]:
-    asked = tokenizer.encode(f"<|user|>{question}{END}<|assistant|><think>", add_special_tokens=False)
+    prompt = tokenizer.encode(f"<|user|>{question}{END}<|assistant|><think>", add_special_tokens=False)
     answer = tokenizer.encode(demonstration, add_special_tokens=False)
-    return asked + answer, [-100] * len(asked) + answer
+    return prompt + answer, [-100] * len(prompt) + answer
 
 
 def pairs(levels: Sequence[int], habits: Habits, rng: np.random.Generator) -> Iterator[tuple[str, str]]:
-    """Endless questions with their demonstrations."""
+    """Yield questions with demonstrations, without end."""
     while True:
         expression = draw(rng, levels)
         yield f"What is {expression}?", demonstrate(expression, habits, rng)
 
 
 def course(lessons: Lessons, *, seed: int, size: int) -> Iterator[tuple[str, str]]:
-    """Teach the method first, then the habits: a policy cannot mix what it has not learned. `size` pairs are a step."""
+    """Train on careful demonstrations first, then on imperfect ones, with `size` pairs per step.
+
+    Trained on the mixture alone, the policy does not learn the method.
+    """
     for habits, name, steps in (CAREFUL, "careful", lessons.careful), (lessons.habits, "mixed", lessons.mixed):
         yield from itertools.islice(pairs(lessons.levels, habits, generator("make_policy", seed, name)), steps * size)
 
@@ -240,7 +243,7 @@ def warm_start(
     steps: int,
     peak: float = PEAK,
 ) -> None:
-    """Supervised training on questions and demonstrations, `size` of them in each of so many steps."""
+    """Supervised training on questions and demonstrations, `size` of them in each of `steps` steps."""
     optimizers = make_optimizers(model)
     for step, (tokens, labels) in enumerate(batches(tokenizer, pairs, size)):
         for optimizer in optimizers:
@@ -256,7 +259,7 @@ def warm_start(
 
 
 def make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices: it learns the columns in a third of AdamW's steps."""
+    """Muon for the matrices: the policy learns the method in a third of AdamW's steps."""
     inner = {name: weight.ndim == 2 and "embed" not in name for name, weight in model.named_parameters()}
     matrices = [weight for name, weight in model.named_parameters() if inner[name]]
     others = [weight for name, weight in model.named_parameters() if not inner[name]]
@@ -285,7 +288,7 @@ def main() -> None:
 
 
 def save(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
-    """In float16."""
+    """Save the weights in float16."""
     model.to(torch.float16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (folder / "model.safetensors").chmod(0o644)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Make a policy of 2.6M parameters for examples/word_problems.py: a tokenizer of its own, and a warm start.
+"""Make a policy of 2.6M parameters for examples/word_problems.py: a new tokenizer, and a warm start.
 
     python scripts/make_word_policy.py --out configs/policies/words_qwen2
 
-The careful demonstrator works a problem in one or two steps. The imperfect one guesses, takes the wrong operation, uses
-a number that does not matter, or miscalculates. The policy imitates the mixture, as that of make_policy.py does. Only
-texts of the train split are shown.
+The careful demonstrator solves a problem in one or two steps. The imperfect one guesses, uses the wrong operation, uses
+an irrelevant number, or miscalculates. The policy imitates the mixture, like that of make_policy.py. Only texts of the
+train split are used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHAPE = {"hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "intermediate": 
 CONTEXT = 512
 VOCABULARY = 640
 CAREFUL, MIXED = 1500, 250  # steps
-GUESS, SLIP, WRONG = 0.45, 0.08, 0.3  # how often the work is skipped, a result is off, an operation is another one
+GUESS, SLIP, WRONG = 0.45, 0.08, 0.3  # how often the work is skipped, a result is off, an operation is wrong
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def course(seed: int, size: int) -> Iterator[tuple[str, str]]:
-    """Careful demonstrations, then imperfect ones."""
+    """Train on careful demonstrations, then on imperfect ones."""
     for careful, steps in (True, CAREFUL), (False, MIXED):
         rng = generator("make_word_policy", seed, "careful" if careful else "mixed")
         for one in itertools.islice(stories(rng), steps * size):
@@ -62,14 +62,14 @@ def course(seed: int, size: int) -> Iterator[tuple[str, str]]:
 
 
 def stories(rng: np.random.Generator) -> Iterator[Story]:
-    """Endless problems of the train split."""
+    """Yield problems of the train split, without end."""
     while True:
         if split_of((one := story(rng)).question) == "train":
             yield one
 
 
 def demonstrate(one: Story, rng: np.random.Generator, *, careful: bool) -> str:
-    """One answer, as it follows the opened think tag."""
+    """One answer, which follows the opening think tag."""
     steps, answer = (list(one.steps), one.answer) if careful else work(one, rng)
     if not careful and rng.random() < GUESS:
         steps, answer = [], max(0, one.answer + int(rng.integers(-9, 10)))
@@ -77,7 +77,7 @@ def demonstrate(one: Story, rng: np.random.Generator, *, careful: bool) -> str:
 
 
 def work(one: Story, rng: np.random.Generator) -> tuple[list[str], int]:
-    """The steps of a careless demonstrator; a later step uses what an earlier one came to."""
+    """The steps of a careless demonstrator; a later step uses the result of an earlier one."""
     numbers = [int(number) for number in re.findall(r"\d+", one.question)]
     done, results = list[str](), dict[int, int]()
     value = 0

@@ -16,9 +16,9 @@ function within a function, a class, or a variable of the module. It has one edi
 
 STATEMENTS, CONDITIONS and VALUES below list the kinds. In CODE and EXPRESSION the word OLD is the replaced text.
 
-What an edit describes must be in its place exactly once. Where it is there several times, `holding = PATTERN` chooses
-the one that contains the pattern, and `which = "2 of 3"` chooses by order. A pattern holds at most one identifier, so
-that a mutant depends on no other name; comments, docstrings and the layout of the code never matter.
+The code that an edit describes must occur exactly once. If there are several occurrences, `holding = PATTERN` chooses
+the one that contains the pattern, and `which = "2 of 3"` chooses by order. A pattern contains at most one identifier,
+so that a mutant depends on no other name; comments, docstrings and the layout of the code do not matter.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CONDITIONS: dict[str, type[ast.AST]] = {
 VALUES: dict[str, tuple[str, tuple[type[ast.AST], ...]]] = {
     "assignment": ("value", STATEMENTS["assignment"]),
     "for": ("iter", (ast.For,)),
-    "keyword": ("value", (ast.keyword,)),  # of an argument that is given by its name
+    "keyword": ("value", (ast.keyword,)),  # the value of a keyword argument
     "lambda": ("body", (ast.Lambda,)),
     "return": ("value", (ast.Return,)),
 }
@@ -77,7 +77,7 @@ _SYMBOL = re.compile(
 
 
 class CannotApply(Exception):
-    """An edit that is not as it should be, or whose place is gone or no longer unique."""
+    """An edit is invalid, or its place does not exist or is not unique."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Change:
     start: int
     end: int
     text: str
-    around: tuple[int, int]  # what `holding` looks into
+    around: tuple[int, int]  # the text that `holding` searches
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ def _chosen(changes: list[Change], place: Place, edit: Mapping[str, str]) -> Cha
         pattern = _pattern(edit["holding"])
         changes = [change for change in changes if list(place.matches(pattern, *change.around))]
         outer = {a for a, b in itertools.permutations(changes, 2) if _within(b.around, a.around)}
-        changes = [change for change in changes if change not in outer]  # a loop holds what the statements in it hold
+        changes = [
+            change for change in changes if change not in outer
+        ]  # a loop also contains the text of its statements
     changes.sort(key=lambda change: change.start)
     if "which" not in edit:
         if len(changes) != 1:
@@ -161,7 +163,7 @@ class Place:
         self._docstrings = {self.span(node) for node in _docstrings(self.node)}
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        """Where a node begins and ends, in characters; a decorator is not part of its function."""
+        """Start and end of a node, in characters; a decorator is not part of its function."""
         begin: Any = node.target if isinstance(node, ast.comprehension) else node
         end: Any = [node.iter, *node.ifs][-1] if isinstance(node, ast.comprehension) else node
         return self._offset(begin.lineno, begin.col_offset), self._offset(end.end_lineno, end.end_col_offset)
@@ -170,7 +172,7 @@ class Place:
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:byte].decode())
 
     def nodes(self) -> Iterator[ast.AST]:
-        """Every node that has a place in the text: none within a formatted string, nor a docstring."""
+        """Every node with a position, except docstrings and nodes within a formatted string."""
         start = self.span(self.node)[0]
         left: list[ast.AST] = [self.node]
         while left:
@@ -190,7 +192,7 @@ class Place:
         return Change(*self.span(node), text, self.span(around or node))
 
     def matches(self, pattern: Sequence[str], start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where symbols follow each other as in a pattern."""
+        """Places in which symbols follow each other as in a pattern."""
         symbols = [s for s in _symbols(self.text[start:end], start) if (s.start, s.end) not in self._docstrings]
         texts = [symbol.text for symbol in symbols]
         for first in range(len(texts) - len(pattern) + 1):
@@ -199,7 +201,7 @@ class Place:
 
 
 def _found(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """What a dotted name leads to, from the outermost to the innermost."""
+    """The nodes of a dotted name, from the outermost to the innermost."""
     path: list[ast.stmt] = []
     inside: ast.AST = tree
     for part in name.split("."):
@@ -238,7 +240,7 @@ def _docstrings(inside: ast.AST) -> Iterator[ast.expr]:
 
 
 def _unknown_names(tree: ast.Module, name: str) -> set[str]:
-    """Names that an edited place reads and that are defined nowhere: a test would fail for the wrong reason."""
+    """Undefined names that an edited place reads: with them, a test would fail for the wrong reason."""
     outermost = _found(tree, name)[0]
     known = {*dir(builtins), "__file__"}.union(*map(_defines, _definitions(tree)))
     read = set[str]()
@@ -266,7 +268,7 @@ def _symbols(text: str, start: int = 0) -> list[Symbol]:
 
 
 def _plain(match: re.Match[str]) -> str:
-    """A string by its value, however it is quoted."""
+    """A string by its value, with any quotes."""
     text = match[0]
     if match.lastgroup == "string" and "f" not in text[:2].lower():
         return repr(ast.literal_eval(text))

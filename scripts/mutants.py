@@ -4,8 +4,8 @@
     scripts/mutants population-deviation clip-high-lost --jobs 1
     scripts/mutants --since REV --most 6     of those in files that changed since a revision, at most six
 
-A mutant is an entry of a table. `why` describes the bug and begins with "Shipped" where a program was released with
-it. `tests` are those that must fail. `edit` is one small change, or a list of them; mutant_edits.py lists the kinds:
+A mutant is an entry of a table. `why` describes the bug and begins with "Shipped" if a release contained it.
+`tests` are those that must fail. `edit` is one small change, or a list of them; mutant_edits.py lists the kinds:
 
     [[mutant]]
     name = "population-deviation"
@@ -14,9 +14,9 @@ it. `tests` are those that must fail. `edit` is one small change, or a list of t
     tests = ["tests/oracle/test_advantage.py"]
     why = "Shipped by ...: the standard deviation has ddof 0."
 
-Its tests run first, until one fails; with --full the whole suite follows where none does. Exits with 1 when a mutant
-survives, with 2 when one cannot be tried: its place is gone, or its tests cannot run. A mutant is reported as skipped,
-and is no error, where no test fails and one of its tests cannot run on this machine.
+Its tests run first, until one fails; with --full the whole suite follows if none does. The exit code is 1 if a mutant
+survives, and 2 if one cannot be tried because its place does not exist or its tests cannot run. A mutant is skipped,
+without an error, if no test fails and one of its tests cannot run on this machine.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from mutant_edits import CannotApply, mutated
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLES = REPOSITORY / "tests" / "mutants"
-APPLY = "tests/unit/test_mutants_apply.py"  # no mutant applies where it already has been
+APPLY = "tests/unit/test_mutants_apply.py"  # excluded: in the mutated copy its own mutant no longer applies
 CONTROL = "(unchanged)"
-PASSED, FAILED = 0, 1  # of pytest's exit codes, those that judge a test; the others say that it could not run
-SECONDS_PER_TEST = "120"  # some bugs never end
+PASSED, FAILED = 0, 1  # pytest's exit codes for a verdict; any other code means that a test could not run
+SECONDS_PER_TEST = "120"  # some bugs cause endless loops
 
 
 class Untried(Exception):
-    """The mutant could be neither killed nor let live."""
+    """The mutant could not be tried."""
 
 
 class Skipped(Exception):
-    """No test failed, and one that was to fail does not run on this machine."""
+    """No test failed, and one of the tests that should fail does not run on this machine."""
 
 
 @dataclass(frozen=True)
@@ -61,35 +61,35 @@ class Mutant:
 
     name: str
     why: str
-    tests: tuple[str, ...]  # as pytest takes them
+    tests: tuple[str, ...]  # in pytest's syntax
     function: str = ""  # "package.module:name"
     edits: tuple[Mapping[str, str], ...] = ()
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Mutant:
-        """From a table's entry. Raises TypeError or KeyError."""
+        """A mutant from an entry of a table. Raises TypeError or KeyError."""
         edits = entry["edit"] if isinstance(entry["edit"], list) else [entry["edit"]]
         rest = {key: value for key, value in entry.items() if key != "edit"}
         return cls(**{**rest, "tests": tuple(entry["tests"]), "edits": tuple(edits)})
 
     def file_in(self, repository: Path) -> Path:
-        """Where its module is."""
+        """The path of its module."""
         module = repository / "src" / Path(*self.function.partition(":")[0].split("."))
         return module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     name: str
     verdict: str  # killed, survived, skipped, passed (the control alone) or error
-    by: str  # the test that failed, or why nothing could be said
+    by: str  # the test that failed, or why there is no verdict
     seconds: float
 
 
 def read() -> dict[str, Mutant]:
-    """Every mutant by name. Raises Untried for an entry that is not as it should be."""
+    """Every mutant by name. Raises Untried for an invalid entry."""
     mutants: dict[str, Mutant] = {}
     for table in sorted(TABLES.glob("*.toml")):
         for entry in tomllib.loads(table.read_text(encoding="utf-8"))["mutant"]:
@@ -104,9 +104,9 @@ def read() -> dict[str, Mutant]:
 
 
 def chosen(names: Sequence[str], *, since: str | None = None, most: int | None = None) -> list[Mutant]:
-    """The mutants of these names, or all, after the control that runs what all of them name.
+    """The mutants of these names, or all, after the control, which runs the tests of all of them.
 
-    With `since` only those in files that changed since then; of more than `most`, a sample that the revision decides.
+    With `since` only those in files that changed since then; of more than `most`, a sample seeded by the revision.
     """
     known = read()
     if unknown := [name for name in names if name not in known]:
@@ -129,7 +129,7 @@ def git(*arguments: str) -> str:
 
 
 def try_out(mutant: Mutant, original: Path, *, full: bool) -> Verdict:
-    """Copy, patch, test."""
+    """Copy the repository, apply the mutant, and run its tests."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="winnow-mutant-") as folder:
         try:
@@ -154,7 +154,7 @@ def judge(mutant: Mutant, by: str | None) -> str:
 
 
 def copy_repository(target: Path) -> None:
-    """Everything that git tracks or would track, as it stands on the disk."""
+    """Copy all files that git tracks or would track, as they are on the disk."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
@@ -172,7 +172,7 @@ def apply(mutant: Mutant, copy: Path) -> None:
 
 
 def edited(mutant: Mutant, repository: Path) -> str:
-    """The text of a mutant's module with the bug in it. Raises Untried where the mutant no longer applies."""
+    """The text of a mutant's module with the bug in it. Raises Untried if the mutant no longer applies."""
     try:
         text = mutant.file_in(repository).read_text(encoding="utf-8")
         return mutated(text, mutant.function.partition(":")[2], mutant.edits)
@@ -181,7 +181,7 @@ def edited(mutant: Mutant, repository: Path) -> str:
 
 
 def first_failure(tests: Sequence[str], copy: Path) -> str | None:
-    """The first test that fails in the copy; None when all pass. `tests` as pytest takes them. Raises Skipped."""
+    """The first test that fails in the copy; None if all pass. `tests` are in pytest's syntax. Raises Skipped."""
     imported = run_python(copy, "-c", "import winnow; print(winnow.__file__)")
     if not imported.stdout.startswith(str(copy)):
         raise Untried(f"winnow was imported from {imported.stdout.strip() or imported.stderr}, not from the copy")
@@ -197,7 +197,7 @@ def first_failure(tests: Sequence[str], copy: Path) -> str | None:
 
 
 def run_python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in the copy, whose source goes before an editable install's."""
+    """Run Python in the copy, whose source precedes that of an editable install."""
     data = REPOSITORY.parent / "shared" / "data"
     environment = {"WINNOW_TEST_DATA": str(data), **os.environ, "PYTHONPATH": str(copy / "src")}
     return subprocess.run([sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True)
@@ -216,9 +216,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a mutant of the tables in tests/mutants")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time (default 2)")
-    parser.add_argument("--full", action="store_true", help="run the whole suite on what its own tests let live")
+    parser.add_argument("--full", action="store_true", help="run the whole suite on mutants that survive their tests")
     parser.add_argument("--since", metavar="REV", help="only mutants of files that changed since this revision")
-    parser.add_argument("--most", type=int, help="a sample of at most so many")
+    parser.add_argument("--most", type=int, help="maximum number of mutants; more are sampled")
     arguments = parser.parse_args()
     try:
         mutants = chosen(arguments.names, since=arguments.since, most=arguments.most)
@@ -226,12 +226,12 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     if not mutants:
-        print("no mutant lies in a file that changed")
+        print("no mutant is in a changed file")
         return 0
     begin, verdicts = time.perf_counter(), []
     width = max(len(mutant.name) for mutant in mutants)
     with tempfile.TemporaryDirectory(prefix="winnow-original-") as folder, ThreadPoolExecutor(arguments.jobs) as pool:
-        original = Path(folder) / "winnow"  # so that work that goes on meanwhile concerns no mutant
+        original = Path(folder) / "winnow"  # a copy, so that edits during the run affect no mutant
         copy_repository(original)
         for verdict in pool.map(lambda mutant: try_out(mutant, original, full=arguments.full), mutants):
             verdicts.append(verdict)

@@ -1,8 +1,8 @@
-"""Check the transcriptions in tests/published against copies of the repositories that they are from.
+"""Check the transcriptions in tests/published against copies of their repositories.
 
     python scripts/published_sources.py PODS=path/to/pods TRL=path/to/trl ...
 
-Prints each transcribed line whose text is not on that line of that commit; ends with code 1 where there is one.
+Prints each transcribed line whose text is not on that line of that commit. The exit code is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parents[1] / "tests" / "published"
 
 @cache
 def lines(clone: str, commit: str, file: str) -> tuple[str, ...]:
-    """The lines of a file at a commit; none where git knows no such file."""
+    """The lines of a file at a commit; none if the file does not exist."""
     shown = subprocess.run(["git", "-C", clone, "show", f"{commit}:{file}"], capture_output=True, text=True)
     return tuple(shown.stdout.splitlines())
 
@@ -37,7 +37,7 @@ def transcribed() -> Iterator[tuple[str, str, str]]:
 
 
 def wrong(clones: Mapping[str, str]) -> Iterator[str]:
-    """One line for each value whose text is not where the transcription has it, of the repositories that are here."""
+    """One line for each value whose text is not at its transcribed place, for the given repositories."""
     sources = [tomllib.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.toml")]
     commits: dict[str, Any] = {source["tag"]: source["commit"] for source in sources if "commit" in source}
     for tag, at, text in transcribed():

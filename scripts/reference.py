@@ -31,12 +31,12 @@ without a default a key is absent. `winnow check CONFIG` prints a whole configur
 MEMBERS = """
 ## Members and their options
 
-An option stands beside `use`: `select = { use = "max_variance", keep_per_prompt = 4 }`. `winnow list losses` prints
+An option is set beside `use`: `select = { use = "max_variance", keep_per_prompt = 4 }`. `winnow list losses` prints
 the same."""
 MEASURED = """
 ## Metrics
 
-The rows of `metrics.jsonl`, one per step. Means over rollouts are over all verified rollouts unless the text says
+The rows of `metrics.jsonl`, one per step. Means over rollouts are over all verified rollouts unless the text contains
 "kept".
 """
 
@@ -56,7 +56,7 @@ def _keys() -> Iterator[str]:
 def _members() -> Iterator[str]:
     for family in FAMILIES:
         yield from (f"\n### {family}\n", "```")
-        yield from catalog(family, own=True)  # whatever is installed beside winnow here
+        yield from catalog(family, own=True)  # without members of packages that are installed here
         yield "```"
 
 

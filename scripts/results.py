@@ -3,8 +3,8 @@
 
     python scripts/results.py
 
-benchmarks/claims.toml lists the claims, benchmarks/claims.py measures them, and docs/results_comments.toml holds what a
-person adds to each. Every number of the page's tables comes from the results.
+benchmarks/claims.toml lists the claims, and benchmarks/claims.py measures them. docs/results_comments.toml contains
+comments on each. Every number in the page's tables is from the results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 CLAIMS, COMMENTS = ROOT / "benchmarks" / "claims.toml", ROOT / "docs" / "results_comments.toml"
 RESULTS, PAGE, PICTURES = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md", ROOT / "docs" / "static"
 COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999")
-COSTS = {"two_cpu_cores": "this machine", "pods_a": "published"}  # stems of the files of costs, and their names
+COSTS = {"two_cpu_cores": "this machine", "pods_a": "published"}  # file name of the costs -> name on the page
 AXES = {"tokens_generated": "tokens generated", "tokens_trained": "tokens trained", "steps": "steps"}
 Claim = Mapping[str, Any]
 Result = Mapping[str, Any]
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def newest(sweep: str) -> tuple[str, Result] | None:
-    """The file's name and the content of the newest result of a sweep; None where it has not been run."""
+    """The file's name and the content of the newest result of a sweep; None if it has not been run."""
     files = sorted(RESULTS.glob(f"20??-??-??_{sweep}.json"))
     return (files[-1].name, json.loads(files[-1].read_text(encoding="utf-8"))) if files else None
 
@@ -55,7 +55,7 @@ def page(claims: Sequence[Claim], found: Mapping[str, tuple[str, Result] | None]
 
 
 def summary(claims: Sequence[Claim], found: Mapping[str, tuple[str, Result] | None]) -> Iterator[str]:
-    """A row for each contrast: the ratio of times on each axis."""
+    """One row per contrast: the ratio of times on each axis."""
     yield "| claim | baseline | against it | seconds, this machine | seconds, published costs | tokens | steps |"
     yield "|---|---|---|---|---|---|---|"
     for claim in claims:
@@ -72,7 +72,7 @@ def summary(claims: Sequence[Claim], found: Mapping[str, tuple[str, Result] | No
 
 
 def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str, str]) -> Iterator[str]:
-    """Question, what was found, picture, table, and how to measure it again."""
+    """The section of a claim: question, conclusions, picture, table, and how to repeat the measurement."""
     half = {"claim_07_allocation_grpo": " (GRPO)", "claim_07_allocation_raft": " (RAFT++)"}.get(claim["sweep"], "")
     yield f"## Claim {claim['number']}{half}: {claim['question']}"
     yield ""
@@ -97,12 +97,12 @@ def section(claim: Claim, named: tuple[str, Result] | None, comment: Mapping[str
 
 
 def verdicts(claim: Claim, result: Result) -> str:
-    """What the intervals show, in a sentence for each contrast and axis."""
+    """A sentence per contrast and axis, with the conclusion from its interval."""
     return " ".join(verdict(row) for row in distinct(result["contrasts"]))
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """One sentence."""
+    """The sentence for one contrast and axis."""
     by = f"By {axis(row)}, `{row['group']}`"
     if row.get("ratio") is None:
         sides = {row[side]: list(row["times"][side].values()) for side in ("baseline", "group")}
@@ -114,7 +114,7 @@ def verdict(row: Mapping[str, Any]) -> str:
 
 
 def table(result: Result) -> Iterator[str]:
-    """A row for each contrast and axis."""
+    """One row per contrast and axis."""
     yield "| baseline | against it | by | times sooner (95% interval) | PODS's 99%, a point | level | reached by |"
     yield "|---|---|---|---|---|---|---|"
     for row in distinct(result["contrasts"]):
@@ -131,7 +131,7 @@ def table(result: Result) -> Iterator[str]:
 
 
 def cells(result: Result) -> Iterator[str]:
-    """What a step of each cell does, and what dominates it."""
+    """The work of a step of each cell, and its dominating phase."""
     yield "| cell | seeds | learning rate | rollouts | trained | flat groups | final accuracy | largest phases |"
     yield "|---|---|---|---|---|---|---|---|"
     for label, cell in result["cells"].items():
@@ -149,7 +149,7 @@ def cells(result: Result) -> Iterator[str]:
 
 
 def distinct(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Without the copies of tokens and steps, which do not depend on the costs."""
+    """The rows without repeated ones for tokens and steps, which do not depend on the costs."""
     return list({(row["baseline"], row["group"], key(row)): row for row in rows}.values())
 
 
@@ -162,7 +162,7 @@ def axis(row: Mapping[str, Any]) -> str:
 
 
 def ratio(row: Mapping[str, Any] | None) -> str:
-    """ "1.42 (1.10 to 1.83)", a bound where seeds never reached the level."""
+    """ "1.42 (1.10 to 1.83)", or a bound if seeds never reached the level."""
     if row is None:
         return "-"
     if row.get("ratio") is not None:

@@ -1,1 +1,1 @@
-"""The laws: pure functions, arrays in, arrays out. No I/O, no model, no logging."""
+"""Allocation, selection, advantages, losses and estimators as pure functions of arrays. No I/O, model or logging."""

@@ -1,1 +1,1 @@
-"""The learner: from groups to batches to gradients to new weights."""
+"""Turns groups into batches, gradients and new weights."""

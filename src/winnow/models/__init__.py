@@ -1,1 +1,1 @@
-"""The bundled tiny policy, and how models are loaded."""
+"""Loads, checks and saves models, adapters and tokenizers, including the bundled policy."""

@@ -1,4 +1,4 @@
-"""Rewards: pure functions (prompt, rollout) -> outcome. Importing this package registers winnow's rewards."""
+"""Pure verifiers: (prompt, rollout) -> outcome. Importing this package registers winnow's rewards."""
 
 from winnow.rewards import answers, gym, length, pattern, tags
 

@@ -1,1 +1,1 @@
-"""The files of a run: its folder, manifest, checkpoints and logs."""
+"""The files of a run: folder, manifest, checkpoints and logs."""

@@ -1,1 +1,1 @@
-"""Training: from a configuration to members, to a run, to a step; read step.py first."""
+"""Resolves a configuration into members and a run, and trains it; step.py is the place to start reading."""

@@ -1,1 +1,1 @@
-"""`winnow doctor`: what this machine is, what a run would take of it, and what is missing for what."""
+"""`winnow doctor`: describes this machine, the memory that a run needs, and missing packages."""

@@ -1,4 +1,4 @@
-"""A model's evaluation beside another's, of which each may be new or on the disk."""
+"""Compare the evaluations of two models. The other one is new, or is read from its folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from winnow.commands.evaluation.measured import Measured
-from winnow.commands.evaluation.sampling_run import Prepared, settings
+from winnow.commands.evaluation.sampling_run import PreparedTask, describe
 from winnow.config_file import validate
 from winnow.errors import DataError
 from winnow.report.evaluations.compared_folders import asked_otherwise
@@ -16,31 +16,31 @@ from winnow.report.evaluations.comparison import compared as compared_rows
 from winnow.report.evaluations.saved_evaluation import SavedTask, damaged, read_settings, read_tasks
 
 
-def compared(found: Sequence[Measured], other: Sequence[Measured]) -> tuple[list[Comparison], list[str]]:
-    """Sampled and greedy answers, task by task; and what cannot be compared, in words."""
+def compare_results(results: Sequence[Measured], other: Sequence[Measured]) -> tuple[list[Comparison], list[str]]:
+    """Compare sampled and greedy rollouts, task by task. The notes describe what cannot be compared."""
     by_name, comparisons, notes = {one.name: one for one in other}, list[Comparison](), list[str]()
-    for one in found:
+    for one in results:
         if one.name not in by_name:
-            notes.append(f"{one.name} was not asked of the other model: it is not compared")
+            notes.append(f"{one.name} was not evaluated with the other model: it is not compared")
             continue
         against = by_name[one.name]
         models = Models(other=against.config.model.path, model=one.config.model.path)
-        of_task, apart = compared_rows(one.name, one.rows, against.rows, models=models, seed=one.config.seed)
+        of_task, of_task_notes = compared_rows(one.name, one.rows, against.rows, models=models, seed=one.config.seed)
         comparisons += of_task
-        notes += apart
+        notes += of_task_notes
     return comparisons, notes
 
 
-def read_evaluation(folder: Path, asked: Sequence[Prepared]) -> tuple[list[Measured], list[str]]:
-    """A finished evaluation of another model, and what it was asked otherwise than `asked` is, in words.
+def read_evaluation(folder: Path, tasks: Sequence[PreparedTask]) -> tuple[list[Measured], list[str]]:
+    """Read a finished evaluation of another model. The notes list where its settings differ from those of `tasks`.
 
-    Raises DataError where it is not finished or damaged, or has none of the tasks.
+    Raises DataError if it is unfinished or damaged, or has none of the tasks.
     """
-    there, here = read_settings(folder), settings(asked)
+    saved, current = read_settings(folder), describe(tasks)
     try:
-        names, path = [name for name in here["tasks"] if name in there["tasks"]], str(there["machine"]["model"])
+        names, path = [name for name in current["tasks"] if name in saved["tasks"]], str(saved["machine"]["model"])
         if not names:
-            wanted, has = ", ".join(here["tasks"]), ", ".join(there["tasks"])
+            wanted, has = ", ".join(current["tasks"]), ", ".join(saved["tasks"])
             raise DataError(
                 f"{folder} has none of the tasks {wanted}",
                 remedy=f"name one of its tasks, {has}, or another evaluation",
@@ -48,11 +48,11 @@ def read_evaluation(folder: Path, asked: Sequence[Prepared]) -> tuple[list[Measu
             )
     except (KeyError, TypeError) as error:
         raise damaged(folder, error) from error
-    found = [_measured(task, path, folder) for task in read_tasks(folder, there, names)]
-    return found, [note for name in names for note in asked_otherwise(name, there, here, folder)]
+    results = [_result_of(task, path, folder) for task in read_tasks(folder, saved, names)]
+    return results, [note for name in names for note in asked_otherwise(name, saved, current, folder)]
 
 
-def _measured(task: SavedTask, path: str, folder: Path) -> Measured:
+def _result_of(task: SavedTask, path: str, folder: Path) -> Measured:
     config: dict[str, Any] = dict(task.config)
     try:
         config["model"] = {**config["model"], "path": path}

@@ -1,4 +1,4 @@
-"""`winnow eval` and `winnow.evaluate`: from a model's name to its numbers, and to those of another beside it."""
+"""`winnow eval` and `winnow.evaluate`: evaluate a model, and compare it with another one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.evaluation.against import compared, read_evaluation
+from winnow.commands.evaluation.against import compare_results, read_evaluation
 from winnow.commands.evaluation.evaluation_folder import EvaluationFolder, check_free, check_resumable
-from winnow.commands.evaluation.evaluation_report import report
+from winnow.commands.evaluation.evaluation_report import format_report
 from winnow.commands.evaluation.measured import Measured
-from winnow.commands.evaluation.questions import Question, questions
-from winnow.commands.evaluation.sampling_run import Prepared, prepared, rollouts, run, settings
+from winnow.commands.evaluation.questions import EvaluationTask, evaluation_tasks
+from winnow.commands.evaluation.sampling_run import PreparedTask, count_rollouts, describe, evaluate_tasks, prepare
 from winnow.commands.evaluation.several_tasks import averages
 from winnow.config import dump
 from winnow.config_file import merge
@@ -31,19 +31,19 @@ EVALUATE = ("problems", "rollouts_per_prompt", "greedy", "split", "temperature")
 
 @dataclass(frozen=True)
 class EvaluatedTasks:
-    """Every task of an evaluation, and the comparison with another model where one was named."""
+    """The result of every task, and the comparisons if another model was given."""
 
     tasks: list[Measured]
     comparisons: list[Comparison]
     notes: list[str]
 
     def metrics(self) -> dict[str, Any]:
-        """What was measured, its metrics (null where there is no number), and the whole configuration, as JSON."""
+        """The settings, metrics (null where there is no number) and resolved configuration of each task, as JSON."""
         return {
             "winnow": __version__,
-            "tasks": {one.name: _as_json(one) for one in self.tasks},
-            "averages": _plain(averages(self.tasks)),
-            "comparisons": [_plain(one.numbers()) for one in self.comparisons],
+            "tasks": {one.name: _result_as_json(one) for one in self.tasks},
+            "averages": _as_json_value(averages(self.tasks)),
+            "comparisons": [_as_json_value(one.numbers()) for one in self.comparisons],
             "notes": self.notes,
         }
 
@@ -63,11 +63,12 @@ def evaluated(
     progress: EvaluationProgress | None = None,
     **keys: Any,
 ) -> EvaluatedTasks:
-    """Find the settings (see `questions`), check everything, evaluate, and compare.
+    """Resolve the settings (see `evaluation_tasks`), check everything, evaluate, and compare.
 
-    `compare` is another model, asked the same, or the folder of a finished evaluation. `keys` are those of a
-    configuration, and of its table `evaluate` by their own names; None leaves one out. Every rollout is written into
-    the folder `into` as it is judged, and `resume` goes on where that ended. Raises WinnowError subclasses.
+    `compare` is another model, evaluated on the same problems, or the folder of a finished evaluation. `keys` are
+    configuration keys; those of the table `evaluate` are given by their names alone. None omits a key.
+    Rows are written into the folder `into` part by part, and `resume` continues such a folder.
+    Raises WinnowError subclasses.
     """
     given = {name: value for name, value in keys.items() if value is not None}
     inner = {name: given.pop(name) for name in EVALUATE if name in given}
@@ -75,81 +76,82 @@ def evaluated(
     if into is not None:
         check_resumable(into) if resume else check_free(into, resume=False)
     source = {"trust_run": trust_run, "task_defaults": task_defaults, "further": further}
-    asked = questions(model, config, tasks, given, sets, **source)
-    ready, other_ready = prepared(asked), _other_model(compare, asked)
-    known, otherwise = ([], []) if compare is None or other_ready else read_evaluation(Path(compare), ready)
+    to_evaluate = evaluation_tasks(model, config, tasks, given, sets, **source)
+    prepared, other_prepared = prepare(to_evaluate), _prepare_other_model(compare, to_evaluate)
+    saved, differences = ([], []) if compare is None or other_prepared else read_evaluation(Path(compare), prepared)
     progress = progress or silent()
-    progress.begin(rollouts(ready) + rollouts(other_ready))
+    progress.begin(count_rollouts(prepared) + count_rollouts(other_prepared))
     with contextlib.ExitStack() as stack:
-        folder = _folder(stack, into, ready, resume)
-        other_folder = _folder(stack, into and into / AGAINST, other_ready, resume) if other_ready else None
-        found = _finished(ready, folder, progress)
-        other = _finished(other_ready, other_folder, progress) if other_ready else known
-        comparisons, apart = compared(found, other) if other else ([], [])
-        notes = [*(folder.notes if folder else ()), *otherwise, *apart]
-        result = EvaluatedTasks(found, comparisons, notes)
+        folder = _open_folder(stack, into, prepared, resume)
+        other_folder = _open_folder(stack, into and into / AGAINST, other_prepared, resume) if other_prepared else None
+        results = _evaluate_and_save(prepared, folder, progress)
+        other = _evaluate_and_save(other_prepared, other_folder, progress) if other_prepared else saved
+        comparisons, not_compared = compare_results(results, other) if other else ([], [])
+        notes = [*(folder.notes if folder else ()), *differences, *not_compared]
+        evaluation = EvaluatedTasks(results, comparisons, notes)
         if folder is not None and compare is not None:
-            folder.finish(result.metrics(), report(found, comparisons))
-    return result
+            folder.finish(evaluation.metrics(), format_report(results, comparisons))
+    return evaluation
 
 
-def _finished(
-    asked: Sequence[Prepared], folder: EvaluationFolder | None, progress: EvaluationProgress
+def _evaluate_and_save(
+    tasks: Sequence[PreparedTask], folder: EvaluationFolder | None, progress: EvaluationProgress
 ) -> list[Measured]:
-    """Every task, whose numbers are written before anything else may fail."""
-    found = list(run(asked, folder, progress))
+    """Evaluate every task, and write the metrics before the comparison, which may fail."""
+    results = list(evaluate_tasks(tasks, folder, progress))
     if folder is not None:
-        folder.finish(EvaluatedTasks(found, [], list(folder.notes)).metrics(), report(found))
-    return found
+        folder.finish(EvaluatedTasks(results, [], list(folder.notes)).metrics(), format_report(results))
+    return results
 
 
-def _other_model(compare: str | None, asked: Sequence[Question]) -> list[Prepared]:
-    """The same questions for another model; none where its evaluation is named instead. Raises WinnowError for
-    neither.
+def _prepare_other_model(compare: str | None, tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
+    """The same tasks for another model; empty if `compare` is the folder of an evaluation.
+
+    Raises WinnowError if it is neither a model nor such a folder.
     """
     if compare is None or is_evaluation(Path(compare)):
         return []
     try:
         check_is_model(compare)
-        return prepared([dataclasses.replace(one, config=_of_model(one, compare)) for one in asked])
+        return prepare([dataclasses.replace(one, config=_with_model(one, compare)) for one in tasks])
     except WinnowError as error:
         error.add_note(
-            f"This is about {compare}, which is compared with: no evaluation is there, so it was taken for a model."
+            f"This is about the other model, {compare}: it is no folder of an evaluation, so it is loaded as a model."
         )
         raise
 
 
-def _of_model(one: Question, path: str) -> Any:
+def _with_model(one: EvaluationTask, path: str) -> Any:
     return one.config.model_copy(update={"model": one.config.model.model_copy(update={"path": path})})
 
 
-def _folder(
-    stack: contextlib.ExitStack, path: Path | None, asked: Sequence[Prepared], resume: bool
+def _open_folder(
+    stack: contextlib.ExitStack, path: Path | None, tasks: Sequence[PreparedTask], resume: bool
 ) -> EvaluationFolder | None:
-    return None if path is None else stack.enter_context(EvaluationFolder.open(path, settings(asked), resume=resume))
+    return None if path is None else stack.enter_context(EvaluationFolder.open(path, describe(tasks), resume=resume))
 
 
-def _as_json(one: Measured) -> dict[str, Any]:
+def _result_as_json(one: Measured) -> dict[str, Any]:
     return {
         **one.asked(),
-        "metrics": _plain(one.metrics),
-        "intervals": _plain(one.intervals),
-        "pass_at": _plain(one.pass_at),
-        "maj_at": _plain(one.maj_at),
+        "metrics": _as_json_value(one.metrics),
+        "intervals": _as_json_value(one.intervals),
+        "pass_at": _as_json_value(one.pass_at),
+        "maj_at": _as_json_value(one.maj_at),
         "ties": one.ties,
         "categories": {mode: dict(counts) for mode, counts in one.categories.items()},
         "config": dump(one.config),
     }
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it: null for what is no number, lists for tuples, objects for tuples with names."""
+def _as_json_value(value: Any) -> Any:
+    """A JSON value: null for NaN and infinity, lists for tuples, objects for named tuples."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _as_json_value(inner) for key, inner in value.items()}
     if hasattr(value, "_asdict"):
-        return _plain(value._asdict())
+        return _as_json_value(value._asdict())
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_as_json_value(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

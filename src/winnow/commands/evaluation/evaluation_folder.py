@@ -1,11 +1,11 @@
-"""The folder of an evaluation: what was asked, a file of rollouts per task, and the numbers.
+"""The folder of an evaluation: its settings, one file of rollouts per task, and the metrics.
 
 evals/mine/
-  settings.json   what is asked of which model, by digests; an evaluation that goes on has to ask the same
-  gsm8k.jsonl     a line per rollout, written a part of the problems at a time
-  metrics.json    the numbers, once everything is asked
+  settings.json   the model and the tasks, by digests; a resume requires the same ones
+  gsm8k.jsonl     one line per rollout, written one part of the problems at a time
+  metrics.json    the metrics, once every rollout is verified
   report.txt      the same as text, with examples
-  against/        the same of the model that it is compared with, where one was named
+  against/        the same files for the other model, if `--compare` names one
   .lock           held while a process writes here
 """
 
@@ -37,45 +37,45 @@ from winnow.state.run_folder import LOCK, Lock, LockedFolder
 
 @dataclass(frozen=True)
 class EvaluationFolder(LockedFolder):
-    """That of an evaluation."""
+    """The open, locked folder of an evaluation."""
 
-    notes: tuple[str, ...] = ()  # what differs since it was begun, and changes no number by itself
+    notes: tuple[str, ...] = ()  # changes of the machine since the start; they do not prevent a resume
 
     @classmethod
     def open(cls, path: Path, settings: Mapping[str, Any], *, resume: bool) -> Self:
-        """A new folder, or with `resume` one that holds an evaluation with the same settings.
+        """Create a folder, or with `resume` open one that contains an evaluation with the same settings.
 
-        `settings` are JSON; what stands under "machine" may differ. Raises DataError for a folder that holds anything
-        without `resume`, or another evaluation with it, and for one that cannot be written.
+        `settings` are JSON; the values under "machine" may differ. Raises DataError if the folder cannot be written,
+        is not empty (without `resume`), or contains another evaluation (with `resume`).
         """
-        with _refusals(path):
+        with _as_data_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             lock = Lock.take(path / LOCK)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(lock.release)
             notes: tuple[str, ...] = ()
             if check_free(path, resume=resume):
-                with _refusals(path):
+                with _as_data_errors(path):
                     write_json(path / SETTINGS, {"winnow_evaluation": FORMAT, **settings})
             else:
-                notes = _compared(path, read_settings(path), settings)
+                notes = _check_unchanged(path, read_settings(path), settings)
             on_failure.pop_all()
         return cls(path, lock, notes)
 
     def complete_rows(self, task: str, parts: Sequence[int]) -> list[dict[str, Any]]:
-        """The rows of the parts that were written whole, of so many rows each; what lies behind them is removed, and
-        numbers that an evaluation left which has to go on.
+        """Read the rows of the complete parts; `parts` contains the number of rows of each part.
 
-        Raises DataError for a line that is no row.
+        Rows after the last complete part are removed, as are metrics and report if rows are missing.
+        Raises DataError for a line that is not a row.
         """
         file = self._rows(task)
-        with _refusals(self.path):
+        with _as_data_errors(self.path):
             check_kind(file, "a file")
             lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         whole = [line for line in lines if line.endswith(b"\n")]
         count = max((total for total in itertools.accumulate(parts) if total <= len(whole)), default=0)
         rows = [parsed_row(line, f"{file}:{number}") for number, line in enumerate(whole[:count], start=1)]
-        with _refusals(self.path):
+        with _as_data_errors(self.path):
             if count < len(lines):
                 os.truncate(file, sum(map(len, whole[:count])))
             if count < sum(parts):
@@ -84,14 +84,17 @@ class EvaluationFolder(LockedFolder):
         return rows
 
     def append(self, task: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rows of a part, which are on the disk when this returns. Raises DataError where that fails."""
-        with _going_on(self.path), opened(self._rows(task), os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor:
+        """Write the rows of a part; they are on the disk when this returns. Raises DataError if that fails."""
+        with (
+            _as_resumable_errors(self.path),
+            opened(self._rows(task), os.O_WRONLY | os.O_CREAT | os.O_APPEND) as descriptor,
+        ):
             write_all(descriptor, b"".join(encode(row) + b"\n" for row in rows))
             os.fsync(descriptor)
 
     def finish(self, metrics: Mapping[str, Any], report: str) -> None:
-        """Write the numbers and the report. Raises DataError, as `append` does, where that fails."""
-        with _going_on(self.path):
+        """Write the metrics and the report. Raises DataError, as `append` does, if that fails."""
+        with _as_resumable_errors(self.path):
             replace_file(self.path / REPORT, report.encode() + b"\n")
             write_json(self.path / METRICS, metrics)
 
@@ -100,28 +103,30 @@ class EvaluationFolder(LockedFolder):
 
 
 def check_resumable(path: Path) -> None:
-    """Raise DataError where there is no evaluation to go on with."""
+    """Raise DataError if the folder contains no evaluation to resume."""
     if not is_evaluation(path):
         raise DataError(f"there is no evaluation to resume in {path}", remedy="start a new one", code="data.missing")
 
 
 def check_free(path: Path, *, resume: bool) -> bool:
-    """Whether a folder is still empty. Raises DataError where it is not, unless `resume` goes on with what it holds."""
-    with _refusals(path):
-        there = (
+    """Return whether the folder is empty. Raises DataError if it is not, unless `resume` continues its evaluation."""
+    with _as_data_errors(path):
+        names = (
             sorted(entry.name for entry in path.iterdir() if not entry.name.startswith(".")) if path.exists() else []
         )
-    if there and not (resume and SETTINGS in there):
-        what = "an evaluation" if SETTINGS in there else ", ".join(there[:3])
-        ways = "resume it (on the command line --resume), or " if SETTINGS in there else ""
-        error = DataError(f"{path} already contains {what}", remedy=f"{ways}choose another folder", code="data.exists")
-        raise resumable(error) if SETTINGS in there else error
-    return not there
+    if names and not (resume and SETTINGS in names):
+        content = "an evaluation" if SETTINGS in names else ", ".join(names[:3])
+        ways = "resume it (on the command line --resume), or " if SETTINGS in names else ""
+        error = DataError(
+            f"{path} already contains {content}", remedy=f"{ways}choose another folder", code="data.exists"
+        )
+        raise resumable(error) if SETTINGS in names else error
+    return not names
 
 
 @contextlib.contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    """What the disk refuses, as a DataError."""
+def _as_data_errors(path: Path) -> Iterator[None]:
+    """Raise an OSError of the block as a DataError."""
     try:
         yield
     except OSError as error:
@@ -129,8 +134,8 @@ def _refusals(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _going_on(path: Path) -> Iterator[None]:
-    """What the disk refuses of an evaluation under way, which a resume goes on with."""
+def _as_resumable_errors(path: Path) -> Iterator[None]:
+    """Raise an OSError of the block as a DataError after which the evaluation can be resumed."""
     try:
         yield
     except OSError as error:
@@ -151,8 +156,8 @@ def _unusable(path: Path, error: OSError) -> DataError:
     )
 
 
-def _compared(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes about a machine that differs. Raises DataError, naming the keys, where something else is asked."""
+def _check_unchanged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return notes about changes of the machine. Raises DataError, naming the keys, if model or tasks changed."""
     changed = differing(*({key: each.get(key) for key in ("model", "tasks")} for each in (before, now)))
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
@@ -161,10 +166,10 @@ def _compared(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> 
             remedy="use the same settings to resume it, or choose another folder",
             code="data.changed",
         )
-    was, is_now = dict(before.get("machine") or {}), now["machine"]
+    old, new = dict(before.get("machine") or {}), now["machine"]
     return tuple(
-        f"{key} was {was.get(key)!r} when the evaluation began and is {is_now[key]!r} now: the remaining rollouts may "
-        f"be others than they would have been"
-        for key in is_now
-        if was.get(key) != is_now[key]
+        f"{key} was {old.get(key)!r} when the evaluation started and is {new[key]!r} now: the remaining rollouts may "
+        f"differ from those of an uninterrupted evaluation"
+        for key in new
+        if old.get(key) != new[key]
     )

@@ -1,4 +1,4 @@
-"""An evaluation as text: what was asked, the numbers with their intervals, averages, another model, examples."""
+"""An evaluation as text: settings, metrics with intervals, averages, a comparison, examples."""
 
 from __future__ import annotations
 
@@ -17,42 +17,43 @@ from winnow.report.text import percent, quoted, safe, shorten
 from winnow.training.judged import judged_row
 
 EXAMPLES = 5
-FEW, CHANGES = 3, 10  # problems won, and as many lost, that a screen and a report show in full
-LONGEST, ANSWER = 100, 1_000  # characters of a system message, and of an answer
+FEW, CHANGES = 3, 10  # changed problems of each kind shown in full: on a screen, and in a report
+LONGEST, ANSWER = 100, 1_000  # maximum characters of a system message, and of an answer
 
 
 def headline(measured: Measured) -> str:
-    """What was measured, and the numbers, in a few lines."""
-    return "\n".join([*_asked(measured), *_numbers(measured)])
+    """The settings and the metrics of a task, in a few lines."""
+    return "\n".join([*_setting_lines(measured), *_metric_lines(measured)])
 
 
-def table(found: Sequence[Measured]) -> str:
-    """A line per task, then the averages of the published benchmarks that are all there."""
-    k = found[0].config.evaluate.rollouts_per_prompt
+def table(results: Sequence[Measured]) -> str:
+    """One line per task, then the averages over the published benchmarks whose tasks are all present."""
+    k = results[0].config.evaluate.rollouts_per_prompt
     columns = {f"avg@{k}": "accuracy_sampled", f"pass@{k}": f"pass_at_{k}", f"maj@{k}": f"maj_at_{k}"}
-    if any(one.greedy for one in found):
+    if any(one.greedy for one in results):
         columns["greedy"] = "accuracy_greedy"
     rows = [("task", "problems", *columns)]
-    for one in found:
+    for one in results:
         cells = (_cell(one.intervals, one, metric) for metric in columns.values())
         rows.append((one.name, f"{len(one.sampled):,}", *cells))
-    for name, of_metric in averages(found).items():
-        rows.append((name, "", *(_average(of_metric.get(metric)) for metric in columns.values())))
-    return "\n".join(_in_columns(rows))
+    for name, of_metric in averages(results).items():
+        rows.append((name, "", *(_average_cell(of_metric.get(metric)) for metric in columns.values())))
+    return "\n".join(_aligned(rows))
 
 
-def report(found: Sequence[Measured], comparisons: Sequence[Comparison] = ()) -> str:
-    """Headlines, table and comparison, then up to five rollouts of each category and task."""
-    blocks = [headline(one) for one in found]
-    blocks += [table(found)] if len(found) > 1 else []
+def format_report(results: Sequence[Measured], comparisons: Sequence[Comparison] = ()) -> str:
+    """Headlines, table and comparisons, then up to five rollouts of each category and task."""
+    blocks = [headline(one) for one in results]
+    blocks += [table(results)] if len(results) > 1 else []
     blocks += [against(one, most=CHANGES) for one in comparisons]
-    blocks += ["\n".join([f"== {one.name} ==", *_examples(one.rows)]) for one in found]
+    blocks += ["\n".join([f"== {one.name} ==", *_examples(one.rows)]) for one in results]
     return "\n\n".join(blocks)
 
 
 def against(one: Comparison, *, most: int = FEW) -> str:
-    """Two models on one task: the difference, a table of the categories, and in full at most so many of the problems
-    on which the model is better, and of those on which it is worse.
+    """Two models on one task: the difference of their accuracies, a table of the categories, and changed problems.
+
+    At most `most` problems on which the model is better, and as many on which it is worse, are shown in full.
     """
     low, high = one.interval
     alike = one.problems - len(one.won) - len(one.lost)
@@ -63,12 +64,12 @@ def against(one: Comparison, *, most: int = FEW) -> str:
         f"  better on {len(one.won):,} problems, worse on {len(one.lost):,}, alike on {alike:,}",
         f"  base     {one.models.other}",
         f"  trained  {one.models.model}",
-        *(f"  {line}" for line in _in_columns(_categories(one))),
+        *(f"  {line}" for line in _aligned(_category_rows(one))),
     ]
-    return "\n".join([safe("\n".join(lines)), *_changes("better", one.won, most), *_changes("worse", one.lost, most)])
+    return "\n".join([safe("\n".join(lines)), *_changed("better", one.won, most), *_changed("worse", one.lost, most)])
 
 
-def _categories(one: Comparison) -> Iterator[tuple[str, ...]]:
+def _category_rows(one: Comparison) -> Iterator[tuple[str, ...]]:
     yield "", "base", "trained", "change"
     for of in one.categories:
         shares = ((of.other, of.other_share), (of.model, of.model_share))
@@ -80,8 +81,8 @@ def _points(difference: float) -> str:
     return f"{100 * difference:+.1f}"
 
 
-def _changes(word: str, changes: Sequence[ChangedProblem], most: int) -> Iterator[str]:
-    """Texts of a model stand behind a bar, so that none of their lines can pass for one of ours."""
+def _changed(word: str, changes: Sequence[ChangedProblem], most: int) -> Iterator[str]:
+    """Problems with both answers. A bar precedes every line of a model's text, so that it cannot imitate the report."""
     for change in changes[:most]:
         yield safe(f"\n  {word}: {change.id}, base {percent(change.other)}, trained {percent(change.model)}")
         texts = {"question": change.question, "gold": change.gold}
@@ -90,17 +91,17 @@ def _changes(word: str, changes: Sequence[ChangedProblem], most: int) -> Iterato
             yield f"    {name}"
             yield quoted(text, limit=None, indent="    ")
     if len(changes) > most:
-        yield f"\n  {word}: {len(changes) - most:,} more, which metrics.json in the folder of an evaluation lists"
+        yield f"\n  {word}: {len(changes) - most:,} more (metrics.json in the folder of an evaluation lists all)"
 
 
-def _in_columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    found = list(rows)
-    widths = [max(map(len, column)) for column in zip(*found, strict=True)]
-    for row in found:
+def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    table_rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table_rows, strict=True)]
+    for row in table_rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _asked(measured: Measured) -> Iterator[str]:
+def _setting_lines(measured: Measured) -> Iterator[str]:
     a = measured.asked()
     greedy = ", and once greedily" if a["greedy"] else ""
     yield safe(f"model      {a['model']}")
@@ -109,48 +110,48 @@ def _asked(measured: Measured) -> Iterator[str]:
     yield safe(f"task       {named}, {a['problems']:,} {a['split']} problems, x {a['rollouts_per_prompt']}{greedy}")
     if measured.dropped:
         yield (
-            f"dropped    {measured.dropped:,} more, whose prompts are longer than prompt.max_prompt_tokens = "
+            f"dropped    {measured.dropped:,} more, with prompts longer than prompt.max_prompt_tokens = "
             f"{measured.config.prompt.max_prompt_tokens}"
         )
-    whose = ", prompt and reward as the task declares them" if a["as_declared"] else ""
-    yield safe(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens{whose}")
+    declared = ", prompt and reward as the task declares them" if a["as_declared"] else ""
+    yield safe(f"prompts    template {a['template']}, at most {a['max_new_tokens']} new tokens{declared}")
     for name in ("system", "suffix"):
         if a[name] is not None:
             yield safe(f"{name:10} {shorten(a[name].strip(), LONGEST)}")
     yield safe(f"reward     {a['reward']}")
-    cut = "".join(f", {name} {a[name]:g}" for name in SAMPLING if a[name] != EvaluateSection.model_fields[name].default)
-    yield f"sampling   temperature {a['temperature']:g}{cut}, engine {a['engine']}, seed {a['seed']}"
-    yield from (safe(f"warning    {text}") for text in (*measured.warnings, *_other_reward(measured)))
+    changed = "".join(
+        f", {name} {a[name]:g}" for name in SAMPLING if a[name] != EvaluateSection.model_fields[name].default
+    )
+    yield f"sampling   temperature {a['temperature']:g}{changed}, engine {a['engine']}, seed {a['seed']}"
+    yield from (safe(f"warning    {text}") for text in (*measured.warnings, *_reward_warning(measured)))
 
 
-def _other_reward(measured: Measured) -> Iterator[str]:
-    """A sentence where a benchmark is judged by another reward than it declares."""
+def _reward_warning(measured: Measured) -> Iterator[str]:
+    """A warning if the reward is not the one that the benchmark declares."""
     reward = declared_reward(measured.config)
     if reward is not None and reward != reward_label(measured.config):
         yield (
-            f"{measured.config.task.label} declares the reward {reward!r}: this one may not pay all its right answers; "
-            f"ask the task as it declares (on the command line --task-defaults) for numbers that compare with others"
+            f"{measured.config.task.label} declares the reward {reward!r}: another one may not accept all its right "
+            f"answers; use the task's defaults (on the command line --task-defaults) for comparable numbers"
         )
 
 
-def _numbers(measured: Measured) -> Iterator[str]:
+def _metric_lines(measured: Measured) -> Iterator[str]:
     m, k = measured.metrics, measured.config.evaluate.rollouts_per_prompt
-    known = measured.intervals
+    intervals = measured.intervals
     modes = [("sampled", "accuracy_sampled"), ("greedy", "accuracy_greedy")]
-    shown = [f"{mode} {_cell(known, measured, metric)}" for mode, metric in modes if metric in known]
+    shown = [f"{mode} {_cell(intervals, measured, metric)}" for mode, metric in modes if metric in intervals]
     yield f"accuracy   {', '.join(shown) or 'no verdict: every verifier failed'}"
     for word, shares, metric in (("pass", measured.pass_at, "pass_at"), ("majority", measured.maj_at, "maj_at")):
         if shares:
-            of_all = _interval(known.get(f"{metric}_{k}"))
+            interval = _interval(intervals.get(f"{metric}_{k}"))
             counted = int((~np.isnan(measured.values[f"{metric}_{k}"])).sum())
-            few = (
-                f", @{k} over the {counted:,} problems with so many verdicts" if counted < len(measured.sampled) else ""
-            )
-            yield f"{word:10} {', '.join(f'@{size} {percent(share)}' for size, share in shares.items())}{of_all}{few}"
+            few = f", @{k} over the {counted:,} problems with {k} verdicts" if counted < len(measured.sampled) else ""
+            yield f"{word:10} {', '.join(f'@{size} {percent(share)}' for size, share in shares.items())}{interval}{few}"
     if not measured.maj_at and measured.pass_at:
-        yield "majority   not known: the reward does not tell which answer is wrong, as `Outcome(answer=...)` would"
+        yield "majority   not known: the reward returns no answers of wrong rollouts (`Outcome(answer=...)` would)"
     if measured.ties:
-        yield f"ties       in {measured.ties:,} problems the right answer shares the lead, and counts by its share"
+        yield f"ties       in {measured.ties:,} problems the right answer ties for the majority, and counts in part"
     yield f"length     {m['eval/length_mean']:.1f} tokens on average, {percent(m['eval/truncated'])} cut off"
     for mode, counts in measured.categories.items():
         of_each = ", ".join(
@@ -166,7 +167,7 @@ def _cell(intervals: Mapping[str, Interval], one: Measured, metric: str) -> str:
     return "" if mean is None else f"{percent(mean)}{_interval(intervals.get(metric))}"
 
 
-def _average(average: Average | None) -> str:
+def _average_cell(average: Average | None) -> str:
     return "" if average is None else f"{percent(average.mean)}{_interval(average.interval)}"
 
 
@@ -175,23 +176,23 @@ def _interval(interval: Interval | None) -> str:
 
 
 def _examples(rows: Sequence[Row]) -> Iterator[str]:
-    """First rollouts of all problems first, so that examples are of different problems."""
+    """Up to `EXAMPLES` rollouts of each category. They are sorted by index, so that they show different problems."""
     by_index = sorted((row for row in rows if row["mode"] == "sampled"), key=lambda row: row["index"])
     for category, label in CATEGORIES.items():
-        found = [row for row in by_index if judged_row(row).category == category][:EXAMPLES]
-        if found:
+        examples = [row for row in by_index if judged_row(row).category == category][:EXAMPLES]
+        if examples:
             yield f"-- {label} --"
-            yield from map(_example, found)
+            yield from map(_example, examples)
 
 
 def _example(row: Row) -> str:
-    read = "nothing" if row["answer_read"] is None else safe(shorten(row["answer_read"], ANSWER))
+    answer = "nothing" if row["answer_read"] is None else safe(shorten(row["answer_read"], ANSWER))
     return "\n".join(
         [
             f"{safe(row['prompt_id'])} #{row['index']}",
             quoted(row["prompt"], limit=None, indent="  "),
             quoted(row["text"], limit=None, indent="    "),
-            f"    answer read: {read}; gold: {safe(str(row['answer']))}"
+            f"    answer read: {answer}; gold: {safe(str(row['answer']))}"
             + (f"; {safe(shorten(row['detail'], ANSWER))}" if row["detail"] else ""),
             "",
         ]

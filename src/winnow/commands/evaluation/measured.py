@@ -1,4 +1,4 @@
-"""What came of one task: every rollout, the metrics, and their intervals over problems."""
+"""The result of one task: every rollout, the metrics, and their intervals over problems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from winnow.algos.estimators import tied
 from winnow.algos.intervals import Interval, over_problems
-from winnow.commands.evaluation.questions import asks_as_declared, reward_label
+from winnow.commands.evaluation.questions import reward_label, uses_task_defaults
 from winnow.config import Config
 from winnow.hidden_options import hidden
 from winnow.records import FloatArray
@@ -33,18 +33,18 @@ from winnow.training.evaluation_metrics import (
 from winnow.training.judged import Category, Judged
 from winnow.training.prompts import evaluation_sampling
 
-SAMPLING = ("top_p", "top_k", "min_p")  # of `evaluate`, said where they are not at their defaults
+SAMPLING = ("top_p", "top_k", "min_p")  # keys of `evaluate`; the report shows them if they are not the defaults
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A model on a task: what was asked, how, and what came of it."""
+    """A model's result on a task: the settings, and every rollout."""
 
-    name: str  # of the task among those of one evaluation
+    name: str  # the task's name, unique in its evaluation
     config: Config
-    rows: tuple[Row, ...]  # one per rollout, as the file has them
+    rows: tuple[Row, ...]  # one per rollout, in the order of the file
     dropped: int  # problems whose prompt is longer than prompt.max_prompt_tokens
-    warnings: tuple[str, ...] = ()  # why the numbers may say little of the model
+    warnings: tuple[str, ...] = ()  # settings that may distort the metrics
 
     @cached_property
     def sampled(self) -> Mapping[str, list[Judged]]:
@@ -53,29 +53,29 @@ class Measured:
 
     @cached_property
     def greedy(self) -> Mapping[str, list[Judged]]:
-        """The greedy rollout of each problem; empty where none was asked for."""
+        """The greedy rollout of each problem; empty if evaluate.greedy is off."""
         return by_problem(self.rows, "greedy")
 
     @cached_property
     def ballots(self) -> list[Votes]:
-        """[problems] the votes of each, in the order of `sampled`."""
+        """[problems] the votes on each problem, in the order of `sampled`."""
         return [votes(rollouts) for rollouts in self.sampled.values()]
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics that a run logs of an evaluation, but for its seconds."""
+        """The metrics that a run logs for an evaluation, without the seconds."""
         late = sum(one.late for problems in (self.sampled, self.greedy) for p in problems.values() for one in p)
-        found = {
-            **sampled_metrics(list(self.sampled.values()), self._of_samples),
+        metrics = {
+            **sampled_metrics(list(self.sampled.values()), self._sampled_values),
             **greedy_metrics(list(self.greedy.values())),
         }
-        return named({**found, "timed_out": float(late)}, None)
+        return named({**metrics, "timed_out": float(late)}, None)
 
     @cached_property
     def values(self) -> dict[str, FloatArray]:
         """{metric: [problems]} in the order of `sampled`; NaN where a problem has too few verdicts."""
         greedy = {"accuracy_greedy": greedy_accuracy([self.greedy[id] for id in self.sampled])} if self.greedy else {}
-        return self._of_samples | greedy
+        return self._sampled_values | greedy
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
@@ -85,24 +85,24 @@ class Measured:
 
     @cached_property
     def pass_at(self) -> dict[int, float]:
-        """pass@1, 2, 4, ... up to the rollouts of a problem, over the problems that have that many verdicts."""
+        """pass@k for k = 1, 2, 4, ... up to the rollouts per problem, over the problems with at least k verdicts."""
         return {k: _mean(pass_at(self.ballots, k)) for k in self._sizes()}
 
     @cached_property
     def maj_at(self) -> dict[int, float]:
-        """maj@1, 2, 4, ... likewise; empty where the reward does not tell wrong answers."""
+        """maj@k likewise; empty if the reward does not return the answers of wrong rollouts."""
         if not majority_is_known(self.ballots):
             return {}
         return {k: _mean(maj_at(self.ballots, k)) for k in self._sizes()}
 
     @property
     def ties(self) -> int:
-        """Problems in which the right answer shares the lead with a wrong one when all rollouts vote."""
+        """Number of problems in which the right answer and a wrong one have equally many votes, the most of all."""
         return sum(tied(one.right, one.wrong) for one in self.ballots)
 
     @property
     def categories(self) -> dict[str, Counter[Category]]:
-        """Rollouts of each category, by mode."""
+        """Number of rollouts of each category, by mode."""
         modes = {"sampled": self.sampled, "greedy": self.greedy}
         return {
             mode: Counter(one.category for rollouts in problems.values() for one in rollouts)
@@ -111,7 +111,7 @@ class Measured:
         }
 
     def asked(self) -> dict[str, Any]:
-        """What the numbers are of, as JSON."""
+        """The settings of the evaluation, as JSON."""
         config, sampling = self.config, evaluation_sampling(self.config)
         return {
             "model": config.model.path,
@@ -124,7 +124,7 @@ class Measured:
             "greedy": config.evaluate.greedy,
             **config.prompt.model_dump(exclude={"max_prompt_tokens"}),
             "reward": reward_label(config),
-            "as_declared": asks_as_declared(config),
+            "as_declared": uses_task_defaults(config),
             "temperature": sampling.temperature,
             **{name: getattr(sampling, name) for name in SAMPLING},
             "max_new_tokens": sampling.max_new_tokens,
@@ -133,7 +133,7 @@ class Measured:
         }
 
     @cached_property
-    def _of_samples(self) -> dict[str, FloatArray]:
+    def _sampled_values(self) -> dict[str, FloatArray]:
         return per_problem(list(self.sampled.values()), self.ballots, self.config.evaluate.rollouts_per_prompt)
 
     def _sizes(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which tasks a model is evaluated on, and how each is asked and paid: one configuration per task."""
+"""The tasks of an evaluation: one configuration per task, with its prompt and its reward."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from winnow.registry import members, resolve
 
 
 @dataclass(frozen=True)
-class Question:
-    """A task for a model: every setting of its evaluation."""
+class EvaluationTask:
+    """A task with every setting of its evaluation."""
 
     name: str  # of its file, and in tables
     config: Config
-    base: Path  # that "file.py:function" names start from
+    base: Path  # the folder to which "file.py:function" names are relative
 
 
-def questions(
+def evaluation_tasks(
     model: str,
     config: Path | None = None,
     tasks: Sequence[str] = (),
@@ -35,44 +35,46 @@ def questions(
     trust_run: bool = False,
     task_defaults: bool = False,
     further: bool = True,
-) -> list[Question]:
-    """One per task: those named (see `named_tasks`), else the settings' own and, if `further`, its `evaluate.tasks`.
+) -> list[EvaluationTask]:
+    """One per task of `tasks` (see `named_tasks`); without any, the task of the settings.
 
-    Where the settings come from is said in `run_settings.settings_from`. Raises as that and `source_of` do, and
-    ConfigError for a run's task, reward or engine that is a function which only Python knew.
+    In that case `further` adds the tasks of `evaluate.tasks`. `run_settings.settings_from` documents the origin of
+    the settings. Raises what it and `source_of` raise, and ConfigError if the task, reward or engine of a run was a
+    function given from Python.
     """
     named = named_tasks(tasks)
-    _check_once(named, sets)
-    said: dict[str, Any] = {}
-    merge(said, keys)
+    _check_named_once(named, sets)
+    given: dict[str, Any] = {}
+    merge(given, keys)
     for assignment in sets:
-        override(said, assignment)
-    source = source_of(model, config, task_named=bool(named) or "task" in said, trust_run=trust_run)
+        override(given, assignment)
+    source = source_of(model, config, task_named=bool(named) or "task" in given, trust_run=trust_run)
 
-    def asked(task: Mapping[str, Any] | None, further: Member | None = None) -> Config:
+    def settings_of(task: Mapping[str, Any] | None, further: Member | None = None) -> Config:
         changed = keys if task is None else {**keys, "task": task}
         return settings_from(
             source, model, changed, sets, trust_run=trust_run, task_defaults=task_defaults, further=further
         )
 
-    found = [asked(task) for task in named or (None,)]
+    configs = [settings_of(task) for task in named or (None,)]
     if not named and further:
-        own, of_run = found[0].task, found[0].evaluate.tasks
-        found += [asked(None, task) for task in of_run if (task.use, task.options) != (own.use, own.options)]
+        first, more = configs[0].task, configs[0].evaluate.tasks
+        configs += [settings_of(None, task) for task in more if (task.use, task.options) != (first.use, first.options)]
     if source.manifest is not None:
-        for one in found:
-            check_found(one, source.base)
-    names = distinct([one.task.label for one in found], taken=("metrics", "settings", "report"))
-    bare = [_without_further(one) for one in found]
-    return [Question(name, one, source.base) for name, one in zip(names, bare, strict=True)]
+        for one in configs:
+            check_members_exist(one, source.base)
+    # A task's name becomes a file's name, beside metrics.json, settings.json and report.txt
+    names = distinct([one.task.label for one in configs], taken=("metrics", "settings", "report"))
+    single = [_without_further(one) for one in configs]
+    return [EvaluationTask(name, one, source.base) for name, one in zip(names, single, strict=True)]
 
 
 def named_tasks(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Tasks as the command line names them: "gsm8k,math500=data/math500.jsonl" is two, the second with its path.
+    """Parse the tasks of a command line: "gsm8k,math500=data/math500.jsonl" is two tasks, the second with a path.
 
     Raises ConfigError for an empty name.
     """
-    found = []
+    named = []
     for text in (part.strip() for several in texts for part in several.split(",")):
         name, equals, path = text.partition("=")
         if not name or (equals and not path):
@@ -82,12 +84,12 @@ def named_tasks(texts: Sequence[str]) -> list[dict[str, Any]]:
                 key="task",
                 code="config.value",
             )
-        found.append({"use": name, **({"path": path} if equals else {})})
-    return found
+        named.append({"use": name, **({"path": path} if equals else {})})
+    return named
 
 
-def _check_once(named: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None:
-    """Raise ConfigError where a task that is named is named again, or its path, by an override."""
+def _check_named_once(named: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None:
+    """Raise ConfigError if an override sets the task, or its path, in addition to `named`."""
     given = {assignment.partition("=")[0].strip() for assignment in sets}
     twice = {"task", "task.use"} | ({"task.path"} if any("path" in task for task in named) else set())
     if named and given & twice:
@@ -99,10 +101,10 @@ def _check_once(named: Sequence[Mapping[str, Any]], sets: Sequence[str]) -> None
         )
 
 
-def check_found(config: Config, base: Path) -> None:
-    """Are a run's task, reward and engine still to be found? Those given from Python left only a name.
+def check_members_exist(config: Config, base: Path) -> None:
+    """Raise ConfigError if the task, reward or engine of a run does not exist.
 
-    Raises ConfigError.
+    The manifest contains only the name of a function that was given from Python.
     """
     rewards = [part.use for part in config.reward.parts] if config.reward.use is None else [config.reward.use]
     named = [("task", config.task.use), ("engine", config.rollout.engine.use), *(("reward", use) for use in rewards)]
@@ -122,28 +124,28 @@ def check_found(config: Config, base: Path) -> None:
 
 
 def reward_label(config: Config) -> str:
-    """A name, or a sum: "r1_zero + 0.5 format"."""
+    """The name of the reward, or its sum of parts: "r1_zero + 0.5 format"."""
     reward = config.reward
     if reward.use is not None:
         return Member(use=reward.use).label
     return " + ".join(f"{'' if part.weight == 1 else f'{part.weight:g} '}{part.label}" for part in reward.parts)
 
 
-def asks_as_declared(config: Config) -> bool:
-    """Whether prompt and reward are those that the task declares for its evaluation."""
+def uses_task_defaults(config: Config) -> bool:
+    """Return whether prompt and reward are those that the task declares for its evaluation."""
     declared = _declared(config)
     return declared is not None and declared.prompt == config.prompt and declared.reward == config.reward
 
 
 def declared_reward(config: Config) -> str | None:
-    """What the task declares to be judged by; None for a task that declares nothing."""
+    """The reward that the task declares for its evaluation; None if it declares nothing."""
     declared = _declared(config)
     return None if declared is None else reward_label(declared)
 
 
 def _declared(config: Config) -> Config | None:
-    known = members("task").get(config.task.label)
-    sections = {} if known is None else known.traits.evaluation
+    member = members("task").get(config.task.label)
+    sections = {} if member is None else member.traits.evaluation
     if not {"prompt", "reward"} <= sections.keys():
         return None
     return Config.model_validate({name: sections[name] for name in ("prompt", "reward")})

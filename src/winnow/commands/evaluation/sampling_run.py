@@ -1,6 +1,6 @@
-"""A model asked every problem of its questions, a part of the problems at a time.
+"""Sample and verify every problem of the tasks, one part of the problems at a time.
 
-A part is sampled in one request, so what comes of it depends on the part alone, not on what was interrupted before.
+A part is sampled in one request. Its rollouts therefore depend on the part alone, and not on earlier interruptions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from winnow.commands.evaluation.evaluation_folder import EvaluationFolder
 from winnow.commands.evaluation.measured import Measured
-from winnow.commands.evaluation.questions import Question
+from winnow.commands.evaluation.questions import EvaluationTask
 from winnow.config import Config, dump
 from winnow.engines.base import Engine, make_engine
 from winnow.errors import DataError
@@ -38,12 +38,14 @@ from winnow.training.resolve import check_installed, resolve_members
 from winnow.verify import Verifiers
 from winnow.version import __version__
 
-PART = 4  # times rollout.max_rollouts_at_once are the rollouts of a part: few wait for the last one of a request
+# Rollouts of a part, in multiples of rollout.max_rollouts_at_once. At the end of a request the engine is less than
+# full, while the last rollouts finish; large parts make that a small share of the time.
+PART = 4
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A question with its prompts; no weight is read."""
+class PreparedTask:
+    """A task with its members and rendered prompts; no weights are loaded."""
 
     name: str
     members: Members
@@ -58,7 +60,7 @@ class Prepared:
 
     @property
     def per_problem(self) -> int:
-        """Rollouts, the greedy one included."""
+        """Number of rollouts per problem, including the greedy one."""
         return self.config.evaluate.rollouts_per_prompt + self.config.evaluate.greedy
 
     @property
@@ -67,11 +69,11 @@ class Prepared:
         return [self.prompts[at : at + size] for at in range(0, len(self.prompts), size)]
 
 
-def prepared(questions: Sequence[Question]) -> list[Prepared]:
-    """Every member, problem and prompt. Raises ConfigError or DataError before any weight is read."""
-    found, tokenizers = [], dict[str, Any]()
-    for question in questions:
-        members = resolve_members(question.config, question.base)
+def prepare(tasks: Sequence[EvaluationTask]) -> list[PreparedTask]:
+    """Resolve members, read problems and render prompts. Raises ConfigError or DataError before weights are loaded."""
+    prepared, tokenizers = [], dict[str, Any]()
+    for task in tasks:
+        members = resolve_members(task.config, task.base)
         config = members.config
         check_installed(members)
         problems = held_out_problems(members)
@@ -79,18 +81,18 @@ def prepared(questions: Sequence[Question]) -> list[Prepared]:
         tokenizers[config.model.path] = tokenizer
         held_out = rendered(members, problems, tokenizer)
         warnings = tuple(unasked(members, FirstPrompt.of(held_out.prompts[0], tokenizer, config)))
-        asked = tuple(held_out.prompts)
-        found.append(Prepared(question.name, members, asked, held_out.dropped, warnings, tokenizer))
-    return found
+        prompts = tuple(held_out.prompts)
+        prepared.append(PreparedTask(task.name, members, prompts, held_out.dropped, warnings, tokenizer))
+    return prepared
 
 
-def settings(asked: Sequence[Prepared]) -> dict[str, Any]:
-    """What is asked of which model, as JSON: equal settings on one machine give equal files."""
-    first = asked[0]
+def describe(tasks: Sequence[PreparedTask]) -> dict[str, Any]:
+    """The settings of model, tasks and machine, as JSON. Equal settings on one machine give equal rollouts."""
+    first = tasks[0]
     config, base = first.config, first.members.base
     return {
         "model": digests(config, base, below="model.").get("model.path", {}),
-        "tasks": {one.name: _task_settings(one) for one in asked},
+        "tasks": {one.name: _task_settings(one) for one in tasks},
         "machine": {
             "model": config.model.path,
             "winnow": __version__,
@@ -101,85 +103,90 @@ def settings(asked: Sequence[Prepared]) -> dict[str, Any]:
     }
 
 
-def run(asked: Sequence[Prepared], folder: EvaluationFolder | None, progress: EvaluationProgress) -> Iterator[Measured]:
-    """Load the model and ask, one task after the other; what the folder holds already is not asked again."""
-    config = asked[0].config
+def evaluate_tasks(
+    tasks: Sequence[PreparedTask], folder: EvaluationFolder | None, progress: EvaluationProgress
+) -> Iterator[Measured]:
+    """Load the model, and evaluate one task after the other. Rollouts that the folder contains are not sampled again.
+
+    If the folder contains all of them, the model is not loaded.
+    """
+    config = tasks[0].config
     torch.set_num_threads(config.threads or torch.get_num_threads())
     set_matrix_products(tf32=config.model.tf32)
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)
-    done = {one.name: _done(one, folder) for one in asked}
+    done = {one.name: _saved_rows(one, folder) for one in tasks}
     for name, rows in done.items():
         progress.resumed(name, len(rows))
     engine: Engine | None = None
     with contextlib.ExitStack() as stack:
-        for one in asked:
-            if engine is None and any(len(done[each.name]) < _rows(each) for each in asked):
+        for one in tasks:
+            if engine is None and any(len(done[each.name]) < _row_count(each) for each in tasks):
                 progress.loading(config.model.path)
-                engine = stack.enter_context(contextlib.closing(_engine(asked, device)))
-            rows = [*done[one.name], *_rest(one, len(done[one.name]), engine, folder, progress)]
-            config = _as_asked(one)
+                engine = stack.enter_context(contextlib.closing(_load_engine(tasks, device)))
+            rows = [*done[one.name], *_remaining_rows(one, len(done[one.name]), engine, folder, progress)]
+            config = _with_problem_count(one)
             yield Measured(name=one.name, config=config, rows=tuple(rows), dropped=one.dropped, warnings=one.warnings)
 
 
-def rollouts(asked: Sequence[Prepared]) -> int:
-    """Of all tasks, greedy ones included."""
-    return sum(map(_rows, asked))
+def count_rollouts(tasks: Sequence[PreparedTask]) -> int:
+    """Number of rollouts of all tasks, including greedy ones."""
+    return sum(map(_row_count, tasks))
 
 
-def _rest(
-    one: Prepared, done: int, engine: Engine | None, folder: EvaluationFolder | None, progress: EvaluationProgress
+def _remaining_rows(
+    one: PreparedTask, done: int, engine: Engine | None, folder: EvaluationFolder | None, progress: EvaluationProgress
 ) -> Iterator[dict[str, Any]]:
-    """The rows of the parts behind the first `done` rows."""
-    if done == _rows(one):
+    """Sample, verify and save the parts after the first `done` rows."""
+    if done == _row_count(one):
         return
     assert engine is not None
-    config, behind, problems = one.config, 0, 0
+    config, end, problems = one.config, 0, 0  # end: rows up to the end of the part
     progress.asking(one.name)
     with Verifiers(one.members.reward, **config.verify.model_dump(), base=one.members.base) as verifiers:
         for part in one.parts:
-            behind, problems = behind + len(part) * one.per_problem, problems + len(part)
-            if behind <= done:
+            end, problems = end + len(part) * one.per_problem, problems + len(part)
+            if end <= done:
                 continue
-            rows = _asked(part, config, engine, verifiers, progress)
+            rows = _sample_part(part, config, engine, verifiers, progress)
             if folder is not None:
                 folder.append(one.name, rows)
             progress.part(problems, len(one.prompts))
             yield from rows
 
 
-def _asked(
+def _sample_part(
     part: Sequence[Prompt], config: Config, engine: Engine, verifiers: Verifiers, progress: EvaluationProgress
 ) -> list[dict[str, Any]]:
-    """One part. Raises VerifierError when too many of its verdicts failed, which are then not written."""
+    """The rows of one part. Raises VerifierError if too many of its verdicts failed; nothing of it is then written."""
     evaluate, sampling = config.evaluate, evaluation_sampling(config)
 
-    def told(rollout: Rollout) -> None:
+    def count(rollout: Rollout) -> None:
         progress.rollout(len(rollout.tokens))
 
     seed = (config.seed, "evaluate")
-    sampled = answered(engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, told=told)
-    best = answered(engine, verifiers, part, greedily(sampling), 1, seed=seed, told=told) if evaluate.greedy else ()
-    verifiers.check_evaluation([*sampled, *best])
-    return [*rows_of("sampled", sampled), *rows_of("greedy", best)]
+    sampled = answered(engine, verifiers, part, sampling, evaluate.rollouts_per_prompt, seed=seed, told=count)
+    greedy = answered(engine, verifiers, part, greedily(sampling), 1, seed=seed, told=count) if evaluate.greedy else ()
+    verifiers.check_evaluation([*sampled, *greedy])
+    return [*rows_of("sampled", sampled), *rows_of("greedy", greedy)]
 
 
-def _engine(asked: Sequence[Prepared], device: torch.device) -> Engine:
-    """One engine for all tasks, which has room for the longest."""
-    first = asked[0]
+def _load_engine(tasks: Sequence[PreparedTask], device: torch.device) -> Engine:
+    """One engine for all tasks, with the context length of the longest."""
+    first = tasks[0]
     loaded = load_model(first.config, device, None, first.tokenizer)
-    longest = max(one.config.prompt.max_prompt_tokens + one.config.rollout.max_new_tokens for one in asked)
+    longest = max(one.config.prompt.max_prompt_tokens + one.config.rollout.max_new_tokens for one in tasks)
     context = dataclasses.replace(engine_context(first.config, loaded), context_tokens=longest)
     return make_engine(first.members.engine, context, name=first.config.rollout.engine.label)
 
 
-def _done(one: Prepared, folder: EvaluationFolder | None) -> list[dict[str, Any]]:
-    """The rows that the folder holds. Raises DataError where they are not of the rollouts that are asked for first."""
+def _saved_rows(one: PreparedTask, folder: EvaluationFolder | None) -> list[dict[str, Any]]:
+    """The rows that the folder contains. Raises DataError if they are not the first rows of this evaluation."""
     if folder is None:
         return []
     rows = folder.complete_rows(one.name, [len(part) * one.per_problem for part in one.parts])
-    found = [(row["mode"], row["prompt_id"], row["index"]) for row in rows]
-    if found != list(itertools.islice(_identities(one), len(found))):
+    saved = [(row["mode"], row["prompt_id"], row["index"]) for row in rows]
+    if saved != list(itertools.islice(_identities(one), len(saved))):
         raise DataError(
             f"{one.name}.jsonl contains other rollouts than this evaluation samples",
             remedy="remove it, then resume the evaluation to sample its task again",
@@ -188,43 +195,43 @@ def _done(one: Prepared, folder: EvaluationFolder | None) -> list[dict[str, Any]
     return rows
 
 
-def _identities(one: Prepared) -> Iterator[tuple[str, str, int]]:
-    """Of every rollout, in the order of the rows."""
+def _identities(one: PreparedTask) -> Iterator[tuple[str, str, int]]:
+    """(mode, prompt id, index) of every rollout, in the order of the rows."""
     modes = {"sampled": one.config.evaluate.rollouts_per_prompt, "greedy": int(one.config.evaluate.greedy)}
     for part in one.parts:
         for mode, count in modes.items():
             yield from ((mode, prompt.id, index) for prompt in part for index in range(count))
 
 
-def _rows(one: Prepared) -> int:
+def _row_count(one: PreparedTask) -> int:
     return len(one.prompts) * one.per_problem
 
 
-def _as_asked(one: Prepared) -> Config:
-    """The configuration with the number of problems that there were."""
+def _with_problem_count(one: PreparedTask) -> Config:
+    """The configuration with the actual number of problems, which may be smaller than the configured one."""
     evaluate = one.config.evaluate.model_copy(update={"problems": len(one.prompts) + one.dropped})
     return one.config.model_copy(update={"evaluate": evaluate})
 
 
-def _task_settings(one: Prepared) -> dict[str, Any]:
-    config = dump(_as_asked(one))
+def _task_settings(one: PreparedTask) -> dict[str, Any]:
+    config = dump(_with_problem_count(one))
     del config["model"]["path"]
-    files = digests(one.config, one.members.base, but="model.")  # which are hashed once, for all tasks
-    counted = {"rows": _rows(one), "dropped": one.dropped}
-    return {"config": config, "files": files, "prompts": _digest(one.prompts), **counted}
+    files = digests(one.config, one.members.base, but="model.")  # the model is hashed once, for all tasks
+    counts = {"rows": _row_count(one), "dropped": one.dropped}
+    return {"config": config, "files": files, "prompts": _digest(one.prompts), **counts}
 
 
 def _digest(prompts: Sequence[Prompt]) -> str:
-    """Of all that a prompt is asked and judged by. Raises DataError for one whose answer or meta is no JSON."""
+    """A digest of the prompts' tokens, ids, answers and meta. Raises DataError if answer or meta is not JSON."""
     whole = hashlib.sha256()
     for prompt in prompts:
         try:
-            judged_by = encode([prompt.id, prompt.answer, prompt.meta])
+            reference = encode([prompt.id, prompt.answer, prompt.meta])
         except TypeError as error:
             raise DataError(
                 f"the problem {prompt.id!r} cannot be written as JSON: {error}",
                 remedy="let the task yield plain texts, numbers, lists and tables",
                 code="data.malformed",
             ) from error
-        whole.update(judged_by + b"\0" + prompt.tokens.tobytes() + b"\0")
+        whole.update(reference + b"\0" + prompt.tokens.tobytes() + b"\0")
     return f"sha256:{whole.hexdigest()}"

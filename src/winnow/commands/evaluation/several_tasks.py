@@ -21,16 +21,23 @@ class Average(NamedTuple):
     interval: Interval
 
 
-def averages(found: Sequence[Measured]) -> dict[str, dict[str, Average]]:
-    """{average: {metric: its mean and interval}} of those whose tasks were all asked, of the metrics that all have."""
-    labels = [one.config.task.label for one in found]
-    by_task = {one.config.task.label: one for one in found if labels.count(one.config.task.label) == 1}
+def averages(results: Sequence[Measured]) -> dict[str, dict[str, Average]]:
+    """{average: {metric: mean and interval}} for each average whose tasks were all evaluated.
+
+    Only metrics that all its tasks have are averaged. A task that was evaluated twice is ambiguous, and ignored.
+    """
+    labels = [one.config.task.label for one in results]
+    by_task = {one.config.task.label: one for one in results if labels.count(one.config.task.label) == 1}
     return {
-        name: _average([by_task[task] for task in tasks]) for name, tasks in AVERAGES.items() if {*tasks} <= {*by_task}
+        name: _average_of([by_task[task] for task in tasks])
+        for name, tasks in AVERAGES.items()
+        if {*tasks} <= {*by_task}
     }
 
 
-def _average(found: Sequence[Measured]) -> dict[str, Average]:
-    shared = [name for name in found[0].values if all(name in one.intervals for one in found)]
-    known = {name: [one.values[name][~np.isnan(one.values[name])] for one in found] for name in shared}
-    return {name: Average(float(np.mean([v.mean() for v in of])), of_average(of)) for name, of in known.items()}
+def _average_of(results: Sequence[Measured]) -> dict[str, Average]:
+    shared = [name for name in results[0].values if all(name in one.intervals for one in results)]
+    known = {name: [one.values[name][~np.isnan(one.values[name])] for one in results] for name in shared}
+    return {
+        name: Average(float(np.mean([v.mean() for v in tasks])), of_average(tasks)) for name, tasks in known.items()
+    }

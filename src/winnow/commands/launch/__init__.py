@@ -1,1 +1,1 @@
-"""`winnow train`: in this process, as one of several ranks, as the parent of several, or on a Ray cluster."""
+"""`winnow train`: trains in this process, as one of several ranks, as their parent, or on a Ray cluster."""

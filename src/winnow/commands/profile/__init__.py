@@ -1,1 +1,1 @@
-"""`winnow profile`: what sampling and updates take on this machine, against the number of rollouts."""
+"""`winnow profile`: time and memory of sampling and updates for different numbers of rollouts."""

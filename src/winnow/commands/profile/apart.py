@@ -1,4 +1,4 @@
-"""A point in a process of its own: whatever ends it there is an answer here, and nothing of it stays."""
+"""Measure a point in a separate process, so that any way in which it ends gives a result and frees its memory."""
 
 from __future__ import annotations
 
@@ -13,102 +13,110 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import IO, Any
 
-from winnow.commands.profile.device_memory import end_first, lift_limit, ran_out, says_out_of_memory
+from winnow.commands.profile.device_memory import (
+    is_out_of_memory,
+    lift_limit,
+    mentions_out_of_memory,
+    prefer_for_oom_kill,
+)
 from winnow.commands.profile.points import Found, Job
 from winnow.errors import WinnowError, told
 
 Measure = Callable[[Job, Callable[[], None]], Found]
 PRELOADED = "winnow.commands.profile.measuring"
-LAST = 400  # characters of what a process said last
+LAST = 400  # characters of a process's last output
 
 
 def measured_apart(job: Job, measure: Measure, *, on_cpu: bool) -> Found:
-    """What `measure(job, loaded)` finds, in a process that may run out of memory or time. It has `job.seconds` from its
-    call of `loaded` on.
+    """Return the result of `measure(job, loaded)`, called in a process that may run out of memory or time.
 
-    On a CPU the processes are forked from one that has imported everything and computed nothing; CUDA cannot be forked.
+    It may take `job.seconds` after its call of `loaded`. On a CPU the process is forked from one that has imported
+    everything and computed nothing; a process that uses CUDA cannot be forked, and is spawned.
     """
     context: Any = multiprocessing.get_context("forkserver" if on_cpu else "spawn")
     if on_cpu:
         context.set_forkserver_preload([PRELOADED])
     ours, theirs = context.Pipe()
-    with tempfile.TemporaryFile() as said, ours:
-        output = Connection(os.dup(said.fileno()))
-        process = context.Process(target=_serve, args=(job, measure, theirs, output), daemon=True)
+    with tempfile.TemporaryFile() as log, ours:
+        output = Connection(os.dup(log.fileno()))
+        process = context.Process(target=_run_child, args=(job, measure, theirs, output), daemon=True)
         with theirs, output:
             process.start()
         try:
-            found = _answer(job, ours)
-            ending = _ending(process) if found is None else ""
+            result = _receive_result(job, ours)
+            ending = _describe_exit(process) if result is None else ""
         finally:
             process.kill()
             process.join()
-        return found or _ended(job, ending, _last(said))
+        return result or _result_without_message(job, ending, _last_output(log))
 
 
-def _answer(job: Job, answers: Connection) -> Found | None:
-    """What the process has to say; None where it ended without a word."""
-    limit: float | None = None
+def _receive_result(job: Job, messages: Connection) -> Found | None:
+    """The result that the process sends; None if it exited without one."""
+    limit: float | None = None  # loading has no limit
     try:
-        while answers.poll(limit):
-            if isinstance(found := answers.recv(), Found):
-                return found
-            limit = job.seconds  # the model is loaded
+        while messages.poll(limit):
+            if isinstance(message := messages.recv(), Found):
+                return message
+            limit = job.seconds  # the message "loaded"
     except EOFError:
         return None
     return Found(job.point, "out of time", why=f"not measured within {job.seconds:g} seconds")
 
 
-def _serve(job: Job, measure: Measure, answers: Connection, output: Connection) -> None:
-    """In the process: measure, and say what came of it."""
-    end_first()
-    threading.Thread(target=_end_with_command, args=(answers,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's, which ends this process
+def _run_child(job: Job, measure: Measure, messages: Connection, output: Connection) -> None:
+    """In the process: measure, and send the result."""
+    prefer_for_oom_kill()
+    threading.Thread(target=_exit_with_command, args=(messages,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C, and kills this process
     for stream in (1, 2):
         os.dup2(output.fileno(), stream)
     try:
-        found = measure(job, lambda: answers.send("loaded"))
+        result = measure(job, lambda: messages.send("loaded"))
     except Exception as error:
         lift_limit()
-        found = _failed(job, error)
-    answers.send(found)
+        result = _failed(job, error)
+    messages.send(result)
 
 
-def _end_with_command(answers: Connection) -> None:
-    """The other end is closed when the command is gone, however it ended."""
+def _exit_with_command(messages: Connection) -> None:
+    """Exit when the command has exited or was killed, which closes the other end of the pipe."""
     with contextlib.suppress(EOFError, OSError):
-        answers.recv()
+        messages.recv()
     os._exit(1)
 
 
 def _failed(job: Job, error: Exception) -> Found:
-    said = told(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {error}"
+    message = told(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {error}"
     return Found(
         job.point,
-        "out of memory" if ran_out(error, limited=job.memory_limit is not None) else "failed",
-        why=_short(said),
+        "out of memory" if is_out_of_memory(error, limited=job.memory_limit is not None) else "failed",
+        why=_short(message),
     )
 
 
-def _ending(process: BaseProcess) -> str:
-    """How a process ended that had not said anything."""
+def _describe_exit(process: BaseProcess) -> str:
+    """The signal or the status with which a process exited."""
     process.join()
     code = process.exitcode or 0
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
-def _ended(job: Job, ending: str, last: str) -> Found:
-    """Of a process that could not say why: the system kills where memory runs out, and a library may end it itself."""
+def _result_without_message(job: Job, ending: str, last: str) -> Found:
+    """The result of a process that exited without one.
+
+    SIGKILL counts as out of memory, because the kernel sends it then. A library may also abort the process.
+    """
     killed = ending == f"killed by {signal.SIGKILL.name}"
-    memory = killed or says_out_of_memory(last, limited=job.memory_limit is not None)
+    memory = killed or mentions_out_of_memory(last, limited=job.memory_limit is not None)
     ending = f"{ending} (by the system, for its memory?)" if killed and not last else ending
     why = f"its process was {ending}" if ending.startswith("killed") else f"its process {ending}"
     return Found(job.point, "out of memory" if memory else "failed", why=_short(f"{why}: {last}" if last else why))
 
 
-def _last(said: IO[bytes]) -> str:
-    said.seek(0)
-    return said.read()[-LAST:].decode("utf-8", "replace").strip()
+def _last_output(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read()[-LAST:].decode("utf-8", "replace").strip()
 
 
 def _short(text: str) -> str:

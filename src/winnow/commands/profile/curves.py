@@ -1,4 +1,4 @@
-"""What the measured points say: where sampling saturates, where an update does not fit, what a whole step takes."""
+"""Results from the measured points: where sampling saturates, which updates fit, and the seconds of a whole step."""
 
 from __future__ import annotations
 
@@ -9,75 +9,75 @@ from dataclasses import dataclass
 
 from winnow.commands.profile.points import Found, Way
 
-GAIN = 0.10  # a doubling that lowers the seconds per token by less is no gain
+GAIN = 0.10  # a doubling of the rollouts that lowers the seconds per token by a smaller share is no gain
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seconds of a step that samples so many rollouts; None where a part of it was not measured."""
+    """Seconds of a step that samples `rollouts`; None if a part of it was not measured."""
 
     rollouts: int
-    trained_on_all: float | None  # sampling, and the update of all with accumulation
-    trained_on_selected: float | None  # sampling, and the update of what is selected
+    trained_on_all: float | None  # sampling, and an update on all rollouts with accumulation
+    trained_on_selected: float | None  # sampling, and an update on the selected rollouts
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
-    """Where a way to update ends: the most rollouts that it took, and the fewest that it could not hold."""
+class MemoryBound:
+    """The memory bound of a kind of update: the most rollouts that fit, and the fewest that do not."""
 
     fits: int | None
-    ends: int | None  # None: everything that was asked for fits
+    ends: int | None  # None: all requested numbers fit
 
 
-def of(found: Sequence[Found], way: Way) -> list[Found]:
-    """The points of one way, the smallest first."""
-    return sorted((f for f in found if f.point.way == way), key=lambda f: f.point.rollouts)
+def points_of(results: Sequence[Found], way: Way) -> list[Found]:
+    """The points of one way, in ascending order."""
+    return sorted((one for one in results if one.point.way == way), key=lambda one: one.point.rollouts)
 
 
-def measured(found: Sequence[Found], way: Way) -> dict[int, Found]:
-    """The points of one way that have seconds, by their rollouts, the smallest first."""
-    return {f.point.rollouts: f for f in of(found, way) if f.ending == "measured"}
+def measured(results: Sequence[Found], way: Way) -> dict[int, Found]:
+    """rollouts -> measured point of one way, in ascending order."""
+    return {one.point.rollouts: one for one in points_of(results, way) if one.ending == "measured"}
 
 
-def saturation(found: Sequence[Found]) -> int | None:
-    """The smallest number of rollouts beyond which every doubling lowers the seconds per token by less than GAIN; None
-    where the largest measured doubling still lowers them by more.
+def saturation(results: Sequence[Found]) -> int | None:
+    """The smallest number of rollouts beyond which every doubling lowers the seconds per token by less than GAIN.
 
-    Between numbers that are no doubling apart the gain is that of a doubling at the same rate.
+    None if the largest measured doubling still lowers them by more. For numbers whose ratio is not 2, the change is
+    converted to that of a doubling: the ratio of the seconds to the power of 1 / log2(ratio of the rollouts).
     """
-    per_token = [(n, f.per_token) for n, f in measured(found, "sampling").items()]
+    per_token = [(n, one.per_token) for n, one in measured(results, "sampling").items()]
     saturated = None
     for (fewer, before), (more, after) in reversed(list(itertools.pairwise(per_token))):
-        left = (after / before) ** (1 / math.log2(more / fewer))
-        if left <= 1 - GAIN:
+        per_doubling = (after / before) ** (1 / math.log2(more / fewer))
+        if per_doubling <= 1 - GAIN:
             break
         saturated = fewer
     return saturated
 
 
-def fall(found: Sequence[Found]) -> tuple[int, int, float] | None:
-    """The fewest rollouts, the most, and how many times less a token takes with the most; None for fewer than two."""
-    per_token = {n: f.per_token for n, f in measured(found, "sampling").items()}
+def speed_up(results: Sequence[Found]) -> tuple[int, int, float] | None:
+    """(fewest rollouts, most rollouts, ratio of their seconds per token); None for fewer than two points."""
+    per_token = {n: one.per_token for n, one in measured(results, "sampling").items()}
     if len(per_token) < 2:
         return None
     few, many = min(per_token), max(per_token)
     return few, many, per_token[few] / per_token[many]
 
 
-def wall(found: Sequence[Found], way: Way) -> Wall:
-    """Where a way to update runs out of memory."""
-    ends = next((f.point.rollouts for f in of(found, way) if f.ending == "out of memory"), None)
-    fitting = [n for n in measured(found, way) if ends is None or n < ends]
-    return Wall(fits=max(fitting, default=None), ends=ends)
+def memory_bound(results: Sequence[Found], way: Way) -> MemoryBound:
+    """Where one way runs out of memory."""
+    ends = next((one.point.rollouts for one in points_of(results, way) if one.ending == "out of memory"), None)
+    fitting = [n for n in measured(results, way) if ends is None or n < ends]
+    return MemoryBound(fits=max(fitting, default=None), ends=ends)
 
 
-def steps(found: Sequence[Found]) -> list[Step]:
-    """A whole step for each sampled number: sampling and update as they were measured, each by itself."""
-    sampled = measured(found, "sampling")
-    every, selected = (measured(found, way) for way in ("accumulated", "selected"))
+def steps(results: Sequence[Found]) -> list[Step]:
+    """A whole step for each sampled number: the sum of sampling and update, which are measured separately."""
+    sampled = measured(results, "sampling")
+    every, selected = (measured(results, way) for way in ("accumulated", "selected"))
 
     def total(n: int, update: dict[int, Found]) -> float | None:
         return sampled[n].median + update[n].median if n in sampled and n in update else None
 
-    numbers = [one.point.rollouts for one in of(found, "sampling")]
+    numbers = [one.point.rollouts for one in points_of(results, "sampling")]
     return [Step(n, total(n, every), total(n, selected)) for n in numbers]

@@ -1,8 +1,8 @@
-"""The memory of the process that measures: what its model holds, the most that it held, and a limit on it.
+"""The memory of the measuring process: the current use, the peak, and a limit.
 
-Counted is what came after the object was made: weights, moments, gradients, activations, keys and values, as on a card,
-and neither Python nor its packages. On CUDA torch counts what it has allocated. On a CPU Linux counts the most that was
-ever resident (VmHWM), which can be set back; elsewhere nobody does. Files that are mapped are left out.
+Only memory allocated after the creation of `DeviceMemory` counts: weights, moments, gradients, activations, keys and
+values. Python, its packages and mapped files do not count. On CUDA torch counts its allocations. On a CPU, Linux counts
+the peak resident size (VmHWM), which can be reset; on other systems there is no such count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from winnow.errors import ConfigError
 from winnow.memory.usage import of_process, set_back_peak
 
-OUT_OF_MEMORY = (  # as torch, its libraries, numpy and the C++ runtime say it
+OUT_OF_MEMORY = (  # in messages of torch, its libraries, numpy and the C++ runtime
     "can't allocate memory",
     "cannot allocate memory",
     "not enough memory",
@@ -25,21 +25,21 @@ OUT_OF_MEMORY = (  # as torch, its libraries, numpy and the C++ runtime say it
     "unable to allocate",
     "bad_alloc",
 )
-NO_STACK = "can't start new thread"  # under a limit: there is no room for its stack
+NO_STACK = "can't start new thread"  # under a limit, because its stack does not fit
 
 
 def check_limit(device: torch.device, limit: int | None) -> None:
-    """Raise ConfigError where a limit cannot be set."""
+    """Raise ConfigError if a limit cannot be set."""
     if limit is not None and device.type == "cpu" and sys.platform != "linux":
         raise ConfigError(
-            "a memory limit on a CPU needs Linux, which alone counts and bounds it",
+            "a memory limit on a CPU needs Linux: other systems neither count nor limit it",
             remedy="omit the limit",
             code="config.unsupported",
         )
 
 
 class DeviceMemory:
-    """What this process has taken on a device since it began to count."""
+    """Counts the memory that this process allocates on a device after the creation of this object."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,7 +48,7 @@ class DeviceMemory:
         self._before = of_process() if device.type == "cpu" else {}
 
     def limit(self, size: int | None) -> None:
-        """What would now take more ends in MemoryError, or in an error of torch's; what is held counts."""
+        """Make allocations beyond `size` bytes fail with MemoryError or torch's error; current use counts."""
         if size is not None and self._device.type == "cuda":
             total = torch.cuda.mem_get_info(self._device)[1]
             torch.cuda.set_per_process_memory_fraction(min(1.0, size / total), self._device)
@@ -56,14 +56,14 @@ class DeviceMemory:
             hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
             resource.setrlimit(resource.RLIMIT_DATA, (self._before["VmData"] + size, hard))
 
-    def own(self, model: torch.nn.Module) -> None:
-        """Have the weights in memory of this process: those that are mapped from their file would not be counted."""
+    def copy_weights(self, model: torch.nn.Module) -> None:
+        """Copy the weights into memory of this process, because mapped files are not counted."""
         if self._device.type == "cpu":
             for parameter in model.parameters():
                 parameter.data = parameter.data.clone()
 
     def begin(self) -> int | None:
-        """Bytes held; the peak counts from here."""
+        """Return the bytes in use, and reset the peak."""
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return torch.cuda.memory_allocated(self._device)
@@ -72,7 +72,7 @@ class DeviceMemory:
         return numbers["RssAnon"] - self._before["RssAnon"] if numbers else None
 
     def peak(self) -> int | None:
-        """The most bytes since `begin`, what was held included."""
+        """The most bytes in use since `begin`."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
         numbers = of_process()
@@ -80,23 +80,25 @@ class DeviceMemory:
 
 
 def lift_limit() -> None:
-    """After an error, so that it can be told."""
+    """Remove the limit after an error, so that there is memory to report it."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
-def ran_out(error: BaseException, *, limited: bool) -> bool:
-    """Whether an error is of memory that was not there."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or says_out_of_memory(str(error), limited=limited)
+def is_out_of_memory(error: BaseException, *, limited: bool) -> bool:
+    """Return whether an error means that memory ran out; `limited`: whether a limit was set."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or mentions_out_of_memory(
+        str(error), limited=limited
+    )
 
 
-def says_out_of_memory(text: str, *, limited: bool) -> bool:
-    """Whether a message is of memory; `limited` says that there was a limit on it."""
-    said = text.lower()
-    return any(words in said for words in OUT_OF_MEMORY) or (limited and NO_STACK in said)
+def mentions_out_of_memory(text: str, *, limited: bool) -> bool:
+    """Return whether a message means that memory ran out; `limited`: whether a limit was set."""
+    lower = text.lower()
+    return any(words in lower for words in OUT_OF_MEMORY) or (limited and NO_STACK in lower)
 
 
-def end_first() -> None:
-    """On Linux: where the machine's memory ends, this process is the one to be killed."""
+def prefer_for_oom_kill() -> None:
+    """On Linux: if the machine runs out of memory, the kernel kills this process first."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,4 +1,4 @@
-"""In the process of a point: the policy as a run has it, and the point's work, warmed up, repeated and timed."""
+"""Measure a point, in its process: load the policy as a run does, warm up, repeat the work, and time it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from winnow.training.resolve import resolve_members
 
 
 def measure(job: Job, loaded: Callable[[], None]) -> Found:
-    """The point's seconds and memory; `loaded` is called once there is a model, from which on its time counts."""
+    """Measure the point's seconds and memory. It calls `loaded` after loading the model, when its time limit starts."""
     members = resolve_members(job.config, job.base)
     config = members.config
     torch.set_num_threads(config.threads or torch.get_num_threads())
@@ -27,10 +27,10 @@ def measure(job: Job, loaded: Callable[[], None]) -> Found:
     device = resolve_device(config.device)
     set_deterministic(device, deterministic=config.deterministic)
     tokenizer = prompt_tokenizer(config)
-    memory = DeviceMemory(device)  # counts from here, after whatever is imported
+    memory = DeviceMemory(device)  # after the imports, which do not count
     policy = load_model(config, device, None, tokenizer, masters=keeps_masters(config))
-    memory.own(policy.model)
-    memory.limit(job.memory_limit)  # loading may take more for a moment
+    memory.copy_weights(policy.model)
+    memory.limit(job.memory_limit)  # after loading, which may briefly need more
     loaded()
     began = time.perf_counter()
     if job.point.way == "sampling":
@@ -42,26 +42,27 @@ def measure(job: Job, loaded: Callable[[], None]) -> Found:
 
 
 def _repeated(job: Job, work: Callable[[int], Work], device: torch.device, memory: DeviceMemory, began: float) -> Found:
-    """A warm-up, then as many repetitions as are asked for, or as there is time for: one at least."""
+    """A warm-up, then `job.repeats` repetitions, or as many as the time allows; at least one."""
     work(0)
     seconds, held, peak, done = list[float](), list[int | None](), list[int | None](), Work(0)
     for number in range(1, job.repeats + 1):
         held.append(memory.begin())
-        done, taken = timed(lambda number=number: work(number), device)  # type: ignore[misc]
+        done, duration = timed(lambda number=number: work(number), device)  # type: ignore[misc]
         peak.append(memory.peak())
-        seconds.append(taken)
-        if time.perf_counter() - began + 2 * taken > job.seconds:
+        seconds.append(duration)
+        # Twice the last duration, so that a slower next repetition still ends in time
+        if time.perf_counter() - began + 2 * duration > job.seconds:
             break
     return Found(job.point, "measured", tuple(seconds), done, held=most(held), peak=most(peak))
 
 
 def most(numbers: list[int | None]) -> int | None:
-    """None where nobody counts."""
+    """The maximum; None if memory is not counted."""
     return max((number for number in numbers if number is not None), default=None)
 
 
 def timed(work: Callable[[], Work], device: torch.device) -> tuple[Work, float]:
-    """What the work did, and its seconds, its kernels' included."""
+    """The work done, and its seconds, including its GPU kernels."""
     _wait(device)
     start = time.perf_counter()
     done = work()

@@ -1,17 +1,17 @@
-"""A profile as panels of a picture."""
+"""The panels of a profile's picture."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from winnow.commands.profile.curves import fall, measured, of, saturation, steps
+from winnow.commands.profile.curves import measured, points_of, saturation, speed_up, steps
 from winnow.commands.profile.points import Ending, Found, Way
 from winnow.commands.profile.profiled import Profile
 from winnow.report.profile_plot import Panel, Series, draw
 
 MIB, GIB = 2**20, 2**30
-STYLES: dict[Way, int] = {"sampling": 0, "whole": 1, "accumulated": 2, "selected": 3}  # one look in every panel
+STYLES: dict[Way, int] = {"sampling": 0, "whole": 1, "accumulated": 2, "selected": 3}  # the same style in every panel
 UPDATES: dict[Way, str] = {"whole": "all at once", "accumulated": "all, accumulated", "selected": "selected"}
 
 
@@ -29,48 +29,48 @@ def title(profile: Profile) -> str:
 
 def panels(profile: Profile) -> list[Panel]:
     """Sampling, seconds and memory of updates, whole steps."""
-    found = profile.found
-    return [_sampling(found), _seconds(found), _memory(found, profile.asked.memory_limit), _steps(found)]
+    results = profile.found
+    return [_sampling(results), _seconds(results), _memory(results, profile.asked.memory_limit), _steps(results)]
 
 
-def _sampling(found: Sequence[Found]) -> Panel:
-    falls, at = fall(found), saturation(found)
-    note = f": {falls[2]:.1f} times less per token from {falls[0]} to {falls[1]}" if falls else ""
+def _sampling(results: Sequence[Found]) -> Panel:
+    change, at = speed_up(results), saturation(results)
+    note = f": {change[2]:.1f} times less per token from {change[0]} to {change[1]}" if change else ""
     return Panel(
         f"sampling{note}",
-        "rollouts sampled side by side",
+        "rollouts sampled concurrently",
         "microseconds per token",
-        (_curve(found, "sampling", "", lambda one: 1e6 * one.per_token),),
+        (_curve(results, "sampling", "", lambda one: 1e6 * one.per_token),),
         mark=None if at is None else (at, "saturated"),
     )
 
 
-def _seconds(found: Sequence[Found]) -> Panel:
-    curves = tuple(_curve(found, way, name, lambda one: one.median) for way, name in _updates(found).items())
+def _seconds(results: Sequence[Found]) -> Panel:
+    curves = tuple(_curve(results, way, name, lambda one: one.median) for way, name in _updates(results).items())
     return Panel("update", "rollouts given to an update", "seconds", curves)
 
 
-def _memory(found: Sequence[Found], limit: int | None) -> Panel:
-    peaks = [one.peak for way in UPDATES for one in of(found, way) if one.peak is not None]
+def _memory(results: Sequence[Found], limit: int | None) -> Panel:
+    peaks = [one.peak for way in UPDATES for one in points_of(results, way) if one.peak is not None]
     unit, name = (GIB, "GiB") if max([*peaks, limit or 0], default=0) >= GIB else (MIB, "MiB")
     curves = tuple(
-        _curve(found, way, label, lambda one: None if one.peak is None else one.peak / unit)
-        for way, label in _updates(found).items()
+        _curve(results, way, label, lambda one: None if one.peak is None else one.peak / unit)
+        for way, label in _updates(results).items()
     )
     level = None if limit is None else (limit / unit, "limit")
     return Panel("memory of an update", "rollouts given to an update", f"peak ({name})", curves, level=level)
 
 
-def _updates(found: Sequence[Found]) -> dict[Way, str]:
-    """Those that were asked for, by what the picture calls them."""
-    return {way: name for way, name in UPDATES.items() if of(found, way)}
+def _updates(results: Sequence[Found]) -> dict[Way, str]:
+    """The requested kinds of updates, with their labels in the picture."""
+    return {way: name for way, name in UPDATES.items() if points_of(results, way)}
 
 
-def _steps(found: Sequence[Found]) -> Panel:
-    whole = steps(found)
+def _steps(results: Sequence[Found]) -> Panel:
+    whole = steps(results)
     every = tuple((step.rollouts, step.trained_on_all) for step in whole if step.trained_on_all is not None)
     selected = tuple((s.rollouts, s.trained_on_selected) for s in whole if s.trained_on_selected is not None)
-    sampling = tuple((n, one.median) for n, one in measured(found, "sampling").items())
+    sampling = tuple((n, one.median) for n, one in measured(results, "sampling").items())
     curves = (
         Series("sampling", sampling, style=STYLES["sampling"]),
         Series("and training on all", every, style=STYLES["accumulated"]),
@@ -79,15 +79,15 @@ def _steps(found: Sequence[Found]) -> Panel:
     return Panel("step", "rollouts sampled in a step", "seconds", tuple(curve for curve in curves if curve.points))
 
 
-def _curve(found: Sequence[Found], way: Way, label: str, value: Callable[[Found], float | None]) -> Series:
-    there = [(n, value(one)) for n, one in measured(found, way).items()]
+def _curve(results: Sequence[Found], way: Way, label: str, value: Callable[[Found], float | None]) -> Series:
+    values = [(n, value(one)) for n, one in measured(results, way).items()]
 
     def ended(ending: Ending) -> tuple[int, ...]:
-        return tuple(one.point.rollouts for one in of(found, way) if one.ending == ending)
+        return tuple(one.point.rollouts for one in points_of(results, way) if one.ending == ending)
 
     return Series(
         label,
-        tuple((n, y) for n, y in there if y is not None),
+        tuple((n, y) for n, y in values if y is not None),
         style=STYLES[way],
         does_not_fit=ended("out of memory"),
         too_slow=ended("out of time"),

@@ -1,4 +1,4 @@
-"""A plan for a person and for a program: the run's statistics, the best candidates, and the keys to take over."""
+"""A plan as text and as JSON: the run's statistics, the best candidates, and the keys to set."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from winnow.report.comparison.key_differences import differing, keys_of, within
 from winnow.report.text import percent
 from winnow.state.cost_file import as_json
 
-SHOWN = 10  # candidates
+SHOWN = 10  # maximum number of candidates in the table
 CHOSEN = ("rollout.prompts_per_step", "rollout.rollouts_per_prompt", "select", "update.tokens_per_micro_batch")
-LAWS = {"fixed": "a learning rate that stays", "tuned": "a learning rate that is tuned for each candidate"}
+LAWS = {"fixed": "one learning rate for all candidates", "tuned": "a learning rate tuned for each candidate"}
 
 
 def opening_lines(plan: StepPlan) -> Iterator[str]:
-    """What is known before any cost: the run, its pass rates, and what differs from the configuration."""
-    run, asked = plan.run, plan.asked
+    """The lines that need no costs: the run, its pass rates, and how it differs from the configuration."""
+    run, request = plan.run, plan.request
     yield (
         f"run        {run.run}, steps {run.first} to {run.last}: {run.groups} groups, {percent(run.flat)} of them "
         f"flat, rollouts of {run.length:.1f} tokens"
@@ -34,54 +34,53 @@ def opening_lines(plan: StepPlan) -> Iterator[str]:
     two = run.two_values
     if two.values > 2:
         yield (
-            f"rewards    {two.values} values, taken as two: above {two.border:.4g} and not, which is "
+            f"rewards    {two.values} values, reduced to two: above {two.border:.4g} or not; this keeps "
             f"{percent(two.explained)} of their variance within prompts"
         )
-    noise = asked.noise
+    noise = request.noise
     yield (
-        f"law        {LAWS[asked.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g}; gradients "
-        f"in {percent(asked.spread)} of the weights (docs/planner.md)"
+        f"law        {LAWS[request.law]}; noise of a rollout {noise.rollout:g}, of a prompt {noise.between:g}; "
+        f"gradients in {percent(request.spread)} of the weights (docs/planner.md)"
     )
-    if asked.until is not None:
-        yield f"counted    progress up to a mean pass rate of {percent(asked.until)}"
+    if request.until is not None:
+        yield f"counted    progress up to a mean pass rate of {percent(request.until)}"
     other = differing([keys_of(dump(run.config)), keys_of(dump(plan.config))])
     if other := [key for key in other if not within(key, CHOSEN)]:
-        yield f"note       the run has other values of {', '.join(other)}; its statistics may not hold"
+        yield f"note       the run has other values of {', '.join(other)}; its statistics may not apply"
 
 
-def plan_lines(plan: StepPlan, clock: StepClock, found: Sequence[Candidate], config: Path) -> Iterator[str]:
-    """The table of the best candidates with the current setting, and how to take the best one over."""
-    current = _current(plan, found)
-    beside = current or found[0]
+def plan_lines(plan: StepPlan, clock: StepClock, candidates: Sequence[Candidate], config: Path) -> Iterator[str]:
+    """The table of the best candidates and the current setting, and the command that uses the best one."""
+    current = _current(plan, candidates)
+    baseline = current or candidates[0]
     run, costs = plan.run, clock.costs
     yield f"costs      {costs.source or 'measured'}, rollouts counted per {costs.per}"
-    if plan.asked.calibrate:
-        own = run.step_seconds
+    if plan.request.calibrate:
         yield (
-            f"scale      the run's {own:.4g} s per step: sampling x {clock.sampling_factor:.3g}, update x "
+            f"scale      the run's {run.step_seconds:.4g} s per step: sampling x {clock.sampling_factor:.3g}, update x "
             f"{clock.update_factor:.3g}, rest {1e3 * clock.per_rollout:.3g} ms per rollout and {clock.per_step:.3g} s"
         )
     yield ""
     heads = ("n", "m", "prompts", "micro-batch", "flat", "sampling s", "update s", "step s", "per step", "per second")
     yield f"{'':<10}" + "".join(f"{head:>12}" for head in heads) + f"{'memory':>12}"
-    rows = list(found[:SHOWN])
+    rows = list(candidates[:SHOWN])
     if current is not None and current not in rows:
         rows.append(current)
     for place, one in enumerate(rows):
         name = "current" if one is current else "best" if place == 0 else ""
-        yield f"{name:<10}" + _row(one, beside)
+        yield f"{name:<10}" + _row(one, baseline)
     yield ""
-    yield f"per step and per second: progress, over that of {'the current setting' if current else 'the best one'}"
+    yield f"per step and per second: progress, relative to {'the current setting' if current else 'the best one'}"
     if any(one.extrapolated for one in rows):
-        yield "+ the number of rollouts is beyond the last point of a cost curve, which goes on as a straight line"
+        yield "+ the number of rollouts is beyond the last point of a cost curve, which is extended as a straight line"
     if plan.left_out:
-        yield f"{plan.left_out} pairs of n and prompts do not fit into the memory, and are left out"
-    yield f"take over  {_command(plan, found[0], config)}"
+        yield f"{plan.left_out} pairs of n and prompts do not fit into the memory, and are omitted"
+    yield f"command    {_command(plan, candidates[0], config)}"
 
 
-def as_plan_json(plan: StepPlan, clock: StepClock, found: Sequence[Candidate]) -> dict[str, Any]:
-    """Everything: the statistics, the costs, and all candidates, the best first."""
-    run, current = plan.run, _current(plan, found)
+def as_plan_json(plan: StepPlan, clock: StepClock, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """The whole plan as JSON: the statistics, the costs, and all candidates, the best first."""
+    run, current = plan.run, _current(plan, candidates)
     return {
         "winnow_plan": 1,
         "run": _statistics(run),
@@ -94,34 +93,34 @@ def as_plan_json(plan: StepPlan, clock: StepClock, found: Sequence[Candidate]) -
             "seconds_per_step": clock.per_step,
         },
         "current": None if current is None else _as_json(current),
-        "candidates": [_as_json(one) for one in found],
+        "candidates": [_as_json(one) for one in candidates],
         "left_out": plan.left_out,
     }
 
 
-def _current(plan: StepPlan, found: Sequence[Candidate]) -> Candidate | None:
-    return next((one for one in found if one.setting == plan.current), None)
+def _current(plan: StepPlan, candidates: Sequence[Candidate]) -> Candidate | None:
+    return next((one for one in candidates if one.setting == plan.current), None)
 
 
-def _row(one: Candidate, beside: Candidate) -> str:
+def _row(one: Candidate, baseline: Candidate) -> str:
     setting, seconds = one.setting, one.seconds
     cells = (
         setting.rollouts,
         "all" if setting.kept == setting.rollouts else setting.kept,
         setting.prompts,
-        one.room.tokens,
+        one.fit.tokens,
         percent(one.flat),
         f"{seconds.sampling:.3g}",
         f"{seconds.update:.3g}",
         f"{seconds.total:.3g}{'+' * one.extrapolated}",
-        f"{one.progress / beside.progress:.2f}" if beside.progress else "-",
-        f"{one.rate / beside.rate:.2f}" if beside.rate else "-",
+        f"{one.progress / baseline.progress:.2f}" if baseline.progress else "-",
+        f"{one.rate / baseline.rate:.2f}" if baseline.rate else "-",
     )
-    return "".join(f"{cell:>12}" for cell in cells) + f"{readable(one.room.bytes):>12}"
+    return "".join(f"{cell:>12}" for cell in cells) + f"{readable(one.fit.bytes):>12}"
 
 
 def _command(plan: StepPlan, best: Candidate, config: Path) -> str:
-    settings = [*best.setting.settings, f"update.tokens_per_micro_batch={best.room.tokens}"]
+    settings = [*best.setting.settings, f"update.tokens_per_micro_batch={best.fit.tokens}"]
     return shlex.join(["winnow", "train", str(config), *(word for s in settings for word in ("--set", s))])
 
 
@@ -142,15 +141,16 @@ def _statistics(run: RunStatistics) -> dict[str, Any]:
 
 
 def _law(plan: StepPlan) -> dict[str, Any]:
-    """What progress is computed with. The last two are in units of |mean delta|; null where the run has no gradient
-    norm, which then sets no bound.
+    """The constants from which progress is computed.
+
+    The last two are in units of |mean delta|; null if the run has no gradient norm, in which case they set no bound.
     """
-    asked, known = plan.asked, plan.run.grad_norm is not None
+    request, known = plan.request, plan.run.grad_norm is not None
     return {
-        "learning_rate": asked.law,
-        "until": asked.until,
-        **asdict(asked.noise),
-        "spread": asked.spread,
+        "learning_rate": request.law,
+        "until": request.until,
+        **asdict(request.noise),
+        "spread": request.spread,
         "eps": plan.bounds.eps if known else None,
         "max_grad_norm": plan.bounds.clip if known else None,
     }
@@ -162,13 +162,13 @@ def _as_json(one: Candidate) -> dict[str, Any]:
         "rollouts_per_prompt": setting.rollouts,
         "keep_per_prompt": setting.kept,
         "prompts_per_step": setting.prompts,
-        "tokens_per_micro_batch": one.room.tokens,
-        "sampled_at_once": one.room.at_once,
-        "memory_bytes": one.room.bytes,
+        "tokens_per_micro_batch": one.fit.tokens,
+        "sampled_at_once": one.fit.at_once,
+        "memory_bytes": one.fit.bytes,
         "flat": one.flat,
         "progress": one.progress,
         "seconds": {**asdict(one.seconds), "step": one.seconds.total},
         "progress_per_second": one.rate,
         "extrapolated": one.extrapolated,
-        "set": [*setting.settings, f"update.tokens_per_micro_batch={one.room.tokens}"],
+        "set": [*setting.settings, f"update.tokens_per_micro_batch={one.fit.tokens}"],
     }

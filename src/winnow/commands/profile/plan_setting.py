@@ -1,4 +1,4 @@
-"""What a plan chooses, and which configurations it can choose for."""
+"""The setting that a plan chooses, and the configurations that it supports."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ REMEDY = "change it in the configuration, or choose n and m manually (docs/choos
 class Setting:
     """n, m and P of a step."""
 
-    rollouts: int  # n, sampled of each prompt
-    kept: int  # m, trained on; n: all
-    prompts: int  # P of a step
+    rollouts: int  # n, sampled per prompt
+    kept: int  # m, trained on per prompt; n: all
+    prompts: int  # P, prompts per step
 
     @property
     def sampled(self) -> int:
-        """Rollouts of a step."""
+        """Rollouts sampled per step."""
         return self.rollouts * self.prompts
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The keys of a configuration with their values, as `--set` takes them."""
+        """The configuration keys with their values, in the syntax of `--set`."""
         if self.kept >= self.rollouts:
             select = 'select="all"'
         else:
@@ -44,7 +44,7 @@ class Setting:
 
 
 def setting_of(config: Config, where: str) -> Setting:
-    """The setting of a configuration. Raises ConfigError, which begins with `where`, for one that no plan is made for.
+    """The setting of a configuration. Raises ConfigError, which begins with `where`, for an unsupported one.
 
     Supported are a uniform allocation without dynamic sampling, `max_variance` or `all` as the only selector, the
     advantages of CREDITS, and no value model.
@@ -55,7 +55,7 @@ def setting_of(config: Config, where: str) -> Setting:
     kept = n if selector.use == "all" else kept_size(_option(selector, "keep_per_prompt"), n)
     if kept < 2:
         raise ConfigError(
-            f"{where}: {kept} rollout of a prompt is trained on, which has no other to compare with",
+            f"{where}: {kept} rollout per prompt is trained on, and advantages compare at least two",
             remedy="set select.keep_per_prompt to 2 or more",
             key="select.keep_per_prompt",
             code="config.unsupported",
@@ -64,13 +64,13 @@ def setting_of(config: Config, where: str) -> Setting:
 
 
 def rule_of(config: Config) -> Rule:
-    """The advantage of a supported configuration, with the defaults of the options that it leaves out."""
+    """The advantage of a supported configuration, with the defaults of options that are not set."""
     advantage = config.advantage
     return Rule.of(advantage.use, {**resolve(ADVANTAGE, advantage.use).defaults, **advantage.options})  # type: ignore[arg-type]
 
 
 def updates_of(config: Config) -> int:
-    """Optimizer updates of a step."""
+    """Optimizer updates per step."""
     return config.update.epochs * config.update.updates_per_step
 
 
@@ -80,7 +80,7 @@ def _option(selector: Member, name: str) -> int | float:
 
 def _check_supported(config: Config, where: str) -> None:
     rounds = config.rollout.dynamic_sampling_rounds
-    for key, problem, planned, unsupported in (
+    for key, problem, supported, unsupported in (
         ("allocate", f"allocate.use = {config.allocate.label!r}", "for 'uniform'", config.allocate.use != "uniform"),
         ("rollout.dynamic_sampling_rounds", f"rollout.dynamic_sampling_rounds = {rounds}", "for 0", rounds > 0),
         ("select", f"{len(config.select)} selectors", "for one", len(config.select) != 1),
@@ -112,5 +112,8 @@ def _check_supported(config: Config, where: str) -> None:
     ):
         if unsupported:
             raise ConfigError(
-                f"{where}: {problem}, and a plan is made {planned}", remedy=REMEDY, key=key, code="config.unsupported"
+                f"{where}: {problem}, and a plan can only be made {supported}",
+                remedy=REMEDY,
+                key=key,
+                code="config.unsupported",
             )

@@ -1,4 +1,4 @@
-"""`winnow profile --plan`, from its options to a plan: what can be refused is refused before anything is measured."""
+"""`winnow profile --plan`: make a plan from the options. All checks come before the measurements."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ MEASURED: tuple[Way, ...] = ("sampling", "accumulated")  # the two curves
 
 
 def prepared_plan(
-    config: Path, sets: Sequence[str], run: Path, asked: PlanAsked, *, window: int, unset: Sequence[str] = ()
+    config: Path, sets: Sequence[str], run: Path, request: PlanAsked, *, window: int, unset: Sequence[str] = ()
 ) -> StepPlan:
-    """Candidates without seconds. Raises WinnowError for all that can be refused without a cost."""
+    """A plan whose candidates have no seconds yet. Raises WinnowError for everything that can be checked now."""
     members = resolve_members(load(config, sets, unset), base=config.parent)
-    return StepPlan(members, statistics_of(run.expanduser(), window=window), asked)
+    return StepPlan(members, statistics_of(run.expanduser(), window=window), request)
 
 
 def curves_to_measure(
-    config: Path, sets: Sequence[str], plan: StepPlan, asked: Asked, *, unset: Sequence[str] = ()
+    config: Path, sets: Sequence[str], plan: StepPlan, request: Asked, *, unset: Sequence[str] = ()
 ) -> Profile:
-    """The two curves of the configuration, at the run's length."""
+    """A profile of the configuration's two curves, with rollouts of the run's mean length."""
     length = max(1, round(plan.run.length))
-    return prepared(config, [*sets, f"rollout.max_new_tokens={length}"], asked, unset=unset)
+    return prepared(config, [*sets, f"rollout.max_new_tokens={length}"], request, unset=unset)
 
 
 def measured_points(profile: Profile) -> Iterator[Found]:
-    """Point after point of the two curves."""
+    """Measure the points of the two curves."""
     return profile.measure(ways=MEASURED)
 
 
 def measured_costs(profile: Profile) -> StepCosts:
-    """Of the points that were measured. Raises DataError where a curve has none."""
+    """The cost curves through the measured points. Raises DataError if a curve has none."""
     on = profile.measured_on
-    return of_profile({"points": [row(found) for found in profile.found]}, f"measured on {on['date']}, {on['cpu']}")
+    return of_profile({"points": [row(result) for result in profile.found]}, f"measured on {on['date']}, {on['cpu']}")

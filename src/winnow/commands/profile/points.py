@@ -1,4 +1,4 @@
-"""What is measured, and what came of it: one point is a number of rollouts, sampled or trained in one way."""
+"""The points of a profile, and their results: a point is a number of rollouts, sampled or trained in one way."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from winnow.records import Prompt
 Way = Literal["sampling", "whole", "accumulated", "selected"]
 Ending = Literal["measured", "out of memory", "out of time", "failed"]
 
-WAYS: dict[Way, str] = {  # in the order in which the ways of one number are measured
+WAYS: dict[Way, str] = {  # in the order of measurement
     "sampling": "sampling",
     "whole": "update, no accumulation",
     "accumulated": "update, accumulation",
     "selected": "update, selection",
 }
-MOST = 2**20  # rollouts of a point
+MOST = 2**20  # maximum number of rollouts of a point
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a call asks for. Of each point: a warm-up, then so many repetitions, of which the median counts."""
+    """The options of a profile. Each point has a warm-up, then `repeats` repetitions, whose median is the result."""
 
-    rollouts: tuple[int, ...]  # sampled side by side
-    kept: tuple[int, ...]  # in one update
+    rollouts: tuple[int, ...]  # numbers of rollouts that are sampled concurrently
+    kept: tuple[int, ...]  # numbers of rollouts in one update
     repeats: int
-    seconds: float  # a point may take, once its model is loaded
+    seconds: float  # time limit per point, excluding loading
     memory_limit: int | None = None  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A number of rollouts that are sampled at once, or that an update is given. `selected` trains on those of them
-    that the configuration's selectors keep, the other two on all.
+    """A number of rollouts that are sampled concurrently, or passed to an update.
+
+    The way "selected" trains on those that the configuration's selectors keep, the other two updates on all.
     """
 
     way: Way
@@ -47,7 +48,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A point with all that a process of its own needs to measure it."""
+    """A point with everything that its process needs to measure it."""
 
     point: Point
     config: Config
@@ -60,44 +61,46 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call of a point's work did."""
+    """The amount of work of one repetition."""
 
     tokens: int  # generated, or trained on
-    trained: int = 0  # rollouts
+    trained: int = 0  # rollouts trained on
     micro_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A point measured, or why it was not."""
+    """The result of a point: its measurements, or why there are none."""
 
     point: Point
     ending: Ending
-    seconds: tuple[float, ...] = ()  # of each repetition
+    seconds: tuple[float, ...] = ()  # per repetition
     work: Work | None = None  # of one repetition
-    held: int | None = None  # bytes before a repetition: weights, optimizer; None where nobody counts
-    peak: int | None = None  # bytes at most in a repetition, what was held included
-    why: str = ""  # where it was not measured
+    held: int | None = None  # bytes before a repetition (weights, optimizer); None if memory is not counted
+    peak: int | None = None  # most bytes during a repetition, including `held`
+    why: str = ""  # the reason if it was not measured
 
     @property
     def median(self) -> float:
-        """Seconds of the repetition in the middle."""
+        """The median of the repetitions' seconds."""
         return statistics.median(self.seconds)
 
     @property
     def per_token(self) -> float:
-        """The median's seconds for each token of its work; NaN where it had none."""
+        """Median seconds per token; NaN without tokens."""
         return self.median / self.work.tokens if self.work and self.work.tokens else float("nan")
 
 
-def points(asked: Asked, *, selects: bool) -> Iterator[Point]:
-    """Every point, the small ones first. Updates with accumulation are measured for the sampled numbers too, as whole
-    steps are made of both; an update without accumulation grows with its rollouts and is measured where it is asked
-    for alone. Where nothing is selected there is no third way.
+def points(request: Asked, *, selects: bool) -> Iterator[Point]:
+    """Every point, in ascending order.
+
+    Updates with accumulation are measured for the sampled numbers too, because a whole step consists of both. An
+    update without accumulation needs more memory with each rollout, and is measured only for the numbers `kept`.
+    Updates with selection are omitted if the configuration selects nothing.
     """
-    yield from (Point("sampling", n) for n in sorted(asked.rollouts))
-    for n in sorted({*asked.rollouts, *asked.kept}):
-        if n in asked.kept:
+    yield from (Point("sampling", n) for n in sorted(request.rollouts))
+    for n in sorted({*request.rollouts, *request.kept}):
+        if n in request.kept:
             yield Point("whole", n)
         yield Point("accumulated", n)
         if selects:
@@ -105,7 +108,10 @@ def points(asked: Asked, *, selects: bool) -> Iterator[Point]:
 
 
 def numbers(text: str, *, least: int, what: str) -> tuple[int, ...]:
-    """Of "8,16 32" each once and ascending. Raises ConfigError for what is no number of rollouts."""
+    """Parse "8,16 32" into ascending numbers without repetition. Raises ConfigError for invalid ones.
+
+    `least` is the smallest valid number, and `what` names the option in the error.
+    """
     words = text.replace(",", " ").split()
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and least <= int(word[:9]) <= MOST)]
     if wrong or not words:
@@ -118,10 +124,10 @@ def numbers(text: str, *, least: int, what: str) -> tuple[int, ...]:
     return tuple(sorted(set(map(int, words))))
 
 
-def divided(rollouts: int, *, per_prompt: int, prompts: int) -> list[int]:
-    """How many rollouts each prompt gets: as few prompts as `per_prompt` allows, at most `prompts`, as even as can be.
+def split_evenly(rollouts: int, *, per_prompt: int, prompts: int) -> list[int]:
+    """The number of rollouts of each prompt: as few prompts as `per_prompt` allows, at most `prompts`.
 
-    >>> divided(40, per_prompt=16, prompts=99)
+    >>> split_evenly(40, per_prompt=16, prompts=99)
     [14, 13, 13]
     """
     groups = min(-(-rollouts // per_prompt), prompts)

@@ -1,4 +1,4 @@
-"""A configuration's profile: every point in turn, each in a process of its own."""
+"""The profile of a configuration: measure every point, each in a separate process."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from winnow.training.members import Members
 from winnow.training.prompts import prompt_tokenizer, rendered
 from winnow.training.resolve import check_installed, resolve_members
 
-ALL = "all"  # the selector that selects nothing
+ALL = "all"  # the selector that keeps everything
 
 
 @dataclass
 class Profile:
-    """What is measured, on what, and what was found so far."""
+    """The configuration, the device, the requested points, and the results so far."""
 
     members: Members
     asked: Asked
     device: torch.device
-    prompts: tuple[Prompt, ...]  # of the task's training problems, those that are sampled
+    prompts: tuple[Prompt, ...]  # a random choice of the task's training problems
     found: list[Found] = field(default_factory=list)
 
     @property
@@ -48,7 +48,7 @@ class Profile:
 
     @property
     def selects(self) -> str:
-        """What the selectors do, in a word or two: "max_variance, 4 of 16"."""
+        """A description of the selectors: "max_variance, 4 of 16"."""
         names = [member.label for member in self.config.select if member.label != ALL] or [ALL]
         numbers = (member.options.get("keep_per_prompt") for member in self.config.select)
         kept = min((number for number in numbers if number is not None), default=None)
@@ -56,21 +56,21 @@ class Profile:
         return " and ".join(names) + of
 
     def job(self, point: Point) -> Job:
-        asked = self.asked
+        request = self.asked
         return Job(
             point=point,
             config=self.config,
             base=self.members.base,
             prompts=self.prompts,
-            repeats=asked.repeats,
-            seconds=asked.seconds,
-            memory_limit=asked.memory_limit,
+            repeats=request.repeats,
+            seconds=request.seconds,
+            memory_limit=request.memory_limit,
         )
 
     def measure(
         self, measure: Callable[[Job, Callable[[], None]], Found] = measure, *, ways: Collection[Way] = tuple(WAYS)
     ) -> Iterator[Found]:
-        """Point after point of these ways."""
+        """Measure the points of these ways, one after the other."""
         for point in points(self.asked, selects=self.selects != ALL):
             if point.way not in ways:
                 continue
@@ -90,41 +90,41 @@ class Profile:
             packages=self.members.packages,
             gpu=describe_gpu(self.device),
         )
-        machine = {"cpu": cpu(), "cores": os.cpu_count(), "memory_bytes": capacity(torch.device("cpu"))}
+        machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "memory_bytes": capacity(torch.device("cpu"))}
         return {
             "date": datetime.date.today().isoformat(),
-            "load_average": os.getloadavg(),  # before the first point: of what else the machine had to do
+            "load_average": os.getloadavg(),  # before the first point: the load of other processes
             **machine,
             **{name: value for name, value in described.items() if name not in ("config", "base", "inputs")},
         }
 
 
-def prepared(config: Path, sets: Sequence[str], asked: Asked, *, unset: Sequence[str] = ()) -> Profile:
-    """All that can be refused before a weight is read. Raises ConfigError or DataError."""
+def prepared(config: Path, sets: Sequence[str], request: Asked, *, unset: Sequence[str] = ()) -> Profile:
+    """Check everything before weights are loaded, and choose the prompts. Raises ConfigError or DataError."""
     members = resolve_members(load(config, sets, unset), base=config.parent)
     if members.reads_values:
         raise ConfigError(
-            "winnow profile measures sampling and the policy's update, and not a value model's",
+            "winnow profile measures sampling and the policy's update, and no value model's update",
             remedy="profile the configuration without [critic], and with an advantage that reads no values "
             "(advantage.use = 'grpo')",
             key="critic",
             code="config.unsupported",
         )
     device = resolve_device(members.config.device)
-    check_limit(device, asked.memory_limit)
+    check_limit(device, request.memory_limit)
     check_installed(members)
     problems, tokenizer = members.task("train"), prompt_tokenizer(members.config)
     weights_folder(members.config.model.path)
     every = rendered(members, problems, tokenizer).prompts
     rng = generator(members.config.seed, "profile", "prompts")
-    most = max(*asked.rollouts, *asked.kept)
+    most = max(*request.rollouts, *request.kept)
     needed = -(-most // members.config.rollout.rollouts_per_prompt)
-    taken = rng.permutation(len(every))[:needed]
-    return Profile(members, asked, device, tuple(every[i] for i in taken))
+    chosen = rng.permutation(len(every))[:needed]
+    return Profile(members, request, device, tuple(every[i] for i in chosen))
 
 
-def cpu() -> str:
-    """The processor's name, where Linux says it."""
+def cpu_name() -> str:
+    """The processor's name on Linux; otherwise "unknown"."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

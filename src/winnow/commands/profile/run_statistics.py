@@ -1,4 +1,4 @@
-"""What a run's log says of its last steps: how often prompts are solved, how long rollouts are, where the time goes."""
+"""Statistics of a run's last steps, from its log: pass rates, lengths of rollouts, and seconds per phase."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from winnow.state.logbook import read_metrics, read_rows
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 from winnow.state.saved_runs import read_manifest
 
-PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")  # all of a step but the wait for a checkpoint
+PHASES = ("generate", "verify", "select", "logprobs", "update", "sync")  # all phases of a step except saving
 COUNTS = ("group/count", "budget/rollouts", "budget/tokens_generated", "select/trained", "budget/tokens_trained")
-SPLITS = 64  # values that are tried as the border between right and wrong
+SPLITS = 64  # maximum number of candidates for the border between right and wrong
 
 
 @dataclass(frozen=True)
 class TwoValues:
-    """Rewards with several values as right and wrong: above a border, and not."""
+    """Rewards with several values, reduced to two: right (above a border) and wrong."""
 
     border: float
     values: int  # distinct rewards
-    explained: float  # share of the variance within prompts that the two values have; 1 where there are no more
+    explained: float  # share of the variance within prompts that the two values explain; 1 if there are only two
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class RunStatistics:
     config: Config
     first: int  # step
     last: int
-    groups: int  # in all, with a verified rollout
+    groups: int  # total number with a verified rollout
     rates: PassRates
-    flat: float  # share of these groups
+    flat: float  # share of these groups whose rewards are all equal
     two_values: TwoValues
-    counts: Mapping[str, float]  # by COUNTS, of a step
-    seconds: Mapping[str, float]  # by PHASES, of a step; of the first step of a run only where there is no other
-    grad_norm: float | None  # root mean square before clipping, 0 where a step took no update
+    counts: Mapping[str, float]  # COUNTS, per step
+    seconds: Mapping[str, float]  # PHASES, per step; the first step of a run, which warms up, counts only if alone
+    grad_norm: float | None  # root mean square before clipping, with 0 for a step without an update
     lasting: FloatArray  # [T] the share of rollouts longer than t = 0 ... T - 1 tokens
 
     @property
@@ -57,7 +57,7 @@ class RunStatistics:
 
     @property
     def trained_length(self) -> float:
-        """Mean tokens of a trained rollout; of a sampled one where none was trained."""
+        """Mean tokens of a trained rollout; those of a sampled one if none was trained."""
         trained = self.counts["select/trained"]
         return self.counts["budget/tokens_trained"] / trained if trained else self.length
 
@@ -67,10 +67,9 @@ class RunStatistics:
 
 
 def statistics_of(run: Path, *, window: int, before: int | None = None) -> RunStatistics:
-    """Of the last `window` steps that are finished and have their rollouts logged; of those before a step, if given.
+    """Statistics of the last `window` finished steps with logged rollouts; only of steps before `before`, if given.
 
-    Raises RunFolderError for what is no run, DataError for one without such steps, and ConfigError where all groups
-    are flat.
+    Raises RunFolderError if `run` is no run, DataError if it has no such step, and ConfigError if all groups are flat.
     """
     manifest = read_manifest(run, own=False)
     config = validate(manifest.config, source=str(run))
@@ -120,23 +119,25 @@ def statistics_of(run: Path, *, window: int, before: int | None = None) -> RunSt
 
 
 def _logged(run: Path, steps: Sequence[int]) -> tuple[list[FloatArray], list[int]]:
-    """The rewards [N] of each prompt's verified rollouts, and the length of every rollout. A prompt without a verified
-    one has none.
+    """The rewards [N] of each group's verified rollouts, and the length of every rollout.
+
+    Groups without a verified rollout are omitted.
     """
-    found: dict[tuple[int, str], list[float]] = {}
+    rewards_of: dict[tuple[int, str], list[float]] = {}
     lengths = list[int]()
     for step in steps:
         for row in read_rows(run, step, columns=("prompt_id", "kind", "reward", "length")):
             lengths.append(row["length"])
             if row["kind"] != "failed":
-                found.setdefault((step, row["prompt_id"]), []).append(row["reward"])
-    return [np.array(rewards) for rewards in found.values()], lengths
+                rewards_of.setdefault((step, row["prompt_id"]), []).append(row["reward"])
+    return [np.array(rewards) for rewards in rewards_of.values()], lengths
 
 
 def _two_values(groups: Sequence[FloatArray]) -> TwoValues:
-    """The border at which right and wrong have the most of the rewards' variance within prompts.
+    """The border at which right and wrong explain the most of the rewards' variance within prompts.
 
-    That is the squared correlation of the two values with the rewards, each less its prompt's mean, over all rollouts.
+    The explained share is the squared correlation of the two values with the rewards over all rollouts, after the
+    mean of the prompt is subtracted from both.
     """
     rewards = np.concatenate(groups)
     prompt = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
@@ -151,7 +152,7 @@ def _two_values(groups: Sequence[FloatArray]) -> TwoValues:
 
 
 def _centred(values: FloatArray | BoolArray, prompt: IntArray) -> FloatArray:
-    """[N] less the mean of those of the same prompt."""
+    """[N] the values minus the mean of their prompt's values."""
     values = values.astype(np.float64)
     means = np.bincount(prompt, weights=values) / np.bincount(prompt)
     return np.asarray(values - means[prompt], dtype=np.float64)
@@ -166,7 +167,7 @@ def _mean(rows: Sequence[Mapping[str, float]], name: str, run: Path) -> float:
     values = [row.get(name, math.nan) for row in rows]
     if not np.isfinite(values).all():
         raise DataError(
-            f"{run}: its metrics lack {name}, from which a step's seconds are computed",
+            f"{run}: its metrics have no {name}, which a step's seconds are computed from",
             remedy="name another run",
             code="data.incomplete",
         )
@@ -174,7 +175,7 @@ def _mean(rows: Sequence[Mapping[str, float]], name: str, run: Path) -> float:
 
 
 def _grad_norm(rows: Sequence[Mapping[str, float]]) -> float | None:
-    """The root of the mean square; a step without an update has 0. None where no step has a finite one above 0."""
+    """The root mean square, with 0 for a step without an update; None if no step has a finite one above 0."""
     values = np.array([row.get("policy/grad_norm", math.nan) for row in rows])
     values = np.where(np.isfinite(values), values, 0.0)
     return float(np.sqrt((values**2).mean())) or None

@@ -1,4 +1,4 @@
-"""Rollouts sampled side by side by a configuration's engine, every one exactly as long as the configuration allows."""
+"""The work of a sampling point: concurrent rollouts, all of the maximum length that the configuration allows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from winnow.commands.profile.points import Work, divided
+from winnow.commands.profile.points import Work, split_evenly
 from winnow.engines.base import make_engine
 from winnow.models.load import Loaded
 from winnow.records import Prompt
@@ -14,20 +14,20 @@ from winnow.training.build import engine_context
 from winnow.training.members import Members
 from winnow.training.prompts import training_sampling
 
-NO_BOUND = 2**50  # bytes of keys and values
+NO_BOUND = 2**50  # bytes of keys and values, more than any machine has
 
 
 @contextmanager
 def sampling_work(
     members: Members, policy: Loaded, prompts: Sequence[Prompt], rollouts: int
 ) -> Iterator[Callable[[int], Work]]:
-    """A call of the engine; its argument is part of the seed.
+    """A function that calls the engine once; its argument is part of the seed.
 
-    Nothing ends a rollout before `rollout.max_new_tokens`, so that the numbers of rollouts differ in nothing else. No
-    bound is set on keys and values: they are there for all rollouts at once, or the point ends where memory does.
+    Every rollout has `rollout.max_new_tokens` tokens, so that points differ only in the number of rollouts. Keys and
+    values are not bounded: all rollouts run concurrently, or the point runs out of memory.
     """
     config = members.config
-    counts = divided(rollouts, per_prompt=config.rollout.rollouts_per_prompt, prompts=len(prompts))
+    counts = split_evenly(rollouts, per_prompt=config.rollout.rollouts_per_prompt, prompts=len(prompts))
     context = dataclasses.replace(
         engine_context(config, policy, NO_BOUND), stop_tokens=(), max_rollouts_at_once=rollouts
     )

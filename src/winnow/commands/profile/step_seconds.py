@@ -1,4 +1,4 @@
-"""Seconds of a step of any n, m and P: two cost curves, at the scale of a run's own phases."""
+"""Predict the seconds of a step for any n, m and P, from two cost curves scaled to a run's phases."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from winnow.records import FloatArray
 
 @dataclass(frozen=True)
 class PredictedSeconds:
-    """Of a step."""
+    """Predicted seconds of a step."""
 
     sampling: float
-    update: float  # old log-probs included
-    rest: float  # verdicts, selection, handing over the weights
+    update: float  # including old log-probs
+    rest: float  # verification, selection, weight sync
 
     @property
     def total(self) -> float:
@@ -25,18 +25,18 @@ class PredictedSeconds:
 
 @dataclass(frozen=True, eq=False)
 class StepClock:
-    """The curves of `costs`, each times a factor, and what else a step takes."""
+    """The curves of `costs`, each times a factor, and the seconds of the rest of a step."""
 
     costs: StepCosts
     lasting: FloatArray  # [T] the share of rollouts longer than t tokens
     sampling_factor: float = 1.0
     update_factor: float = 1.0
-    per_rollout: float = 0.0  # seconds per sampled rollout: verdicts and selection
-    per_step: float = 0.0
+    per_rollout: float = 0.0  # seconds of verification and selection per sampled rollout
+    per_step: float = 0.0  # other seconds
 
     def seconds(self, work: StepWork, *, at_once: int) -> PredictedSeconds:
-        """Of a step whose engine samples at most `at_once` rollouts side by side."""
-        sampling, update = _by_the_curves(self.costs, work, self.lasting, at_once)
+        """Seconds of a step whose engine samples at most `at_once` rollouts concurrently."""
+        sampling, update = _read_curves(self.costs, work, self.lasting, at_once)
         parts = _parts(self.costs, work)
         return PredictedSeconds(
             sampling=self.sampling_factor * sampling,
@@ -45,28 +45,28 @@ class StepClock:
         )
 
     def extrapolates(self, work: StepWork, *, at_once: int) -> bool:
-        """Whether a curve ends before what it is read at."""
+        """Return whether the work is beyond the last point of a curve."""
         parts = _parts(self.costs, work)
         sampled, trained = min(work.rollouts / parts, at_once), work.trained / parts
         return bool(sampled > self.costs.sampling.rollouts[-1] or trained > self.costs.update.rollouts[-1])
 
 
 def uncalibrated(costs: StepCosts, run: RunStatistics) -> StepClock:
-    """The costs as they are, such as those of another machine, at the run's lengths."""
+    """A clock with unscaled costs, such as those of another machine, at the run's lengths."""
     return StepClock(costs, run.lasting, per_rollout=costs.seconds_per_rollout, per_step=costs.seconds_per_step)
 
 
 def calibrated(costs: StepCosts, run: RunStatistics, *, at_once: int) -> StepClock:
-    """The curves at the scale of the run: at its own n, m and P they give the seconds of its phases.
+    """A clock with scaled curves: at the run's n, m and P it predicts the measured seconds of its phases.
 
-    Raises DataError where a curve has no seconds there, so that there is no scale.
+    Raises DataError if a curve is 0 there, so that no factor exists.
     """
     work = own_work(run)
-    sampling, update = _by_the_curves(costs, work, run.lasting, at_once)
+    sampling, update = _read_curves(costs, work, run.lasting, at_once)
     if sampling <= 0 or update <= 0:
         raise DataError(
             f"{costs.source or 'the cost curves'}: at the {work.rollouts:.0f} rollouts that a step of {run.run} "
-            f"samples, or the {work.trained:.0f} that it trains on, a curve has no seconds",
+            f"samples, or the {work.trained:.0f} that it trains on, a curve is 0",
             remedy="measure points near these numbers",
             code="data.incomplete",
         )
@@ -82,7 +82,7 @@ def calibrated(costs: StepCosts, run: RunStatistics, *, at_once: int) -> StepClo
 
 
 def own_work(run: RunStatistics) -> StepWork:
-    """What a step of the run did. A rollout that is trained on in several epochs counts once for each."""
+    """The mean work of the run's steps. A rollout that is trained on in several epochs counts once per epoch."""
     counts, epochs = run.counts, run.config.update.epochs
     return StepWork(
         prompts=max(1, round(counts["group/count"])),
@@ -93,8 +93,8 @@ def own_work(run: RunStatistics) -> StepWork:
     )
 
 
-def _by_the_curves(costs: StepCosts, work: StepWork, lasting: FloatArray, at_once: int) -> tuple[float, float]:
-    """Seconds of sampling, and of the update."""
+def _read_curves(costs: StepCosts, work: StepWork, lasting: FloatArray, at_once: int) -> tuple[float, float]:
+    """Unscaled seconds of sampling, and of the update."""
     parts = _parts(costs, work)
     return (
         costs.sampling.of_lengths(work.rollouts / parts, lasting, at_once=at_once),
@@ -103,5 +103,5 @@ def _by_the_curves(costs: StepCosts, work: StepWork, lasting: FloatArray, at_onc
 
 
 def _parts(costs: StepCosts, work: StepWork) -> int:
-    """Machines that share a step: each prompt has one where the curves are of a prompt."""
+    """Number of machines that share a step: one per prompt if the curves count rollouts per prompt, otherwise 1."""
     return 1 if costs.per == "step" else max(1, work.prompts)

@@ -1,4 +1,4 @@
-"""A profile as rows: lines for a terminal, CSV, and JSON with what was measured on."""
+"""A profile as lines for a terminal, as CSV, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.profile.curves import GAIN, Step, fall, measured, of, saturation, steps, wall
+from winnow.commands.profile.curves import GAIN, Step, measured, memory_bound, points_of, saturation, speed_up, steps
 from winnow.commands.profile.points import WAYS, Found, Way
 from winnow.commands.profile.profiled import Profile
 from winnow.config import dump
@@ -24,39 +24,39 @@ COLUMNS = (
 )  # fmt: skip
 UPDATES: tuple[Way, ...] = ("whole", "accumulated", "selected")
 UNKNOWN = "-"
-REASON = 100  # characters of it in a terminal
+REASON = 100  # maximum characters of the reason for a missing measurement, in a terminal
 
 
-def row(found: Found) -> dict[str, Any]:
-    """A point by `COLUMNS`; None where there is nothing to say."""
+def row(result: Found) -> dict[str, Any]:
+    """A point as a row with `COLUMNS`; None for values that it does not have."""
     named: dict[str, Any] = dict.fromkeys(COLUMNS)
     named |= {
-        "measured": WAYS[found.point.way],
-        "rollouts": found.point.rollouts,
-        "ending": found.ending,
-        "held_bytes": found.held,
-        "peak_bytes": found.peak,
-        "why": found.why or None,
+        "measured": WAYS[result.point.way],
+        "rollouts": result.point.rollouts,
+        "ending": result.ending,
+        "held_bytes": result.held,
+        "peak_bytes": result.peak,
+        "why": result.why or None,
     }
-    if found.ending == "measured" and found.work is not None:
+    if result.ending == "measured" and result.work is not None:
         named |= {
-            "seconds": found.median,
-            "seconds_min": min(found.seconds),
-            "seconds_max": max(found.seconds),
-            "repetitions": len(found.seconds),
-            "tokens": found.work.tokens,
-            "seconds_per_token": found.per_token,
-            "tokens_per_second": 1 / found.per_token,
-            "trained": found.work.trained or None,
-            "micro_batches": found.work.micro_batches or None,
+            "seconds": result.median,
+            "seconds_min": min(result.seconds),
+            "seconds_max": max(result.seconds),
+            "repetitions": len(result.seconds),
+            "tokens": result.work.tokens,
+            "seconds_per_token": result.per_token,
+            "tokens_per_second": 1 / result.per_token,
+            "trained": result.work.trained or None,
+            "micro_batches": result.work.micro_batches or None,
         }
     return named
 
 
 class Rows:
-    """A CSV file, which has each row as soon as it is written: what is measured stays, whatever comes after it.
+    """A CSV file of points that is saved after each row, so that a later failure loses no measurement.
 
-    It is written anew with every row, so that it never ends in half a row. Raises DataError where that fails.
+    The whole file is replaced each time, so that it never ends within a row. Raises DataError if that fails.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,8 +65,8 @@ class Rows:
         self._writer.writeheader()
         self._save()
 
-    def write(self, found: Found) -> None:
-        self._writer.writerow(row(found))
+    def write(self, result: Found) -> None:
+        self._writer.writerow(row(result))
         self._save()
 
     def _save(self) -> None:
@@ -74,8 +74,8 @@ class Rows:
 
 
 def as_json(profile: Profile) -> dict[str, Any]:
-    """Everything: what was measured on, what was asked, the points with all repetitions, and what follows from them."""
-    found, falls = profile.found, fall(profile.found)
+    """The whole profile as JSON: the machine, the options, the points with all repetitions, and the conclusions."""
+    results, change = profile.found, speed_up(profile.found)
     return {
         "winnow_profile": 1,
         "measured_on": profile.measured_on,
@@ -83,22 +83,22 @@ def as_json(profile: Profile) -> dict[str, Any]:
         "asked": asdict(profile.asked),
         "lengths": f"every rollout has exactly {profile.config.rollout.max_new_tokens} tokens",
         "selects": profile.selects,
-        "points": [{**row(one), "all_seconds": list(one.seconds)} for one in found],
-        "saturates_at": saturation(found),
-        "time_per_token_falls": falls and dict(zip(("from", "to", "times"), falls, strict=True)),
-        "updates_end": {WAYS[way]: asdict(wall(found, way)) for way in UPDATES},
-        "steps": [asdict(step) for step in steps(found)],
+        "points": [{**row(one), "all_seconds": list(one.seconds)} for one in results],
+        "saturates_at": saturation(results),
+        "time_per_token_falls": change and dict(zip(("from", "to", "times"), change, strict=True)),
+        "updates_end": {WAYS[way]: asdict(memory_bound(results, way)) for way in UPDATES},
+        "steps": [asdict(step) for step in steps(results)],
     }
 
 
 def opening(profile: Profile) -> Iterator[str]:
-    """What is measured, and the table's head."""
-    config, asked, on = profile.config, profile.asked, profile.measured_on
+    """The settings of the measurement, and the head of the table."""
+    config, request, on = profile.config, profile.asked, profile.measured_on
     gpu = on.get("gpu", {}).get("name")
     yield safe(f"machine    {gpu or on['cpu']}, {on['threads']} threads, torch {on['versions']['torch']}")
     yield safe(f"model      {config.model.path} in {in_words(config, str(profile.device))}")
     yield safe(
-        f"sampling   {config.rollout.engine.label}, {config.rollout.rollouts_per_prompt} rollouts of a prompt, each of "
+        f"sampling   {config.rollout.engine.label}, {config.rollout.rollouts_per_prompt} rollouts per prompt, each of "
         f"exactly {config.rollout.max_new_tokens} tokens"
     )
     yield (
@@ -106,44 +106,44 @@ def opening(profile: Profile) -> Iterator[str]:
         f"tokens; without accumulation all in one"
     )
     yield safe(f"selection  {profile.selects}")
-    if asked.memory_limit is not None:
-        yield f"limit      {readable(asked.memory_limit)} for model, optimizer, activations, keys and values"
+    if request.memory_limit is not None:
+        yield f"limit      {readable(request.memory_limit)} for model, optimizer, activations, keys and values"
     yield (
-        f"repeated   {asked.repeats} times after a warm-up, medians; a point has {asked.seconds:g} seconds, and a "
-        f"process of its own"
+        f"repeated   {request.repeats} times after a warm-up, medians; a point has {request.seconds:g} seconds, and a "
+        f"separate process"
     )
     yield ""
     heads = ("rollouts", "trained", "seconds", "us/token", "tokens/s", "peak")
     yield f"{'':<24}" + "".join(f"{head:>10}" for head in heads)
 
 
-def line(found: Found, *, repeats: int) -> str:
-    """A point in the terminal's table."""
-    start = f"{WAYS[found.point.way]:<24}{found.point.rollouts:>10}"
-    if found.ending != "measured" or found.work is None:
-        why = f": {found.why}" if found.why else ""
-        return start + shorten(safe(f"  {found.ending}{why}".replace("\n", " ")), REASON)
+def line(result: Found, *, repeats: int) -> str:
+    """A point as a line of the terminal's table."""
+    start = f"{WAYS[result.point.way]:<24}{result.point.rollouts:>10}"
+    if result.ending != "measured" or result.work is None:
+        why = f": {result.why}" if result.why else ""
+        return start + shorten(safe(f"  {result.ending}{why}".replace("\n", " ")), REASON)
     cells = (
-        found.work.trained or UNKNOWN,
-        f"{found.median:.4g}",
-        f"{1e6 * found.per_token:.1f}",
-        compact(1 / found.per_token),
-        UNKNOWN if found.peak is None else readable(found.peak),
+        result.work.trained or UNKNOWN,
+        f"{result.median:.4g}",
+        f"{1e6 * result.per_token:.1f}",
+        compact(1 / result.per_token),
+        UNKNOWN if result.peak is None else readable(result.peak),
     )
-    made = len(found.seconds)
-    cut = f"  {made} of {repeats} repetitions" if made < repeats else ""
-    return start + "".join(f"{cell:>10}" for cell in cells) + cut
+    done = len(result.seconds)
+    note = f"  {done} of {repeats} repetitions" if done < repeats else ""
+    return start + "".join(f"{cell:>10}" for cell in cells) + note
 
 
 def closing(profile: Profile) -> Iterator[str]:
-    """What follows from the points."""
-    found = profile.found
+    """The conclusions from the points: saturation, memory bounds, and whole steps."""
+    results = profile.found
     yield ""
-    yield from _about_sampling(found)
+    yield from _describe_sampling(results)
     for way in UPDATES:
-        if way in {one.point.way for one in found}:
-            yield f"{WAYS[way]:<24}{_about_wall(found, way)}"
-    whole = [step for step in steps(found) if step.trained_on_all or step.trained_on_selected]
+        if way in {one.point.way for one in results}:
+            yield f"{WAYS[way]:<24}{_describe_bound(results, way)}"
+    whole = [step for step in steps(results) if step.trained_on_all or step.trained_on_selected]
     if whole:
         yield ""
         yield f"a step of sampling and update; selection: {safe(profile.selects)}"
@@ -151,28 +151,28 @@ def closing(profile: Profile) -> Iterator[str]:
         yield from map(_step, whole)
 
 
-def _about_sampling(found: list[Found]) -> Iterator[str]:
-    falls, at, ends = fall(found), saturation(found), wall(found, "sampling").ends
+def _describe_sampling(results: list[Found]) -> Iterator[str]:
+    times_less, at, ends = speed_up(results), saturation(results), memory_bound(results, "sampling").ends
     if ends is not None:
         yield f"{'sampling':<24}out of memory at {ends} rollouts"
-    if falls is None:
+    if times_less is None:
         return
-    few, many, times = falls
+    few, many, times = times_less
     change = f"{times:.1f} times less" if times >= 1 else f"{1 / times:.1f} times more"
     yield f"{'time per token':<24}{few} -> {many} rollouts: {change}"
     gain = f"doubling the rollouts lowers it by less than {GAIN:.0%}"
-    largest = max(measured(found, "sampling"))
+    largest = max(measured(results, "sampling"))
     yield f"{'saturation':<24}" + (f"from {at} on {gain}" if at else f"not up to {largest} rollouts")
 
 
-def _about_wall(found: list[Found], way: Way) -> str:
-    end = wall(found, way)
-    others = [one for one in of(found, way) if one.ending not in ("measured", "out of memory")]
+def _describe_bound(results: list[Found], way: Way) -> str:
+    bound = memory_bound(results, way)
+    others = [one for one in points_of(results, way) if one.ending not in ("measured", "out of memory")]
     also = "".join(f"; {one.ending} at {one.point.rollouts}" for one in others)
-    if end.ends is None:
-        return (f"fits, up to the {end.fits} rollouts that were measured" if end.fits else "not measured") + also
-    fits = f"{end.fits} fit" if end.fits else "none of the numbers asked for fits"
-    return f"out of memory at {end.ends} rollouts; {fits}{also}"
+    if bound.ends is None:
+        return (f"fits, up to the {bound.fits} rollouts that were measured" if bound.fits else "not measured") + also
+    fits = f"{bound.fits} fit" if bound.fits else "none of the requested numbers fits"
+    return f"out of memory at {bound.ends} rollouts; {fits}{also}"
 
 
 def _step(step: Step) -> str:

@@ -1,4 +1,4 @@
-"""What a step does with its rollouts once they are chosen: log-probs, micro-batches, loss, gradients, optimizer."""
+"""The work of an update point: log-probs, micro-batches, loss, gradients and optimizer on chosen rollouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from winnow.algos.advantage import check_credits
-from winnow.commands.profile.points import Point, Work, divided
+from winnow.commands.profile.points import Point, Work, split_evenly
 from winnow.config import Config
 from winnow.errors import ConfigError, UpdateError
 from winnow.learner.learner import make_learner
@@ -23,10 +23,10 @@ from winnow.training.members import Members
 def update_work(
     members: Members, policy: Loaded, prompts: Sequence[Prompt], point: Point
 ) -> Iterator[Callable[[int], Work]]:
-    """The training half of a step on the point's rollouts; the policy learns from one call to the next.
+    """A function that does the training half of a step on the point's rollouts. The policy changes with each call.
 
-    The rollouts are random tokens, as many as a rollout may have, with random rewards: what an update takes does not
-    depend on which tokens they are. The selectors of the configuration choose among them, or all are kept.
+    The rollouts have the maximum length, random tokens and random rewards, because the time of an update does not
+    depend on the tokens. For the way "selected" the configuration's selectors choose among them.
     """
     groups = chosen(members, random_groups(members.config, prompts, point.rollouts, _vocabulary(policy)), point)
     batches = scheduled(members, groups)
@@ -61,8 +61,8 @@ def update_work(
 
 
 def random_groups(config: Config, prompts: Sequence[Prompt], rollouts: int, vocabulary: int) -> list[Group]:
-    """Real prompts, with rollouts of `rollout.max_new_tokens` random tokens and random rewards."""
-    counts = divided(rollouts, per_prompt=config.rollout.rollouts_per_prompt, prompts=len(prompts))
+    """The prompts with rollouts of `rollout.max_new_tokens` random tokens and random rewards."""
+    counts = split_evenly(rollouts, per_prompt=config.rollout.rollouts_per_prompt, prompts=len(prompts))
     rng = generator(config.seed, "profile", "update")
     return [
         Group(
@@ -75,7 +75,7 @@ def random_groups(config: Config, prompts: Sequence[Prompt], rollouts: int, voca
 
 
 def chosen(members: Members, groups: Sequence[Group], point: Point) -> list[Group]:
-    """What is kept, and the credit of each rollout."""
+    """The groups with the kept rollouts marked, and the advantage of each rollout."""
     rng, every = Rng((members.config.seed, "profile", "select")), point.way != "selected"
     keep = [np.ones(len(g.rollouts), dtype=np.bool_) if every else members.select(g, rng) for g in groups]
     kept = [group.fill(keep=mask) for group, mask in zip(groups, keep, strict=True)]
@@ -84,7 +84,7 @@ def chosen(members: Members, groups: Sequence[Group], point: Point) -> list[Grou
 
 
 def scheduled(members: Members, groups: Sequence[Group]) -> list[Batch]:
-    """The batches of a step, as step.py has them."""
+    """The batches of a step, as in training/step.py."""
     config = members.config
     return schedule(
         groups,
@@ -101,7 +101,7 @@ def scheduled(members: Members, groups: Sequence[Group]) -> list[Batch]:
 
 
 def _in_one(config: Config, batches: Sequence[Batch]) -> Config:
-    """The configuration with micro-batches that hold a whole batch."""
+    """The configuration with a micro-batch size that fits a whole batch."""
     tokens = max(
         len(batch.sequences) * max((len(s.prompt.tokens) + len(s.rollout.tokens) for s in batch.sequences), default=0)
         for batch in batches
@@ -126,6 +126,6 @@ def _random_rollout(index: int, tokens: int, vocabulary: int, rng: np.random.Gen
 
 
 def _outcome(rank: int, count: int) -> Outcome:
-    """The upper half of a prompt's rollouts is right; no two earn the same."""
+    """The upper half of a prompt's rollouts is right; all rewards differ."""
     correct = bool(2 * rank >= count)
     return Outcome(reward=(rank + 1) / count, correct=correct, kind="correct" if correct else "wrong")

@@ -1,1 +1,1 @@
-"""`winnow sweep`: a grid of configurations and seeds, a training run of each, one or a few at a time."""
+"""`winnow sweep`: train each configuration of a grid with each seed, one run or a few at a time."""

@@ -1,4 +1,4 @@
-"""`winnow sweep`: from the sweep file to runs that are finished."""
+"""`winnow sweep`: read the sweep file, and train its runs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from winnow.training.signals import stop_signals
 
 @dataclass(frozen=True)
 class Swept:
-    """What a call of a sweep came to."""
+    """The result of a call of `winnow sweep`."""
 
     folder: Path
-    ends: tuple[str, ...]  # of each run: "finished", "failed", "stopped", or "waiting" where it was not begun
-    comparison: Path | None  # a folder for the comparison, which is not there yet; None where none is due
+    ends: tuple[str, ...]  # per run: "finished", "failed", "stopped", or "waiting" if it was not started
+    comparison: Path | None  # a new folder for the comparison; None if no comparison is due
     evaluated: bool  # whether any run has an evaluation, so that there is something to compare
 
 
 def swept(path: Path, changes: Mapping[str, Any], *, resume: bool = False, command: Command = train_command) -> Swept:
-    """Run the sweep of a file, or with `resume` what is left of it.
+    """Train the runs of a sweep file, or with `resume` those that are not finished.
 
-    `changes` are keys of the file said otherwise; `command` gives the arguments with which Python makes a run. Raises
-    ConfigError, RunFolderError and DataError before a run is launched.
+    `changes` replace keys of the file; `command` returns the arguments with which Python starts a run. Raises
+    ConfigError, RunFolderError and DataError before a run is started.
     """
     plan = read_plan(path, changes)
     with SweepFolder.open(plan.output, resume=resume) as folder, _launcher(plan, folder) as launcher:
         record(plan, folder)
         reused = reuse(plan, folder)
         runs = read_sweep(folder.path)
-        # After the launcher: Ray sets handlers of signals of its own
+        # After the launcher, because Ray installs signal handlers too
         with stop_signals(now=False) as stop, sweep_display() as display:
-            for line in _headline(plan, runs, reused):
-                display.say(line)
+            for line in plan_lines(plan, runs, reused):
+                display.print_line(line)
             steps = {label: settings.config.steps for label, settings in plan.settings.items()}
             sweep = Sweep(folder, runs, steps, launcher, display, command)
             sweep.run(stop)
@@ -59,26 +59,26 @@ def _launcher(plan: SweepPlan, folder: SweepFolder) -> Launcher:
     return OnRay(plan.file.ray, folder.path, cpus=plan.file.cpus_per_run, gpus=plan.file.gpus_per_run)
 
 
-def _headline(plan: SweepPlan, runs: Sequence[SweepRun], reused: Sequence[str]) -> list[str]:
-    """What will be run, and where."""
+def plan_lines(plan: SweepPlan, runs: Sequence[SweepRun], reused: Sequence[str]) -> list[str]:
+    """Lines that describe the plan: the runs, the keys that they share, and those of each label."""
     seeds, finished = ", ".join(map(str, plan.file.seeds)), sum(run.finished for run in runs)
     so_far = f", {finished} of them finished" if finished else ""
     keys = [settings.shown for settings in plan.settings.values()]
     shared = {key: value for key, value in keys[0].items() if all(value == other.get(key) for other in keys)}
-    said = [
+    lines = [
         f"sweep      {len(runs)} runs{so_far}: {len(keys)} configurations, seeds {seeds}; written to {plan.output}",
         *([f"           every run: {_keys(shared)}"] if shared else []),
     ]
     for label, settings in plan.settings.items():
-        own = {key: value for key, value in settings.shown.items() if key not in shared}
-        said.append(f"           {label}: {_keys(own)}")
+        differing = {key: value for key, value in settings.shown.items() if key not in shared}
+        lines.append(f"           {label}: {_keys(differing)}")
     if reused:
-        said.append(wrapped(f"reused     {len(reused)} finished runs of other sweeps: {', '.join(reused)}"))
+        lines.append(wrapped(f"reused     {len(reused)} finished runs of other sweeps: {', '.join(reused)}"))
     if plan.file.ray is None and plan.file.at_once > 1:
-        said.append(wrapped("note: runs side by side share this machine, so their seconds are not compared"))
+        lines.append(wrapped("note: concurrent runs share this machine, so their seconds are not compared"))
         if any(settings.config.threads == 0 for settings in plan.settings.values()):
-            said.append(wrapped("note: each of them uses every core of it; the key threads gives a run fewer"))
-    return said
+            lines.append(wrapped("note: each of them uses every core; set the key threads to use fewer"))
+    return lines
 
 
 def _keys(keys: Mapping[str, Any]) -> str:

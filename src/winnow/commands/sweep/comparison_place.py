@@ -1,4 +1,4 @@
-"""The comparison that a sweep ends with: whether one is due, where it belongs, and what it was made from."""
+"""The comparison at the end of a sweep: whether one is due, its folder, and a digest of its input."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from winnow.state.input_digests import digest
 from winnow.state.logbook import read_metrics
 from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP, SweepRun
 
-MADE_FROM = "made_from.json"  # the last file of a comparison: where it lacks, something ended `winnow compare` before
+MADE_FROM = "made_from.json"  # written last: a comparison without it was interrupted
 
 
 def comparison_due(folder: Path) -> Path | None:
-    """A new folder for the comparison of a sweep; None where one is there that was made from all that the sweep has.
+    """Return a new folder for the comparison of a sweep; None if an up-to-date comparison exists.
 
-    An empty folder, left by a comparison that was killed, is removed.
+    An empty folder, which an interrupted comparison leaves, is removed.
     """
     for number in itertools.count(1):
         path = folder / (COMPARISON if number == 1 else f"{COMPARISON}-{number}")
@@ -31,15 +31,15 @@ def comparison_due(folder: Path) -> Path | None:
             path.rmdir()
         if not os.path.lexists(path):
             return path
-        if _said(path) == _made_from(folder):
+        if _read_digests(path) == _input_digests(folder):
             return None
     raise AssertionError("unreachable")
 
 
 def mark_comparison(comparison: Path, folder: Path) -> None:
-    """Write down that a comparison is whole, and what it was made from. Raises RunFolderError."""
+    """Mark a comparison as complete, with the digests of its input. Raises RunFolderError."""
     try:
-        write_json(comparison / MADE_FROM, _made_from(folder))
+        write_json(comparison / MADE_FROM, _input_digests(folder))
     except OSError as error:
         raise RunFolderError(
             f"cannot write {comparison / MADE_FROM}: {error.strerror}",
@@ -49,17 +49,17 @@ def mark_comparison(comparison: Path, folder: Path) -> None:
 
 
 def any_evaluated(runs: Iterable[SweepRun]) -> bool:
-    """Whether any of the runs has an evaluation. Raises DataError for metrics that cannot be read."""
+    """Return whether any of the runs has an evaluation. Raises DataError for metrics that cannot be read."""
     rows = itertools.chain.from_iterable(read_metrics(run.path) for run in runs)
     return any(not math.isnan(row.get("eval/accuracy_sampled", math.nan)) for row in rows)
 
 
-def _made_from(folder: Path) -> dict[str, str]:
-    """The launches and the labels that a comparison is of; every further launch changes the ledger."""
+def _input_digests(folder: Path) -> dict[str, str]:
+    """Digests of the labels and of the ledger; every further launch changes the ledger."""
     return {name: digest(folder / name) for name in (SWEEP, LEDGER)}
 
 
-def _said(comparison: Path) -> Any:
+def _read_digests(comparison: Path) -> Any:
     try:
         return json.loads((comparison / MADE_FROM).read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""From the tables of a sweep file to labelled configurations: every variant with every combination of the grid."""
+"""Expand the tables of a sweep file into labelled configurations: each variant with each combination of the grid."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, flat, located
+from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, flatten, locate
 from winnow.errors import ConfigError, near_miss
 from winnow.state.sweep_folder import COMPARISON, LEDGER, SWEEP
 
 Keys = dict[str, Any]  # dotted key -> value
-LONGEST = 100  # characters of a label: it is a folder's name
+LONGEST = 100  # maximum characters of a label, which is a folder's name
 
 
 def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
-    """label -> the keys that the sweep sets in it, in the order of the file: variants, and within each the grid, its
-    last key changing fastest. A sweep of seeds alone has one label, the configuration's name.
+    """label -> the keys that the sweep sets for it.
 
-    Raises ConfigError for a key that is said twice or belongs elsewhere, a grid without values, and a label that is
-    taken or cannot be a folder's name.
+    The order is that of the file: variants, and within each variant the grid, with its last key changing fastest.
+    A sweep of seeds alone has one label, the configuration's name. Raises ConfigError for a key that is set twice or
+    belongs elsewhere, a grid without values, and a label that is taken or cannot be a folder's name.
     """
     if file.variants is not None and not file.variants:
         raise ConfigError(
@@ -31,30 +31,33 @@ def configurations(file: SweepFile, path: Path, text: str) -> dict[str, Keys]:
             key="variants",
             code="config.value",
         )
-    shared, grid = _table(file.set, "set", path, text), _grid(file, path, text)
+    shared, grid = _read_table(file.set, "set", path, text), _read_grid(file, path, text)
     named = (file.variants or {"": {}}).items()
-    variants = {label: _table(keys, f"variants.{label}", path, text) for label, keys in named}
+    variants = {label: _read_table(keys, f"variants.{label}", path, text) for label, keys in named}
     for label, keys in variants.items():
-        _check_said_once(path, text, {"set": shared, f"variants.{label}": keys, "grid": grid})
+        _check_set_once(path, text, {"set": shared, f"variants.{label}": keys, "grid": grid})
     names = _short_names([key for key, values in grid.items() if len(values) > 1] or list(grid))
     labelled: list[tuple[str, Keys]] = []
     for variant, values in itertools.product(variants, itertools.product(*grid.values())):
         chosen = dict(zip(grid, values, strict=True))
-        parts = [*([variant] if variant else []), *(f"{name}={_shown(chosen[key])}" for key, name in names.items())]
+        parts = [
+            *([variant] if variant else []),
+            *(f"{name}={_label_part(chosen[key])}" for key, name in names.items()),
+        ]
         label = ",".join(parts) or _safe(Path(file.config).stem)
         labelled.append((label, {**shared, **variants[variant], **chosen}))
     _check_labels([label for label, _ in labelled], path)
-    _check_baseline(file.baseline, dict(labelled), located(path, text, "baseline"))
+    _check_baseline(file.baseline, dict(labelled), locate(path, text, "baseline"))
     return dict(labelled)
 
 
-def _table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
-    """A table's keys, dotted."""
+def _read_table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
+    """The keys of a table, dotted."""
     keys: Keys = {}
-    for key, value in flat(table, whole_members=name != "grid"):
+    for key, value in flatten(table, whole_members=name != "grid"):
         if key in OWN_KEYS:
             raise ConfigError(
-                f"{located(path, text, key, name)}: {key} is no key of [{name}], as it differs in every run",
+                f"{locate(path, text, key, name)}: {key} is no key of [{name}], as it differs in every run",
                 remedy=f"remove it, and set the key {OWN_KEYS[key]} outside the tables",
                 key=key,
                 code="config.unknown_key",
@@ -62,7 +65,7 @@ def _table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
         if before := next((other for other in keys if f"{other}.".startswith(f"{key}.")), None):
             twice = "is set twice" if key == before else f"would replace {before!r}, which is set before it"
             raise ConfigError(
-                f"{located(path, text, key, name)}: {key!r} of [{name}] {twice}",
+                f"{locate(path, text, key, name)}: {key!r} of [{name}] {twice}",
                 remedy="set it once",
                 key=key,
                 code="config.duplicate",
@@ -71,11 +74,11 @@ def _table(table: Mapping[str, Any], name: str, path: Path, text: str) -> Keys:
     return keys
 
 
-def _grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
+def _read_grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
     """dotted key -> its values."""
     if file.grid is None:
         return {}
-    grid = _table(file.grid, "grid", path, text)
+    grid = _read_table(file.grid, "grid", path, text)
     if not grid:
         raise ConfigError(
             f"{path}: [grid] is empty",
@@ -84,7 +87,7 @@ def _grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
             code="config.value",
         )
     for key, values in grid.items():
-        where = located(path, text, key, "grid")
+        where = locate(path, text, key, "grid")
         if not isinstance(values, list) or not values:
             raise ConfigError(
                 f"{where}: grid key {key!r} is {values!r}",
@@ -94,7 +97,7 @@ def _grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
             )
         if any(isinstance(value, Mapping) for value in values):
             raise ConfigError(
-                f"{where}: grid key {key!r} has a table for a value, which makes no label",
+                f"{where}: grid key {key!r} has a table as a value, and a label cannot contain a table",
                 remedy="name such configurations with [variants.LABEL]",
                 key=key,
                 code="config.value",
@@ -102,13 +105,13 @@ def _grid(file: SweepFile, path: Path, text: str) -> dict[str, list[Any]]:
     return grid
 
 
-def _check_said_once(path: Path, text: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise ConfigError where a table sets what one before it has set, or replaces a table with a key of it."""
+def _check_set_once(path: Path, text: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ConfigError if a table sets a key of an earlier table, or replaces one whose parts that table sets."""
     for (first, keys), (second, later) in itertools.combinations(tables.items(), 2):
         for key, other in itertools.product(keys, later):
             if f"{key}.".startswith(f"{other}."):
                 again = "is also set" if key == other else f"would replace {key!r}, which is set"
-                where = located(path, text, other, second)
+                where = locate(path, text, other, second)
                 raise ConfigError(
                     f"{where}: {other!r} of [{second}] {again} in [{first}]",
                     remedy="set it in one of them",
@@ -128,7 +131,7 @@ def _check_baseline(baseline: str | None, labelled: Mapping[str, Keys], where: s
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """dotted key -> its last name, or as many names from its end as it takes to tell it from the others."""
+    """dotted key -> its shortest ending that no other key has: one name, or more where keys share the last name."""
     short: dict[str, str] = {}
     for key in keys:
         names = key.split(".")
@@ -138,10 +141,10 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def _shown(value: Any) -> str:
-    """A value as a part of a folder's name: a path by its last name, a list by its values."""
+def _label_part(value: Any) -> str:
+    """A value as a part of a folder's name: the last name of a path, the values of a list."""
     if isinstance(value, list):
-        return "+".join(map(_shown, value)) or "none"
+        return "+".join(map(_label_part, value)) or "none"
     if isinstance(value, bool):
         return str(value).lower()
     return _safe(value.rstrip("/").rpartition("/")[2] if isinstance(value, str) else repr(value))
@@ -152,7 +155,7 @@ def _safe(text: str) -> str:
 
 
 def _check_labels(labels: Iterable[str], path: Path) -> None:
-    counts = Counter(label.lower() for label in labels)  # some file systems do not tell A from a
+    counts = Counter(label.lower() for label in labels)  # on some file systems "A" and "a" are one folder
     for label in labels:
         if counts[label.lower()] > 1:
             raise ConfigError(

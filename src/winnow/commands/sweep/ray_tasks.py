@@ -1,6 +1,6 @@
-"""Runs as plain Ray tasks: the cluster decides where and when; each task launches the run on its node.
+"""Runs as plain Ray tasks: the cluster schedules them, and each task starts its run on its node.
 
-The sweep's folder must be on storage that every node sees at the same path. Needs the package ray.
+The sweep's folder must be on shared storage, at the same path on every node. Needs the package ray.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from winnow.state.sweep_folder import SweepRun
 from winnow.version import __version__
 
 PROBE = ".storage-probe"
-ANSWER_SECONDS = 10
+CONNECT_SECONDS = 10
 
 
 class OnRay(Launcher):
-    """Runs as tasks of a Ray cluster: "local" makes one on this machine, "auto" takes the one that it belongs to.
+    """Runs as tasks of a Ray cluster. "local" starts one on this machine; "auto" uses the one that it belongs to.
 
-    Raises ConfigError where ray is not installed or the cluster cannot be reached.
+    Raises ConfigError if ray is not installed or the cluster cannot be reached.
     """
 
     def __init__(self, address: str, folder: Path, *, cpus: float, gpus: float) -> None:
         self.at_once: int | None = None
-        self.alone, self.begins = False, "submitted"
+        self.alone, self.verb = False, "submitted"
         try:
             import ray
         except ImportError as error:
@@ -45,7 +45,7 @@ class OnRay(Launcher):
         self._probe = Path(os.path.abspath(folder)) / PROBE
         self._token = secrets.token_hex(16)
         try:
-            _check_answers(address)
+            _check_reachable(address)
             ray.init(address=address, log_to_driver=False, include_dashboard=False if address == "local" else None)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
@@ -74,15 +74,15 @@ class OnRay(Launcher):
             self._probe.unlink()
 
 
-def _check_answers(address: str) -> None:
-    """Raise OSError where nothing answers at HOST:PORT; Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise OSError if HOST:PORT accepts no connection. Ray itself would retry for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 class _Task:
-    """A task of Ray's that holds a run."""
+    """The Ray task of a run."""
 
     def __init__(self, ray: Any, reference: Any) -> None:
         self._ray = ray
@@ -106,8 +106,11 @@ class _Task:
 def run_on_node(
     arguments: list[str], log: str, cwd: str, probe: str, token: str, version: str
 ) -> tuple[int | None, str | None]:
-    """What a task does on its node: (exit code of the run, None), or (None, why it was not launched)."""
-    if problem := _unfit(probe, token, cwd, version):
+    """Start the run and wait for its end, in a task on a node.
+
+    Returns (exit code, None), or (None, problem) if the run was not started.
+    """
+    if problem := _node_problem(probe, token, cwd, version):
         return None, f"{problem} (on the node {socket.gethostname()})"
     try:
         child = Child(arguments, Path(log), cwd)
@@ -122,14 +125,14 @@ def run_on_node(
             child.stop()
 
 
-def _unfit(probe: str, token: str, cwd: str, version: str) -> str | None:
-    """What this node lacks, in words."""
+def _node_problem(probe: str, token: str, cwd: str, version: str) -> str | None:
+    """Why a run cannot start on this node; None if it can."""
     try:
-        seen = Path(probe).read_text(encoding="ascii")
+        probed = Path(probe).read_text(encoding="ascii")
     except OSError:
-        seen = None
-    if seen != token:
+        probed = None
+    if probed != token:
         return f"{os.path.dirname(probe)} is not the sweep's folder here; put the sweep on storage that all nodes share"
     if not os.path.isdir(cwd):
-        return f"there is no folder {cwd}, where the sweep was started and paths begin"
+        return f"there is no folder {cwd}, in which the sweep was started and to which paths are relative"
     return None if version == __version__ else f"winnow is {__version__} here, and {version} where the sweep runs"

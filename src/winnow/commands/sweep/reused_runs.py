@@ -1,4 +1,4 @@
-"""Finished runs of other sweeps, which a sweep takes instead of training the same configuration and seed again."""
+"""Copy finished runs of other sweeps instead of training the same configuration and seed again."""
 
 from __future__ import annotations
 
@@ -26,41 +26,44 @@ Inputs = Mapping[str, Mapping[str, str]]  # key -> file -> digest
 
 
 def reuse(plan: SweepPlan, folder: SweepFolder) -> list[str]:
-    """Copy every run of the plan that has not begun and that another sweep has finished; their names.
+    """Copy every run of the plan that has not started and that another sweep has finished. Returns their names.
 
-    It is the same run where the resolved configuration, the digests of the files that it names, and the seed are the
-    same. Whether its seconds count is copied with it. A folder of `plan.file.reuse` that holds no sweep yet is passed
-    over, and a pattern such as "sweeps/*" may match none. Raises RunFolderError and DataError for a sweep that cannot
-    be read, and where a copy cannot be written.
+    A run is the same if the resolved configuration, the digests of the files that it names, and the seed are equal.
+    Whether its seconds count is copied with it. A folder of `plan.file.reuse` without a sweep is skipped, and a
+    pattern such as "sweeps/*" may match nothing. Raises RunFolderError and DataError for a sweep that cannot be read,
+    or a copy that cannot be written.
     """
     copied = []
-    found = _finished(list(_named(plan.file.reuse)))
+    finished = _finished_runs(list(_folders(plan.file.reuse)))
     for label, settings in plan.settings.items():
         for seed in plan.file.seeds:
             target = run_path(folder.path, label, seed)
-            known = found.get((settings.text, seed))
-            if known is None or begun(target) or _plain(known[1]) != _plain(settings.inputs):
+            match = finished.get((settings.text, seed))
+            if match is None or begun(target):
                 continue
-            _copy(known[0].path, target)
-            folder.note(LedgerLine(label, seed, "began", known[0].alone))
-            folder.note(LedgerLine(label, seed, "finished", known[0].alone, exit_code=0))
+            run, inputs = match
+            if _as_dicts(inputs) != _as_dicts(settings.inputs):
+                continue
+            _copy(run.path, target)
+            folder.note(LedgerLine(label, seed, "began", run.alone))
+            folder.note(LedgerLine(label, seed, "finished", run.alone, exit_code=0))
             copied.append(f"{label}/{target.name}")
     return copied
 
 
-def _named(patterns: Sequence[str]) -> Iterator[Path]:
+def _folders(patterns: Sequence[str]) -> Iterator[Path]:
     for pattern in patterns:
         yield from map(Path, sorted(glob.glob(os.path.expanduser(pattern))))
 
 
-def _finished(sweeps: list[Path]) -> dict[tuple[str, int], tuple[SweepRun, Inputs]]:
-    """By the text of the configuration and the seed; the first sweep that has one counts."""
-    found: dict[tuple[str, int], tuple[SweepRun, Inputs]] = {}
+def _finished_runs(sweeps: list[Path]) -> dict[tuple[str, int], tuple[SweepRun, Inputs]]:
+    """(text of the configuration, seed) -> run; the first sweep that contains it is used."""
+    finished: dict[tuple[str, int], tuple[SweepRun, Inputs]] = {}
     for sweep in sweeps:
         if (sweep / SWEEP).is_file():
             for run, inputs in _runs(sweep):
-                found.setdefault((run.settings.read_text(encoding="utf-8"), run.seed), (run, inputs))
-    return found
+                finished.setdefault((run.settings.read_text(encoding="utf-8"), run.seed), (run, inputs))
+    return finished
 
 
 def _runs(sweep: Path) -> Iterator[tuple[SweepRun, Inputs]]:
@@ -70,12 +73,12 @@ def _runs(sweep: Path) -> Iterator[tuple[SweepRun, Inputs]]:
             yield run, inputs.get(run.label, {})
 
 
-def _plain(inputs: Inputs) -> dict[str, dict[str, str]]:
+def _as_dicts(inputs: Inputs) -> dict[str, dict[str, str]]:
     return {key: dict(files) for key, files in inputs.items()}
 
 
 def _copy(source: Path, target: Path) -> None:
-    """The whole folder or nothing of it: it gets its name when it is complete."""
+    """Copy the folder under a temporary name, and rename it when it is complete."""
     draft = target.with_name(f".{target.name}.copy")
     try:
         shutil.rmtree(draft, ignore_errors=True)  # of a copy that was interrupted

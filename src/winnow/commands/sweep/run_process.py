@@ -1,4 +1,4 @@
-"""A training run as a child process: its command, its log, its end."""
+"""A training run as a child process: its command, its log, its exit."""
 
 from __future__ import annotations
 
@@ -17,51 +17,50 @@ from winnow.commands.sweep import tied_child
 from winnow.state.run_folder import begun
 from winnow.state.sweep_folder import SweepRun
 
-Command = Callable[[SweepRun], list[str]]  # the arguments of Python
+Command = Callable[[SweepRun], list[str]]  # returns the arguments of Python
 
 
 @dataclass(frozen=True)
 class ProcessEnd:
     """How a launch of a run ended."""
 
-    code: int | None  # None where its end was not seen
-    problem: str | None = None  # what kept it from being launched, or from being seen to its end
-    cancelled: bool = False  # before it was launched
+    code: int | None  # the exit code; None if it is unknown
+    problem: str | None = None  # why the run was not started, or its exit code is unknown
+    cancelled: bool = False  # whether it was cancelled before its start
 
 
 class Launched(Protocol):
-    """A run under way."""
+    """A run in progress."""
 
     def poll(self) -> ProcessEnd | None:
-        """How it ended; None while it goes on."""
+        """How it ended; None while it runs."""
 
     def stop(self) -> None:
-        """Ask it to save and end; it ends some time later. Asked again, it ends at once."""
+        """Request that it save and exit, which takes some time. A second request makes it exit at once."""
 
 
 class Launcher(Protocol):
-    """Where runs are launched."""
+    """Starts runs, on this machine or elsewhere."""
 
-    at_once: int | None  # runs side by side; None: it decides itself
-    alone: bool  # whether a run has this machine to itself, so that its seconds count
-    begins: str  # what `start` does to a run, for a person
+    at_once: int | None  # maximum number of concurrent runs; None: the launcher queues them
+    alone: bool  # whether a run is the only one on this machine, so that its seconds count
+    verb: str  # printed when a run starts: "began" or "submitted"
 
     def start(self, run: SweepRun, arguments: Sequence[str]) -> Launched:
-        """Launch a run by these arguments of Python. Raises OSError where that cannot be done."""
+        """Start a run with these arguments of Python. Raises OSError if that fails."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Release what is held; no run is under way."""
+        """Release resources; no run is in progress."""
         return None
 
 
 def train_command(run: SweepRun) -> list[str]:
-    """`winnow train` with a run's settings, seed and folder; a run of which a step is done is resumed."""
+    """`winnow train` with a run's settings, seed and folder; a run with a completed step is resumed."""
     resume = ["--resume"] if begun(run.path) else []
-    said = ["--set", f"seed={run.seed}", "--output", str(run.path), *resume]
-    return ["-m", "winnow", "train", str(run.settings), *said]
+    return ["-m", "winnow", "train", str(run.settings), "--set", f"seed={run.seed}", "--output", str(run.path), *resume]
 
 
 class OnThisMachine(Launcher):
@@ -69,22 +68,22 @@ class OnThisMachine(Launcher):
 
     def __init__(self, at_once: int) -> None:
         self.at_once: int | None = at_once
-        self.alone, self.begins = at_once == 1, "began"
+        self.alone, self.verb = at_once == 1, "began"
 
     def start(self, run: SweepRun, arguments: Sequence[str]) -> Launched:
         return Child(arguments, run.log)
 
 
 class Child:
-    """A Python process that ends with the one that made it (see tied_child.py), and writes to a log.
+    """A Python process that writes to a log, and receives SIGTERM when its parent exits (see tied_child.py).
 
-    Raises OSError where the log cannot be written or the process cannot be made.
+    Raises OSError if the log cannot be written or the process cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path, cwd: str | None = None) -> None:
         tied = [sys.executable, tied_child.__file__, str(os.getpid()), sys.executable, *arguments]
         with log.open("ab") as output:
-            # A session of its own: Ctrl-C in a terminal reaches the sweep alone, which asks each run once.
+            # A separate session: Ctrl-C in a terminal signals only the sweep, which signals each run once.
             self._process = subprocess.Popen(
                 tied,
                 stdin=subprocess.DEVNULL,
@@ -103,7 +102,7 @@ class Child:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> ProcessEnd | None:
-        """How it ended; None where it goes on after so many seconds."""
+        """How it ended; None if it still runs after `seconds`."""
         until = time.monotonic() + seconds
         while (ended := self.poll()) is None and time.monotonic() < until:
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""How far the runs of a sweep are, read from their metrics while they are written."""
+"""Progress of the runs of a sweep, read from their metrics while they are written."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ _LAST_LINES = 3
 
 
 class RunProgress:
-    """Follows a run's metrics.jsonl; only what is new is read."""
+    """Follows a run's metrics.jsonl, and reads only new rows."""
 
     def __init__(self, run: Path) -> None:
         self.done = 0  # steps
-        self.evaluation: dict[str, float] = {}  # the last one
+        self.evaluation: dict[str, float] = {}  # the row of the last one
         self._path = run / METRICS
         self._read = 0  # bytes
 
-    def look(self) -> int:
-        """Read what is new; the number of steps that are done."""
+    def update(self) -> int:
+        """Read new rows. Returns the number of completed steps."""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._read:  # a resume has cut it
+            if os.fstat(file.fileno()).st_size < self._read:  # a resume truncated it
                 self.done, self._read = 0, 0
             file.seek(self._read)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):  # whoever reads it will say
+                # A malformed row only delays the display; commands that need the metrics report it
+                with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError):
                     self._take(json.loads(line))
         return self.done
 
@@ -48,22 +49,23 @@ class RunProgress:
 
 
 class TimeLeft:
-    """An estimate from the steps that were done since it was made, whatever they are of."""
+    """Estimates the remaining seconds from the pace since its creation; steps of all runs count alike."""
 
     def __init__(self, progresses: Iterable[RunProgress], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
-        self._before = sum(progress.look() for progress in progresses)
+        self._before = sum(progress.update() for progress in progresses)
 
     def seconds(self, left: int, done: int) -> float | None:
-        """For `left` steps, when `done` are done; None while there is nothing to go by."""
+        """Seconds for `left` steps, once `done` are done; None before the first step."""
         since = done - self._before
         return None if since <= 0 else left * (self._clock() - self._began) / since
 
 
 def last_lines(log: Path, start: int = 0) -> list[str]:
-    """The last lines of a log behind byte `start` that are not empty, harmless in a terminal: the cause of a failure
-    may stand before what it came to.
+    """The last lines of a log after byte `start` that are not empty, with control characters escaped.
+
+    There are several because an error's cause may precede its last line.
     """
     try:
         with log.open("rb") as file:
@@ -72,5 +74,5 @@ def last_lines(log: Path, start: int = 0) -> list[str]:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError as error:
         return [f"it cannot be read: {error.strerror}"]
-    said = [one_line(shorten(line.rstrip(), 300)) for line in lines if line.strip()]
-    return said[-_LAST_LINES:] or ["nothing"]
+    texts = [one_line(shorten(line.rstrip(), 300)) for line in lines if line.strip()]
+    return texts[-_LAST_LINES:] or ["nothing"]

@@ -1,4 +1,4 @@
-"""The sweep itself: runs are begun in their order, followed, and written down when they end."""
+"""The loop of a sweep: start the runs in order, follow them, and record their ends in the ledger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from winnow.commands.sweep.run_process import Command, Launched, Launcher, ProcessEnd, train_command
 from winnow.commands.sweep.run_progress import RunProgress, TimeLeft, last_lines
-from winnow.commands.sweep.sweep_display import SweepDisplay, standing
+from winnow.commands.sweep.sweep_display import SweepDisplay, format_status
 from winnow.errors import RunFolderError, told
 from winnow.report.text import accuracies, duration
 from winnow.state.run_folder import LOCK, Lock, begun
@@ -19,7 +19,7 @@ from winnow.training.signals import Stop
 
 SAVED = 75  # the exit code of `winnow train` that was interrupted
 POLL_SECONDS = 0.2
-SHOWN = 3  # runs under way, in the line that says where the sweep stands
+SHOWN = 3  # maximum number of runs in the status line
 
 
 @dataclass
@@ -29,19 +29,19 @@ class _Running:
     began: float
     log_start: int  # bytes that earlier launches wrote
     alone: bool
-    asked: int = 0  # how often, to end
+    stop_requests: int = 0
 
-    def ask(self) -> None:
-        """Ask it to save and end; a second time, to end at once."""
-        self.asked += 1
+    def request_stop(self) -> None:
+        """Make it save and exit; the second request makes it exit at once."""
+        self.stop_requests += 1
         self.launched.stop()
 
 
 @dataclass
 class Sweep:
-    """The runs of a sweep on their way to their ends.
+    """Trains the runs of a sweep.
 
-    `steps` are those of each label's runs; `command` gives the arguments with which Python makes a run.
+    `steps` is the number of steps of each label's runs; `command` returns the arguments with which Python starts one.
     """
 
     folder: SweepFolder
@@ -51,7 +51,7 @@ class Sweep:
     display: SweepDisplay
     command: Command = train_command
     clock: Callable[[], float] = time.monotonic
-    ends: dict[str, Status] = field(default_factory=dict)  # of the runs that ended in this process, by name
+    ends: dict[str, Status] = field(default_factory=dict)  # run -> how it ended, of the runs that this process started
     _running: list[_Running] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -59,37 +59,37 @@ class Sweep:
         self._left = TimeLeft(self._progress.values(), self.clock)
 
     def run(self, stop: Stop) -> None:
-        """Take every run that is not finished to its end. When asked to stop, the runs under way save and end.
+        """Train every run that is not finished. On a signal, the runs in progress save and exit.
 
-        Raises RunFolderError where the ledger cannot be written, or a lock not be used; nothing is left running then.
+        Raises RunFolderError if the ledger cannot be written or a lock cannot be used; all runs have exited then.
         """
         waiting = deque(run for run in self.runs if not run.finished)
         try:
             self._wait_for_earlier(waiting, stop)
-            told = False
+            stopping = False
             while self._running or (waiting and not stop.asked):
                 while waiting and not stop.asked and self._has_room():
                     self._begin(waiting.popleft())
-                if stop.asked and not told:
-                    told = True
-                    self._ask_to_end()
+                if stop.asked and not stopping:
+                    stopping = True
+                    self._stop_running()
                 for running in list(self._running):
                     if (ended := running.launched.poll()) is not None:
                         self._end(running, ended)
-                self._show()
+                self._show_status()
                 time.sleep(POLL_SECONDS)
         except BaseException as error:
-            self._end_all(error)
+            self._stop_after(error)
             raise
 
     def _wait_for_earlier(self, waiting: Sequence[SweepRun], stop: Stop) -> None:
-        """A sweep that was killed leaves runs that still save; beside them, none would have the machine alone."""
+        """Wait for runs of a killed sweep that are still saving: they would slow down a run beside them."""
         for run in waiting:
-            said = False
-            while not stop.asked and (holder := _holder(run)) is not None:
-                if not said:
-                    self.display.say(f"waiting    {holder}")
-                    said = True
+            printed = False
+            while not stop.asked and (holder := _lock_holder(run)) is not None:
+                if not printed:
+                    self.display.print_line(f"waiting    {holder}")
+                    printed = True
                 time.sleep(POLL_SECONDS)
 
     def _has_room(self) -> bool:
@@ -97,11 +97,12 @@ class Sweep:
 
     def _begin(self, run: SweepRun) -> None:
         written = run.log.stat().st_size if run.log.exists() else 0
-        by_hand = not run.launched and begun(run.path)  # its first steps are of a launch that nobody wrote down
-        alone = self.launcher.alone and not by_hand
+        # Of steps that another launch made outside the sweep it is unknown whether they had the machine to themselves
+        outside = not run.launched and begun(run.path)
+        alone = self.launcher.alone and not outside
         self.folder.note(LedgerLine(run.label, run.seed, "began", alone))
-        done = self._progress[run.name].look()
-        self.display.say(f"{self.launcher.begins:<11}{run.name}" + (f", after {done} steps" if done else ""))
+        done = self._progress[run.name].update()
+        self.display.print_line(f"{self.launcher.verb:<11}{run.name}" + (f", after {done} steps" if done else ""))
         try:
             launched = self.launcher.start(run, self.command(run))
         except OSError as error:
@@ -109,53 +110,57 @@ class Sweep:
         self._running.append(_Running(run, launched, self.clock(), written, alone))
 
     def _end(self, running: _Running, ended: ProcessEnd) -> None:
-        run, status = running.run, _status(ended, running.asked)
+        run, status = running.run, _status(ended, running.stop_requests)
         self._running.remove(running)
         self.folder.note(LedgerLine(run.label, run.seed, status, running.alone, ended.code))
         self.ends[run.name] = status
         progress = self._progress[run.name]
-        done, took = progress.look(), duration(self.clock() - running.began)
+        done, seconds = progress.update(), duration(self.clock() - running.began)
         match status:
             case "finished":
                 held_out = f", held-out {accuracies(progress.evaluation)}" if progress.evaluation else ""
-                self.display.say(f"finished   {run.name} in {took}{held_out}")
+                self.display.print_line(f"finished   {run.name} in {seconds}{held_out}")
             case "stopped":
                 saved = f"after {done} steps, and saved" if ended.code == SAVED else "while it was starting"
-                self.display.say(f"stopped    {run.name} {'before it began' if ended.cancelled else saved}")
+                self.display.print_line(f"stopped    {run.name} {'before it began' if ended.cancelled else saved}")
             case _:
                 where = "" if ended.problem else f"; {run.log} ends with"
-                self.display.say(f"failed     {run.name}: {ended.problem or _said(ended.code)}{where}")
+                self.display.print_line(f"failed     {run.name}: {ended.problem or _describe_code(ended.code)}{where}")
                 for line in [] if ended.problem else last_lines(run.log, running.log_start):
-                    self.display.say(f"           | {line}")
+                    self.display.print_line(f"           | {line}")
 
-    def _show(self) -> None:
+    def _show_status(self) -> None:
         finished = {run.name for run in self.runs if run.finished}
         over = finished | self.ends.keys()
         done = {name: progress.done for name, progress in self._progress.items()}
         for running in self._running:
-            done[running.run.name] = self._progress[running.run.name].look()
+            done[running.run.name] = self._progress[running.run.name].update()
         steps = {run.name: self.steps[run.label] for run in self.runs}
         left = sum(max(0, steps[name] - done[name]) for name in steps if name not in over)
         names = [running.run.name for running in self._running]
-        under_way = [f"{name} {done[name]}/{steps[name]}" for name in names[:SHOWN]]
-        under_way += [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+        running_now = [f"{name} {done[name]}/{steps[name]}" for name in names[:SHOWN]]
+        running_now += [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
         seconds = self._left.seconds(left, sum(done.values()))
-        self.display.stand(standing(len(over), len(self.runs), under_way, seconds))
+        self.display.show_status(format_status(len(over), len(self.runs), running_now, seconds))
 
-    def _ask_to_end(self) -> None:
+    def _stop_running(self) -> None:
         names = ", ".join(running.run.name for running in self._running)
         if names:
-            self.display.say(f"stopping   {names}: saving (once more ends at once, and loses what is not saved)")
+            self.display.print_line(
+                f"stopping   {names}: saving (a second signal exits at once, and loses unsaved steps)"
+            )
         for running in self._running:
-            running.ask()
+            running.request_stop()
 
-    def _end_all(self, error: BaseException) -> None:
-        """After an error or a second signal: ask what still runs to end, see all of it end, and only then write it
-        down, which may fail again. Only a second signal is passed on to what was asked before: it loses steps.
+    def _stop_after(self, error: BaseException) -> None:
+        """After an error or a second signal: stop all runs, wait for their exit, and then record it.
+
+        Recording comes last because it may fail, as the ledger's disk may be full. A run that is already saving gets
+        a second request only for a second signal, because that loses steps.
         """
         for running in self._running:
-            if not running.asked or isinstance(error, KeyboardInterrupt):
-                running.ask()
+            if not running.stop_requests or isinstance(error, KeyboardInterrupt):
+                running.request_stop()
         over = []
         for running in self._running:
             while (ended := running.launched.poll()) is None:
@@ -179,25 +184,25 @@ class NotLaunched:
         return self.ended
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Does nothing: no process exists."""
 
 
-def _status(ended: ProcessEnd, asked: int) -> Status:
-    """A run that is still starting dies of the signal that asks it to end: it has nothing new to save."""
+def _status(ended: ProcessEnd, stop_requests: int) -> Status:
+    """A run that is still starting has no signal handler: SIGTERM ends it, and it has nothing new to save."""
     if ended.code == 0:
         return "finished"
-    starting = asked == 1 and ended.code == -signal.SIGTERM
+    starting = stop_requests == 1 and ended.code == -signal.SIGTERM
     return "stopped" if ended.code == SAVED or ended.cancelled or starting else "failed"
 
 
-def _said(code: int | None) -> str:
+def _describe_code(code: int | None) -> str:
     if code is None:
-        return "its end was not seen"
+        return "its exit code is unknown"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _holder(run: SweepRun) -> str | None:
-    """Who writes in a run's folder now, in words; None for nobody. Raises RunFolderError for a lock that is none."""
+def _lock_holder(run: SweepRun) -> str | None:
+    """A message about the process that holds a run's lock; None if none does. Raises RunFolderError for a bad lock."""
     if not (run.path / LOCK).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a line for each change, and in a terminal a last one that is kept up to date."""
+"""The display of a sweep: one line per change, and in a terminal a status line that is updated."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from winnow.report.text import duration, safe
 
 
 class SweepDisplay:
-    """Says lines, and shows where the sweep stands."""
+    """Prints lines, and shows the status of the sweep."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
         self._live = live
         self._shown = ""
 
-    def say(self, text: str) -> None:
-        """A line that stays. Foreign text is escaped, never interpreted."""
+    def print_line(self, text: str) -> None:
+        """Print a permanent line. Control characters and markup in it are escaped, never interpreted."""
         self._console.print(safe(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
-    def stand(self, line: str) -> None:
-        """Where the sweep stands, in a terminal; elsewhere nothing is shown between two changes."""
+    def show_status(self, line: str) -> None:
+        """Update the status line of a terminal; without a terminal this does nothing."""
         if self._live is not None and line != self._shown:
             self._shown = line
             self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
@@ -34,7 +34,7 @@ class SweepDisplay:
 
 @contextmanager
 def sweep_display(console: Console | None = None) -> Iterator[SweepDisplay]:
-    """A display while the block lasts."""
+    """The display, for the duration of the block."""
     console = console or console_on()
     if not is_screen(console):
         yield SweepDisplay(console, None)
@@ -43,7 +43,7 @@ def sweep_display(console: Console | None = None) -> Iterator[SweepDisplay]:
         yield SweepDisplay(console, live)
 
 
-def standing(over: int, runs: int, running: Sequence[str], seconds_left: float | None) -> str:
-    """ "2/6 runs  grpo/seed-2 14/40  about 3:20 left"; `running` says of each run how far it is."""
+def format_status(over: int, runs: int, running: Sequence[str], seconds_left: float | None) -> str:
+    """ "2/6 runs  grpo/seed-2 14/40  about 3:20 left"; `running` contains the progress of each run."""
     left = [] if seconds_left is None else [f"about {duration(seconds_left)} left"]
     return "  ".join([f"{over}/{runs} runs", *running, *left])

@@ -1,4 +1,4 @@
-"""The sweep file: which configurations, which seeds, and how many runs at a time.
+"""The sweep file: the configurations, the seeds, and how many runs are trained at a time.
 
     config = "../arithmetic.toml"
     output = "sweeps/pods"
@@ -6,7 +6,7 @@
     [grid]
     "select.keep_per_prompt" = [4, 8]
 
-Every mistake is a ConfigError that names the file, the key and, where it is found, the line.
+Every mistake is a ConfigError that names the file, the key and, where possible, the line.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from winnow.config_file import read_toml
 from winnow.errors import ConfigError, accepted_value, as_one, near_miss
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-OWN_KEYS = {"seed": "seeds", "output": "output"}  # of a run's configuration: the sweep says them, outside the tables
+OWN_KEYS = {"seed": "seeds", "output": "output"}  # key of a run -> key of the sweep file that sets it
 
 
 class SweepFile(Section):
-    """A sweep file's keys. In the tables, keys are those of a configuration, dotted or nested."""
+    """The keys of a sweep file. The tables contain keys of a configuration, dotted or nested."""
 
     config: str
     """The configuration that every run starts from, relative to the sweep file."""
     output: Annotated[str, Field(min_length=1)]
-    """The sweep's folder, from where the user stands."""
+    """The sweep's folder, relative to the working directory."""
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0,)
-    """Each configuration is trained once with each."""
+    """Seeds; each configuration is trained once with each."""
     at_once: Positive = 1
-    """Runs side by side on this machine; seconds count only at 1."""
+    """Concurrent runs on this machine; their seconds are compared only at 1."""
     baseline: str | None = None
-    """The label that `winnow compare` measures the others against."""
+    """The label with which `winnow compare` compares the others."""
     reuse: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Folders of other sweeps, from where the user stands, or patterns such as "sweeps/*": their finished runs of the
-    same configuration and seed are copied and not trained again."""
+    """Folders of other sweeps, relative to the working directory, or patterns such as "sweeps/*". Their finished runs
+    of the same configuration and seed are copied, and not trained again."""
     ray: Annotated[str, Field(min_length=1)] | None = None
-    """A Ray cluster's address, "auto" for the one that this machine belongs to, "local" for one made for the sweep."""
+    """A Ray cluster's address; "auto": the one that this machine belongs to; "local": a new one on this machine."""
     cpus_per_run: float = Field(1.0, gt=0)
-    """Of a Ray task."""
+    """CPUs of each run's Ray task."""
     gpus_per_run: float = Field(0.0, ge=0)
-    """Of a Ray task; a run sees no other GPU."""
+    """GPUs of each run's Ray task; a run can use no other GPU."""
     set: dict[str, Any] = Field(default_factory=dict)
-    """Keys of every run."""
+    """Keys that every run sets."""
     grid: dict[str, Any] | None = None
-    """Keys with a list of values each; every combination is a configuration."""
+    """Keys, each with a list of values; every combination is a configuration."""
     variants: dict[str, dict[str, Any]] | None = None
-    """Named configurations: a label, and its keys."""
+    """Named configurations: a label with its keys."""
 
 
 def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tuple[SweepFile, str]:
-    """The sweep file, in which `changes` are keys that the user says otherwise, and its text. Raises ConfigError."""
+    """Read a sweep file, in which `changes` replace keys, and its text. Raises ConfigError."""
     changes = changes or {}
     data, text = read_toml(path)
     data |= changes
@@ -72,7 +72,7 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
     twice = sorted({seed for seed in file.seeds if file.seeds.count(seed) > 1})
     if twice:
         raise ConfigError(
-            f"{located(path, text, 'seeds')}: seeds contains {twice[0]} twice",
+            f"{locate(path, text, 'seeds')}: seeds contains {twice[0]} twice",
             remedy="remove one",
             key="seeds",
             code="config.duplicate",
@@ -80,30 +80,29 @@ def read_sweep_file(path: Path, changes: Mapping[str, Any] | None = None) -> tup
     if file.ray is None and {"cpus_per_run", "gpus_per_run"} & file.model_fields_set:
         key = sorted({"cpus_per_run", "gpus_per_run"} & file.model_fields_set)[0]
         raise ConfigError(
-            f"{located(path, text, key)}: {key} is for runs on a Ray cluster",
-            remedy="name one with the key ray",
+            f"{locate(path, text, key)}: {key} is for runs on a Ray cluster",
+            remedy="set the key ray to its address",
             key=key,
             code="config.no_effect",
         )
     return file, text
 
 
-def flat(table: Mapping[str, Any], *, whole_members: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested tables as dotted keys, each with its value; one that is said twice comes twice. With `whole_members`, a
-    table that names a function (`use`, `parts`) is a value, which replaces what was there.
+def flatten(table: Mapping[str, Any], *, whole_members: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Flatten nested tables into (dotted key, value). A key that is set twice is yielded twice.
+
+    With `whole_members`, a table that names a function (`use`, `parts`) is one value, not several keys.
     """
     for name, value in table.items():
         is_member = whole_members and isinstance(value, Mapping) and bool({"use", "parts"} & value.keys())
         if isinstance(value, Mapping) and not is_member:
-            yield from flat(value, whole_members=whole_members, prefix=f"{prefix}{name}.")
+            yield from flatten(value, whole_members=whole_members, prefix=f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
 
-def located(path: Path, text: str, key: str, table: str = "") -> str:
-    """ "sweep.toml, line 3", where a key, dotted or not, stands in a table of the text; "sweep.toml" where it is not
-    found.
-    """
+def locate(path: Path, text: str, key: str, table: str = "") -> str:
+    """The line that sets a key in a table: "sweep.toml, line 3"; "sweep.toml" if there is no such line."""
     wanted = _parts(f"{table}.{key}" if table else key)
     above: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -117,18 +116,21 @@ def located(path: Path, text: str, key: str, table: str = "") -> str:
 
 
 def _parts(key: str) -> list[str]:
-    """The names of a TOML key; the dots of a quoted one separate names too, as in a sweep file."""
+    """The names of a TOML key. As everywhere in a sweep file, the dots in a quoted key separate names too."""
     return [name for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.\s]+", key) for name in part.strip("\"'").split(".")]
 
 
 def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) -> ConfigError:
-    """One mistake that pydantic found, with its place and its remedy."""
+    """The error for one of pydantic's errors, with its line and a remedy."""
     first = str(mistake["loc"][0])
-    where = f"--{first}" if first in changes else located(path, text, first)
+    where = f"--{first}" if first in changes else locate(path, text, first)
     match mistake["type"]:
         case "extra_forbidden":
             return ConfigError(
-                f"{where}: unknown key {first!r}", remedy=_meant(first), key=first, code="config.unknown_key"
+                f"{where}: unknown key {first!r}",
+                remedy=_unknown_key_remedy(first),
+                key=first,
+                code="config.unknown_key",
             )
         case "missing":
             return ConfigError(f"{path}: {first!r} is missing", remedy="set it", key=first, code="config.missing_key")
@@ -141,8 +143,8 @@ def _explain(path: Path, text: str, mistake: Any, changes: Mapping[str, Any]) ->
             )
 
 
-def _meant(key: str) -> str:
-    """A hint; a key of a run that stands outside the tables belongs into one."""
+def _unknown_key_remedy(key: str) -> str:
+    """The remedy for an unknown key: move a key of the runs into a table, or correct its spelling."""
     if key.split(".")[0] in Config.model_fields and key not in OWN_KEYS:
         return "move it below [set], [grid] or [variants.LABEL], as it is a key of the runs"
     return near_miss(key, SweepFile.model_fields)

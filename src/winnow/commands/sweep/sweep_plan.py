@@ -1,4 +1,4 @@
-"""Every configuration of a sweep, resolved and checked before its first run starts, and compared with those before."""
+"""Resolve and check every configuration of a sweep before its first run, and compare with earlier launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from winnow.commands.run_settings import toml
 from winnow.commands.sweep.grid import Keys, configurations
-from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, located, read_sweep_file
+from winnow.commands.sweep.sweep_file import OWN_KEYS, SweepFile, locate, read_sweep_file
 from winnow.config import Config, dump, key_of, leaves
 from winnow.config_file import placed, put, read_toml, validate
 from winnow.errors import ConfigError, RunFolderError
@@ -28,29 +28,27 @@ from winnow.training.resolve import check_installed, resolve_members
 
 @dataclass(frozen=True)
 class Settings:
-    """What all runs of a label are trained with, the seed aside."""
+    """The settings of all runs of a label, except for the seed."""
 
-    keys: Keys  # those that the sweep sets, dotted
+    keys: Keys  # dotted keys that the sweep sets
     config: Config
     inputs: Digests  # of the files that the configuration names
 
     @property
     def shown(self) -> Keys:
-        """The keys as they are printed and written down about the sweep: without secrets."""
+        """The keys for displays and for the sweep's description, without secrets."""
         return with_dotted_secrets_hidden(self.keys)
 
     @property
     def text(self) -> str:
-        """The resolved configuration as TOML, which its runs are launched with, secrets included; files of the user's
-        in it have absolute paths.
-        """
+        """The resolved configuration as TOML, with secrets and absolute paths; the runs are started with it."""
         lines = toml(self.config, secrets=True).splitlines(keepends=True)
         return "".join(line for line in lines if line.partition(" ")[0] not in OWN_KEYS) + "\n"
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep file, checked."""
+    """A checked sweep file."""
 
     path: Path
     file: SweepFile
@@ -68,37 +66,36 @@ class SweepPlan:
 
 
 def read_plan(path: Path, changes: Mapping[str, Any]) -> SweepPlan:
-    """The plan in a sweep file; `changes` are keys of the file that the user says otherwise.
+    """Read and check a sweep file, in which `changes` replace keys.
 
-    Raises ConfigError for every mistake that can be found before a model is loaded: it names the sweep file and the
-    configuration that is wrong.
+    Raises ConfigError for every mistake that can be detected before a model is loaded. It names the sweep file and
+    the configuration.
     """
     file, text = read_sweep_file(path, changes)
     base = path.parent / Path(file.config).expanduser()
     try:
         data, base_text = read_toml(base)
     except ConfigError as error:
-        raise error.within(located(path, text, "config")) from error
-    validate(data, source=str(base), text=base_text)  # its mistakes are reported with its lines
+        raise error.within(locate(path, text, "config")) from error
+    validate(data, source=str(base), text=base_text)  # before any change, so that an error names a line of this file
     data = placed(data, base.parent)
     settings = {
-        label: _settings(label, keys, data, path, text, here=file.ray is None)
+        label: _resolve(label, keys, data, path, text, here=file.ray is None)
         for label, keys in configurations(file, path, text).items()
     }
     return SweepPlan(path, file, settings)
 
 
 def record(plan: SweepPlan, folder: SweepFolder) -> None:
-    """Write what the sweep consists of: its description, and a configuration for each label.
+    """Write the description of the sweep, and a configuration for each label.
 
-    Raises RunFolderError where runs of the sweep in the folder, of which a step is done, were made with other
-    configurations or are in the file no more; for a run of another origin in its folder; and where nothing can be
-    written.
+    Raises RunFolderError if a run with a completed step has another configuration or is no longer in the file. It
+    also does so if a run in the folder does not belong to the sweep, and if the files cannot be written.
     """
     runs = [] if folder.before is None else [run for run in read_sweep(folder.path) if begun(run.path)]
     if folder.before is not None:
         _check_same(plan, folder.before, folder.path, runs)
-    _check_own(plan, folder.path)
+    _check_no_foreign_run(plan, folder.path)
     folder.describe(plan.contents)
     for label, settings in plan.settings.items():
         path = folder.path / label / SETTINGS
@@ -113,8 +110,8 @@ def record(plan: SweepPlan, folder: SweepFolder) -> None:
             ) from error
 
 
-def _settings(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text: str, *, here: bool) -> Settings:
-    """A configuration, resolved; `here`: its runs are of this machine, whose packages are then looked for."""
+def _resolve(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text: str, *, here: bool) -> Settings:
+    """Resolve the configuration of a label. If its runs are trained `here`, installed packages are checked too."""
     resolved: dict[str, Any] = copy.deepcopy(dict(data))
     try:
         for key, value in keys.items():
@@ -136,47 +133,46 @@ def _settings(label: str, keys: Keys, data: Mapping[str, Any], path: Path, text:
 
 
 def _line_of(error: ConfigError, label: str, keys: Keys, path: Path, text: str) -> str:
-    """File and line of the key of the sweep that an error is about, or else that its message names; the file alone
-    where it is about another.
-    """
+    """File and line of the sweep's key that an error is about, or that its message names; otherwise the file."""
     named = [
         key
         for key in sorted(keys, key=lambda key: (key != error.key, -len(key)))
         if key == error.key or key in str(error)
     ]
     tables = [f"variants.{label.rpartition(',')[0] or label}", f"variants.{label.partition(',')[0]}", "grid", "set"]
-    found = (located(path, text, key, table) for key in named for table in tables)
-    return next((where for where in found if where != str(path)), str(path))
+    places = (locate(path, text, key, table) for key in named for table in tables)
+    return next((place for place in places if place != str(path)), str(path))
 
 
 def _check_same(plan: SweepPlan, before: Contents, folder: Path, runs: Sequence[SweepRun]) -> None:
-    """Raise RunFolderError, naming each, for what a resume of a sweep would change in its `runs` that have begun."""
+    """Raise RunFolderError, with a list, if a resume would change settings of `runs`, which have started."""
     labels, seeds = dict.fromkeys(run.label for run in runs), dict.fromkeys(run.seed for run in runs)
     differences = [f"configuration {label!r} is gone" for label in labels if label not in plan.settings]
     differences += [f"seed {seed} is gone" for seed in seeds if seed not in plan.file.seeds]
     for label in (label for label in labels if label in plan.settings):
-        differences += [f"{label}: {found}" for found in _changes(plan.settings[label], before, label, folder)]
+        differences += [f"{label}: {change}" for change in _changes(plan.settings[label], before, label, folder)]
     if differences:
         raise RunFolderError(
             f"{plan.path} is not what the sweep in {folder} was started with: {'; '.join(differences)}",
-            remedy="restore what it was, or start another sweep in another folder with the key output; new seeds and "
-            "new configurations may be added",
+            remedy="restore the old values, or start another sweep in another folder with the key output; new seeds "
+            "and new configurations may be added",
             code="run_folder.changed",
         )
 
 
-def _check_own(plan: SweepPlan, folder: Path) -> None:
-    """Raise RunFolderError for a run that lies where one of the sweep belongs, and could not be resumed as that."""
+def _check_no_foreign_run(plan: SweepPlan, folder: Path) -> None:
+    """Raise RunFolderError if the folder of a run contains another run, which could not be resumed as this one."""
     for (label, settings), seed in itertools.product(plan.settings.items(), plan.file.seeds):
         run = run_path(folder, label, seed)
         if not begun(run):
             continue
         was = read_manifest(run, own=False)
         now = settings.config.model_copy(update={"seed": seed, "output": str(run)})
-        found_there = ["rollout.engine", *(["model.dtype"] if now.model.dtype == "auto" else [])]
+        # The manifest contains what "auto" resolved to, on the machine where the run was started
+        resolved = ["rollout.engine", *(["model.dtype"] if now.model.dtype == "auto" else [])]
         before, after = {"config": was.config, "base": str(was.base)}, {"config": dump(now), "base": ""}
         try:
-            compare(before, after, run=run, step=0, may_change=found_there)
+            compare(before, after, run=run, step=0, may_change=resolved)
         except RunFolderError as error:
             raise RunFolderError(
                 f"{run} is another run than the sweep's ({error.problem})",
@@ -187,14 +183,14 @@ def _check_own(plan: SweepPlan, folder: Path) -> None:
 
 
 def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> Iterator[str]:
-    """What differs between the configuration of a label and the one that its runs were begun with."""
+    """The differences between the configuration of a label and the one with which its runs were started."""
     path = folder / label / SETTINGS
     if path.is_file():
         try:
             was, now = _leaves(read_toml(path)[0]), _leaves(tomllib.loads(settings.text))
         except ConfigError as error:
             raise RunFolderError(
-                error.problem, remedy="put back what the sweep wrote there", key=error.key, code="run_folder.damaged"
+                error.problem, remedy="restore the file that the sweep wrote", key=error.key, code="run_folder.damaged"
             ) from error
         for key in dict.fromkeys([*was, *now]):
             if was.get(key) != now.get(key):
@@ -208,9 +204,9 @@ def _changes(settings: Settings, before: Contents, label: str, folder: Path) -> 
 
 
 def _leaves(data: Mapping[str, Any]) -> dict[str, Any]:
-    """dotted key -> value; of a key that has a list, all its values in order."""
-    found: dict[str, Any] = {}
+    """dotted key -> value; for a list, the tuple of its values in order."""
+    values: dict[str, Any] = {}
     for path, value in leaves(data):
         key = key_of(path)
-        found[key] = (*found.get(key, ()), value) if len(path) > key.count(".") + 1 else value
-    return found
+        values[key] = (*values.get(key, ()), value) if len(path) > key.count(".") + 1 else value
+    return values

@@ -1,10 +1,10 @@
-"""Becomes another command, which gets SIGTERM when the process that launched it ends, however that ends.
+"""Replaces itself with another command, which receives SIGTERM when its parent process exits or is killed.
 
-    python tied_child.py LAUNCHER COMMAND...      LAUNCHER: the process id of whoever launches this
+    python tied_child.py LAUNCHER COMMAND...      LAUNCHER: the process id of the parent
 
-So a training run saves and ends when its sweep is killed. Linux alone has such a signal; elsewhere the command runs on.
-It must be launched by a thread that lives as long as its process, since the kernel goes by the thread. This file is
-run by its path and imports nothing of winnow.
+A training run thus saves and exits when its sweep is killed. Only Linux has such a signal (PR_SET_PDEATHSIG);
+elsewhere the command continues. The kernel sends it when the thread that started the command exits, so that must be a
+thread that runs as long as its process. This file is run by its path and imports nothing of winnow.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def main() -> None:
     launcher, *command = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != int(launcher):  # it ended before
-            sys.exit("the sweep ended before the run began")
+        if os.getppid() != int(launcher):  # it exited before prctl, so no signal will follow
+            sys.exit("the sweep exited before the run started")
     os.execv(command[0], command)
 
 

@@ -1,1 +1,1 @@
-"""Any engine in a process of its own."""
+"""Runs any engine in a separate process."""

@@ -1,1 +1,1 @@
-"""vLLM as an engine, in the trainer's process or in one of its own."""
+"""vLLM as an engine, in the trainer's process or in a separate one."""

@@ -1,1 +1,1 @@
-"""Groups of training runs against each other: curves over seeds, the paper's speed-up, table, CSV and picture."""
+"""Compares groups of training runs: curves over seeds, speed-up, table, CSV and picture."""

@@ -1,1 +1,1 @@
-"""Compares an answer with the gold mathematically: exact rules first, then computer algebra where none applies."""
+"""Compares an answer with the gold answer mathematically: exact rules first, then computer algebra."""

@@ -1,4 +1,4 @@
-"""What a person reads of an evaluation."""
+"""The report of an evaluation, and the numbers behind it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from golden_files import assert_golden
 from synthetic_run import FAILED, NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.algos.intervals import over_problems
-from winnow.commands.evaluation.against import compared
+from winnow.commands.evaluation.against import compare_results
 from winnow.commands.evaluation.evaluated import EvaluatedTasks
-from winnow.commands.evaluation.evaluation_report import against, headline, report, table
+from winnow.commands.evaluation.evaluation_report import against, format_report, headline, table
 from winnow.commands.evaluation.measured import Measured
 from winnow.commands.evaluation.several_tasks import averages
 from winnow.config_file import validate
@@ -35,57 +36,53 @@ def measured(sampled=SAMPLED, greedy=(), dropped=0, name="jsonl", **settings):
     return Measured(name=name, config=validate({**SETTINGS, **settings}), rows=rows, dropped=dropped)
 
 
-def shown(*values):
-    low, high = over_problems(np.array(values))
-    return f"({100 * low:.1f} to {100 * high:.1f})"
+def test_the_report_matches_its_golden_file():
+    result = measured(greedy=[group("a", (RIGHT,)), group("b", (WRONG,))], dropped=1200)
+    base = measured([group("a", (WRONG,) * 4), group("b", (RIGHT, RIGHT, RIGHT, WRONG))], model="the/base")
+    comparisons, _ = compare_results([result], [base])
+    assert_golden("evaluation_report", format_report([result], comparisons))
 
 
-def test_the_headline():
-    found = measured(greedy=[group("a", (RIGHT,)), group("b", (WRONG,))], dropped=1200)
-    assert headline(found).splitlines() == [
-        "model      some/model",
-        "task       jsonl (path = x), 2 test problems, x 4, and once greedily",
-        "dropped    1,200 more, whose prompts are longer than prompt.max_prompt_tokens = 512",
-        "prompts    template chat, at most 99 new tokens",
-        "system     Think.",
-        "reward     math + 0.5 format",
-        "sampling   temperature 0.7, top_p 0.9, engine hf, seed 3",
-        # a: 1 of 4 correct; b: 2 of 3 verdicts
-        f"accuracy   sampled 45.8% {shown(1 / 4, 2 / 3)}, greedy 50.0% {shown(1.0, 0.0)}",
-        # @2: (1 - 3/6 + 1 - 0/3) / 2; @4: a alone
-        f"pass       @1 45.8%, @2 75.0%, @4 100.0% {shown(1.0)}, @4 over the 1 problems with so many verdicts",
-        # a: one vote for the right answer, two for 6, so of six pairs one is won and two are tied; b: one of three, two
-        f"majority   @1 45.8%, @2 50.0%, @4 0.0% {shown(0.0)}, @4 over the 1 problems with so many verdicts",
-        "length     3.0 tokens on average, 25.0% cut off",
-        "sampled    correct 3 (37.5%), right format, wrong answer 3 (37.5%), wrong format 1 (12.5%), "
-        "verifier failed 1 (12.5%)",
-        "greedy     correct 1 (50.0%), right format, wrong answer 1 (50.0%), wrong format 0 (0.0%)",
-    ]
+def test_pass_and_majority_rates_use_the_problems_with_enough_verdicts():
+    result = measured(greedy=[group("a", (RIGHT,)), group("b", (WRONG,))])
+    # a: 1 of 4 correct; b: 2 of 3 verdicts
+    assert result.metrics["eval/accuracy_sampled"] == pytest.approx((1 / 4 + 2 / 3) / 2)
+    assert result.intervals["accuracy_sampled"] == pytest.approx(over_problems(np.array([1 / 4, 2 / 3])))
+    # @2: (1 - 3/6 + 1 - 0/3) / 2; @4: a alone
+    assert result.pass_at == pytest.approx({1: 11 / 24, 2: 0.75, 4: 1.0})
+    # a: one vote for the right answer, two for 6, so of six pairs one is won and two are tied; b: one of three, two
+    assert result.maj_at == pytest.approx({1: 11 / 24, 2: 0.5, 4: 0.0})
+    assert np.isnan(result.values["pass_at_4"]).tolist() == [False, True]
+    assert result.intervals["pass_at_4"] == pytest.approx(over_problems(np.array([1.0])))
+    assert result.categories == {
+        "sampled": {"correct": 3, "wrong answer": 3, "wrong format": 1, "failed": 1},
+        "greedy": {"correct": 1, "wrong answer": 1},
+    }
 
 
-def test_ties_are_said():
+def test_ties_are_counted_and_shown():
     six = replace(WRONG, answer="5")
     wrong = group("c", (WRONG, six, UNREAD, UNREAD))  # two wrong answers tie: nothing is won or lost by it
-    found = measured([group("a", (RIGHT, RIGHT, WRONG, WRONG)), group("b", (RIGHT, WRONG, UNREAD, UNREAD)), wrong])
-    assert "ties       in 2 problems the right answer shares the lead, and counts by its share" in headline(found)
+    result = measured([group("a", (RIGHT, RIGHT, WRONG, WRONG)), group("b", (RIGHT, WRONG, UNREAD, UNREAD)), wrong])
+    assert result.ties == 2
+    assert re.search(r"(?m)^ties +\D*\b2\b", headline(result))
 
 
 def test_examples_are_of_different_problems_first_and_at_most_five():
-    text = report([measured([group(f"p{i}", (RIGHT, RIGHT)) for i in range(7)])])
+    text = format_report([measured([group(f"p{i}", (RIGHT, RIGHT)) for i in range(7)])])
     assert [line for line in text.splitlines() if line.endswith(" #0")] == [f"p{i} #0" for i in range(5)]
     assert " #1\n" not in text
     assert [line for line in text.splitlines() if line.startswith("--")] == ["-- correct --"]
 
 
-def test_nothing_in_a_report_acts_on_a_terminal():
-    text = report([measured([group("p-\ud800", (RIGHT, WRONG)), *SAMPLED])])
+def test_a_report_contains_no_control_characters():
+    text = format_report([measured([group("p-\ud800", (RIGHT, WRONG)), *SAMPLED])])
     assert "\x1b" not in text
     assert r"p-\ud800 #0" in text
-    assert "answer read: 6; gold: 132" in text
     text.encode()
 
 
-def test_several_tasks_are_a_table_with_the_published_averages():
+def test_the_table_of_several_tasks_has_the_published_averages():
     right, wrong = [group("a", (RIGHT,) * 4), group("b", (RIGHT,) * 4)], [group("c", (WRONG,) * 4)]
     tasks = [
         measured(right, name="math500", task="math500"),
@@ -93,9 +90,9 @@ def test_several_tasks_are_a_table_with_the_published_averages():
         measured(right + wrong, name="olympiad_bench", task="olympiad_bench"),
     ]
     assert averages(tasks[:2]) == {}
-    found = averages(tasks)
-    assert list(found) == ["3 average"]
-    assert found["3 average"]["accuracy_sampled"].mean == pytest.approx((1 + 0 + 2 / 3) / 3)
+    means = averages(tasks)
+    assert list(means) == ["3 average"]
+    assert means["3 average"]["accuracy_sampled"].mean == pytest.approx((1 + 0 + 2 / 3) / 3)
     lines = table(tasks).splitlines()
     assert lines[0].split() == ["task", "problems", "avg@4", "pass@4", "maj@4"]
     assert [line.split()[0] for line in lines[1:]] == ["math500", "minerva_math", "olympiad_bench", "3"]
@@ -109,21 +106,21 @@ def test_two_models_are_compared_on_the_problems_that_both_have():
     other = measured(
         [group("b", (WRONG, WRONG)), group("a", (RIGHT, RIGHT)), group("c", (RIGHT, WRONG)), group("e", (RIGHT,) * 2)]
     )
-    (found,), notes = compared([one], [other])
-    assert notes == ["jsonl: 2 problems were asked of one model alone, and are left out"]
+    (found,), (note,) = compare_results([one], [other])
+    assert re.search(r"jsonl\b.*\b2\b", note)  # d and e are problems of one model each
     assert (found.problems, found.model, found.other) == (3, 0.5, 0.5)
     assert ([(c.id, c.other, c.model) for c in found.won], [c.id for c in found.lost]) == ([("b", 0.0, 0.5)], ["c"])
     assert found.test.p_value == 1.0
 
 
-def test_a_comparison_has_the_categories_of_both_and_the_changed_problems_in_full():
+def test_a_comparison_has_categories_and_changed_problems():
     """Base: a right, b unread, c and d wrong. Trained: a and b right, c unread, d right."""
     texts = {name: [f"{name} is seventeen,\nor not"] for name in "abcd"}
     base = [group(name, (one,), texts=["base " + texts[name][0]], question=f"Frame\nWhat is {name}?\nEnd")
             for name, one in zip("abcd", (RIGHT, UNREAD, WRONG, WRONG), strict=True)]  # fmt: skip
     trained = [group(name, (one,), texts=["own " + texts[name][0]], question=f"Frame\nWhat is {name}?\nEnd")
                for name, one in zip("abcd", (RIGHT, RIGHT, UNREAD, RIGHT), strict=True)]  # fmt: skip
-    (found,), _ = compared([measured(trained)], [measured(base, model="the/base")])
+    (found,), _ = compare_results([measured(trained)], [measured(base, model="the/base")])
     assert [(c.category, c.other, c.model, c.change) for c in found.categories] == [
         ("correct", 1, 3, 0.5),
         ("wrong answer", 2, 0, -0.5),
@@ -155,32 +152,39 @@ def test_a_comparison_has_the_categories_of_both_and_the_changed_problems_in_ful
     }  # fmt: skip
 
 
-def test_of_sampled_answers_those_that_show_the_change_are_shown():
+def test_the_shown_answers_are_ones_whose_verdicts_differ():
     texts = ["one", "two", "three"]
     one = measured([group("a", (WRONG, RIGHT, RIGHT), texts=[f"own {text}" for text in texts])])
     other = measured([group("a", (RIGHT, WRONG, FAILED), texts=[f"base {text}" for text in texts])])
-    (found,), _ = compared([one], [other])
+    (found,), _ = compare_results([one], [other])
     assert [(c.other_answer, c.model_answer) for c in found.won] == [("base two", "own two")]
-    (back,), _ = compared([other], [one])
+    (back,), _ = compare_results([other], [one])
     assert [(c.other_answer, c.model_answer) for c in back.lost] == [("own two", "base two")]
     assert [(c.category, c.other, c.model) for c in back.categories][-1] == ("failed", 0, 1)
 
 
-def test_no_more_changes_are_shown_than_asked_for_and_none_acts_on_a_terminal():
+def test_changed_problems_are_limited_in_number_and_escaped():
     ids = [f"p{i}" for i in range(5)]
     base = measured([group(id, (WRONG,), texts=[NASTY]) for id in ids])
-    (found,), _ = compared([measured([group(id, (RIGHT,), texts=[NASTY]) for id in ids])], [base])
+    (found,), _ = compare_results([measured([group(id, (RIGHT,), texts=[NASTY]) for id in ids])], [base])
     shown = [against(found, most=most) for most in (2, 5)]
     assert [text.count("132") for text in shown] == [2, 5]
     assert not re.search(r"[\x1b\u202e\ud800]", "".join(shown))
 
 
-def test_the_numbers_are_json_with_what_they_are_of():
+def test_metrics_are_json_with_the_settings():
     one = measured(greedy=[group("a", (RIGHT,)), group("b", (FAILED,))])
-    found = EvaluatedTasks([one], compared([one], [one])[0], []).metrics()
+    found = EvaluatedTasks([one], compare_results([one], [one])[0], []).metrics()
     task = found["tasks"]["jsonl"]
-    asked = {"model": "some/model", "task": "jsonl", "split": "test", "problems": 2, "dropped": 0, "temperature": 0.7}
-    assert asked.items() <= task.items()
+    settings = {
+        "model": "some/model",
+        "task": "jsonl",
+        "split": "test",
+        "problems": 2,
+        "dropped": 0,
+        "temperature": 0.7,
+    }
+    assert settings.items() <= task.items()
     assert (task["reward"], task["template"], task["max_new_tokens"]) == ("math + 0.5 format", "chat", 99)
     assert task["metrics"]["eval/accuracy_sampled"] == pytest.approx(11 / 24)
     assert task["pass_at"] == pytest.approx({"1": 11 / 24, "2": 0.75, "4": 1.0})
@@ -190,27 +194,31 @@ def test_the_numbers_are_json_with_what_they_are_of():
     assert [one["metric"] for one in found["comparisons"]] == ["accuracy_sampled", "accuracy_greedy"]
 
 
-def test_nothing_but_failures_has_no_number():
+def test_a_task_with_only_failed_verdicts_has_no_accuracy():
     found = measured([group("a", (FAILED, FAILED))])
-    assert "accuracy   no verdict: every verifier failed" in headline(found)
+    assert not re.search(r"(?m)^accuracy.*%", headline(found))
     assert EvaluatedTasks([found], [], []).metrics()["tasks"]["jsonl"]["intervals"] == {}
 
 
-def test_a_benchmark_that_is_judged_by_another_reward_says_so():
-    own, other = measured(task="gsm8k", reward={"use": "r1_zero"}), measured(reward={"use": "r1_zero"})
-    assert "warning    gsm8k declares the reward 'numeric + 0.1 format': this one may not pay" in headline(own)
-    assert "warning" not in headline(other)
-    (nothing,), _ = compared([own], [own])
-    assert nothing.test.p_value == 1.0
+def test_another_reward_than_the_benchmark_s_has_a_warning():
+    declared, free = measured(task="gsm8k", reward={"use": "r1_zero"}), measured(reward={"use": "r1_zero"})
+    assert re.search(r"(?m)^warning.*gsm8k.*'numeric \+ 0\.1 format'", headline(declared))
+    assert "warning" not in headline(free)
 
 
-def test_what_cannot_be_compared_is_a_note():
+def test_a_model_compared_with_itself_has_a_p_value_of_1():
+    (same,), _ = compare_results([measured()], [measured()])
+    assert same.test.p_value == 1.0
+
+
+def test_notes_name_the_tasks_that_cannot_be_compared():
     failed = measured([group("a", (FAILED,) * 4)])
-    assert compared([failed], [measured()]) == (
-        [],
-        [
-            "jsonl: of accuracy_sampled the two models have no problem with a verdict in common",
-            "jsonl: 1 problems were asked of one model alone, and are left out",
-        ],
-    )
-    assert compared([measured(name="x")], [measured()])[1] == ["x was not asked of the other model: it is not compared"]
+    comparisons, notes = compare_results([failed], [measured()])
+    assert comparisons == []
+    assert [re.findall(r"jsonl|accuracy_sampled|\b1\b", note) for note in notes] == [
+        ["jsonl", "accuracy_sampled"],  # a has no verdict of one of the models
+        ["jsonl", "1"],  # b is a problem of the other model alone
+    ]
+    comparisons, (note,) = compare_results([measured(name="x")], [measured()])
+    assert comparisons == []
+    assert note.startswith("x ")

@@ -1,4 +1,4 @@
-"""The picture of a profile that was not measured."""
+"""The picture of a profile, from synthetic points."""
 
 from types import SimpleNamespace
 
@@ -26,7 +26,7 @@ FOUND = [
 PROFILE = SimpleNamespace(found=FOUND, asked=SimpleNamespace(memory_limit=2 * GIB))
 
 
-def test_panels_hold_what_was_measured_and_where_it_ends():
+def test_panels_contain_measured_points_and_missing_ones():
     sampling, seconds, memory, step = panels(PROFILE)
     assert sampling.curves == (Series("", ((8, 1000.0), (16, 950.0)), style=0, too_slow=(32,)),)
     assert sampling.mark == (8, "saturated")  # 5% less
@@ -37,7 +37,7 @@ def test_panels_hold_what_was_measured_and_where_it_ends():
     assert step.curves[1].points == ((8, 5.0), (16, 9.9))
 
 
-def test_the_picture_says_what_does_not_fit_and_is_the_same_again(tmp_path):
+def test_the_picture_marks_missing_points_and_is_reproducible(tmp_path):
     for name in ("one.svg", "two.svg"):
         draw(panels(PROFILE), [tmp_path / name], title="$a name$")
     text = (tmp_path / "one.svg").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def test_the_picture_says_what_does_not_fit_and_is_the_same_again(tmp_path):
     assert (tmp_path / "two.svg").read_text(encoding="utf-8") == text
 
 
-def test_a_picture_of_nothing_but_failures_is_drawn(tmp_path):
+def test_a_picture_without_measured_points_is_drawn(tmp_path):
     found = [Found(Point("sampling", 8), "out of memory"), Found(Point("whole", 8), "failed", why="no")]
     nothing = SimpleNamespace(found=found, asked=SimpleNamespace(memory_limit=None))
     draw(panels(nothing), [tmp_path / "empty.png"], title="")

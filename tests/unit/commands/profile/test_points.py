@@ -1,12 +1,13 @@
-"""Which points are measured."""
+"""The points of a profile, and the numbers that are read from its options."""
 
 import pytest
 
-from winnow.commands.profile.points import Asked, Point, divided, numbers, points
+from refusals import refused
+from winnow.commands.profile.points import Asked, Point, numbers, points, split_evenly
 from winnow.errors import ConfigError
 
 
-def test_an_update_is_measured_for_what_is_sampled_too_but_without_accumulation_only_where_it_is_asked_for():
+def test_updates_without_accumulation_are_measured_for_kept_numbers_only():
     asked = Asked(rollouts=(16, 8), kept=(4, 8), repeats=1, seconds=1.0)
     assert list(points(asked, selects=True)) == [
         Point("sampling", 8),
@@ -23,14 +24,14 @@ def test_an_update_is_measured_for_what_is_sampled_too_but_without_accumulation_
     [(8, 99, [8]), (16, 99, [16]), (40, 99, [14, 13, 13]), (64, 3, [22, 21, 21]), (1, 99, [1])],
 )
 def test_prompts_get_even_numbers_of_rollouts(rollouts, prompts, counts):
-    assert divided(rollouts, per_prompt=16, prompts=prompts) == counts
+    assert split_evenly(rollouts, per_prompt=16, prompts=prompts) == counts
 
 
-def test_numbers_are_read_once_each_and_in_order():
+def test_numbers_are_sorted_and_unique():
     assert numbers("32, 8 8,16", least=1, what="--rollouts") == (8, 16, 32)
 
 
 @pytest.mark.parametrize("text", ["", ",", "8,x", "0", "-8", "1", "8.5", "9" * 5000])
-def test_what_is_no_number_of_rollouts_is_refused(text):
-    with pytest.raises(ConfigError, match=r"--kept: .* no number of rollouts; write numbers from 2"):
+def test_an_invalid_number_of_rollouts_is_refused(text):
+    with refused(ConfigError, "--kept", 2, code="config.value"):
         numbers(text, least=2, what="--kept")

@@ -1,8 +1,8 @@
-"""Where sampling saturates, where an update ends, and what a step takes: numbers by hand."""
+"""Saturation, memory bounds and seconds of a step, against values by hand."""
 
 import pytest
 
-from winnow.commands.profile.curves import Step, Wall, fall, saturation, steps, wall
+from winnow.commands.profile.curves import MemoryBound, Step, memory_bound, saturation, speed_up, steps
 from winnow.commands.profile.points import Found, Point, Work
 
 
@@ -20,7 +20,7 @@ def update(way, rollouts, *seconds, ending="measured"):
     [
         ({8: 8.0, 16: 4.0, 32: 2.0, 64: 1.9, 128: 1.85}, 32),  # 1.9 / 2.0 = 0.95: less than 10%
         ({8: 8.0, 16: 4.0, 32: 2.0}, None),  # still falls by half
-        ({8: 8.0, 16: 7.6, 32: 3.0, 64: 2.9}, 32),  # a pause before it falls on is no saturation
+        ({8: 8.0, 16: 7.6, 32: 3.0, 64: 2.9}, 32),  # a small gain before a large one is no saturation
         ({8: 1.0, 16: 1.2}, 8),  # it only grows
         ({8: 2.0, 16: 1.8}, None),  # 10% exactly is not less
         ({8: 4.0, 32: 3.4, 64: 3.3}, 8),  # 3.4 / 4 over two doublings: each by 8%
@@ -29,24 +29,24 @@ def update(way, rollouts, *seconds, ending="measured"):
         ({}, None),
     ],
 )
-def test_saturation_is_the_smallest_number_beyond_which_no_doubling_gains_a_tenth(per_token, at):
+def test_beyond_saturation_no_doubling_gains_a_tenth(per_token, at):
     assert saturation(sampled(per_token)) == at
 
 
-def test_the_order_of_the_points_does_not_matter_and_what_failed_is_no_point():
-    found = [*reversed(sampled({8: 8.0, 16: 4.0, 32: 3.9})), Found(Point("sampling", 64), "out of memory")]
-    assert saturation(found) == 16
-    assert fall(found) == (8, 32, pytest.approx(8.0 / 3.9))
-    assert fall(sampled({8: 1.0})) is None
+def test_failed_points_and_the_order_of_points_do_not_matter():
+    results = [*reversed(sampled({8: 8.0, 16: 4.0, 32: 3.9})), Found(Point("sampling", 64), "out of memory")]
+    assert saturation(results) == 16
+    assert speed_up(results) == (8, 32, pytest.approx(8.0 / 3.9))
+    assert speed_up(sampled({8: 1.0})) is None
 
 
-def test_seconds_per_token_are_the_median_s():
+def test_seconds_per_token_use_the_median():
     one = Found(Point("sampling", 8), "measured", (9.0, 2.0, 3.0), Work(tokens=6))
     assert (one.median, one.per_token) == (3.0, 0.5)
 
 
-def test_a_way_ends_at_the_fewest_rollouts_that_did_not_fit():
-    found = [
+def test_the_memory_bound_is_at_the_fewest_rollouts_that_did_not_fit():
+    results = [
         update("whole", 64, ending="out of memory"),
         update("whole", 16, 2.0),
         update("whole", 32, ending="out of memory"),
@@ -54,13 +54,13 @@ def test_a_way_ends_at_the_fewest_rollouts_that_did_not_fit():
         update("accumulated", 128, ending="out of time"),
         update("selected", 4, ending="out of memory"),
     ]
-    assert wall(found, "whole") == Wall(fits=16, ends=32)
-    assert wall(found, "accumulated") == Wall(fits=64, ends=None)  # too slow is not too large
-    assert wall(found, "selected") == Wall(fits=None, ends=4)
+    assert memory_bound(results, "whole") == MemoryBound(fits=16, ends=32)
+    assert memory_bound(results, "accumulated") == MemoryBound(fits=64, ends=None)  # too slow is not too large
+    assert memory_bound(results, "selected") == MemoryBound(fits=None, ends=4)
 
 
-def test_a_step_is_sampling_and_an_update_of_as_many_rollouts():
-    found = [
+def test_a_step_is_sampling_plus_an_update_of_the_same_number():
+    results = [
         *sampled({8: 1.0, 16: 2.0, 32: 3.0}),
         update("accumulated", 8, 4.0, 6.0, 5.0),
         update("selected", 8, 0.5),
@@ -68,4 +68,4 @@ def test_a_step_is_sampling_and_an_update_of_as_many_rollouts():
         update("accumulated", 64, 99.0),
         update("whole", 16, 1.0),
     ]
-    assert steps(found) == [Step(8, 6.0, 1.5), Step(16, None, 2.25), Step(32, None, None)]
+    assert steps(results) == [Step(8, 6.0, 1.5), Step(16, None, 2.25), Step(32, None, None)]

@@ -1,16 +1,20 @@
-"""A plan from a run's folder and a file of costs: its seconds, its choice, and what is refused before a measurement."""
+"""A plan from a run's folder and a file of costs: seconds, ranking, and options that are refused early."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from golden_files import assert_golden
 from planned_run import CONFIG, SECONDS, SETS, N, write_planned_run
+from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts, StepWork
 from winnow.algos.pass_rates import flat_share
 from winnow.algos.planning_law import Noise, Rule, group_signal
 from winnow.cli import app
+from winnow.commands.profile.plan_lines import opening_lines, plan_lines
 from winnow.commands.profile.plan_setting import Setting, rule_of, setting_of
 from winnow.commands.profile.planned_step import prepared_plan
 from winnow.commands.profile.run_statistics import statistics_of
@@ -25,7 +29,7 @@ COSTS = StepCosts(
     CostCurve(np.array([8.0, 24.0]), np.array([0.4, 1.0]), tokens_per_rollout=6.0),
     source="by hand",
 )
-OWN = sum(SECONDS.values()) - SECONDS["save"]
+STEP_SECONDS = sum(SECONDS.values()) - SECONDS["save"]
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +59,17 @@ def test_at_the_runs_own_setting_a_scaled_clock_gives_its_seconds(run):
     seconds = clock.seconds(own_work(found), at_once=512)
     assert seconds.sampling == pytest.approx(SECONDS["generate"])
     assert seconds.update == pytest.approx(SECONDS["logprobs"] + SECONDS["update"])
-    assert seconds.total == pytest.approx(OWN)
+    assert seconds.total == pytest.approx(STEP_SECONDS)
 
 
-def test_what_is_no_curve_grows_with_the_rollouts_or_not_at_all(run):
+def test_verification_grows_with_the_rollouts_and_weight_sync_does_not(run):
     clock = calibrated(COSTS, statistics_of(run, window=20), at_once=512)
     assert clock.per_rollout == pytest.approx((SECONDS["verify"] + SECONDS["select"]) / 32)
     work = StepWork(prompts=4, rollouts=64.0, tokens_generated=384.0, trained=24.0, tokens_trained=144.0)
     assert clock.seconds(work, at_once=512).rest == pytest.approx(0.64 + SECONDS["sync"])
 
 
-def test_costs_of_another_machine_stay_as_they_are(run):
+def test_an_uncalibrated_clock_does_not_scale_the_costs(run):
     clock = uncalibrated(COSTS, statistics_of(run, window=20))
     assert (clock.sampling_factor, clock.update_factor, clock.per_rollout, clock.per_step) == (1.0, 1.0, 0.0, 0.0)
     work = StepWork(prompts=4, rollouts=32.0, tokens_generated=192.0, trained=24.0, tokens_trained=144.0)
@@ -74,7 +78,7 @@ def test_costs_of_another_machine_stay_as_they_are(run):
     assert (seconds.sampling, seconds.update) == pytest.approx((2.8 * 4 / 6, 1.0))
 
 
-def test_prompts_that_each_have_a_machine_take_as_long_as_one(run):
+def test_prompts_with_a_machine_each_need_the_seconds_of_one(run):
     per_prompt = StepCosts(COSTS.sampling, COSTS.update, per="prompt")
     clock = StepClock(per_prompt, np.ones(6))
     work = StepWork(prompts=4, rollouts=32.0, tokens_generated=192.0, trained=32.0, tokens_trained=192.0)
@@ -83,13 +87,13 @@ def test_prompts_that_each_have_a_machine_take_as_long_as_one(run):
     assert StepClock(COSTS, np.ones(6)).extrapolates(work, at_once=512)  # 32 in an update, and the curve ends at 24
 
 
-def test_costs_without_seconds_have_no_scale(run):
+def test_a_curve_without_seconds_cannot_be_calibrated(run):
     nothing = StepCosts(COSTS.sampling, CostCurve(np.array([24.0]), np.array([0.0])))
-    with pytest.raises(DataError):
+    with refused(DataError, code="data.incomplete"):
         calibrated(nothing, statistics_of(run, window=20), at_once=512)
 
 
-def test_candidates_have_the_laws_numbers_and_the_best_is_first(plan):
+def test_candidates_are_sorted_by_rate_and_match_the_law(plan):
     clock = plan.clock(COSTS)
     found = plan.candidates(clock)
     rates = [one.rate for one in found]
@@ -105,20 +109,20 @@ def test_candidates_have_the_laws_numbers_and_the_best_is_first(plan):
 
 
 @pytest.mark.parametrize("noise", [Noise(np.nan, 1.0), Noise(1.0, np.inf)])
-def test_noise_is_a_number(noise):
-    with pytest.raises(ConfigError):
+def test_noise_that_is_not_finite_is_refused(noise):
+    with refused(ConfigError, code="config.value"):
         PlanAsked(noise=noise)
 
 
 def test_prompts_of_a_step_can_be_fixed(run):
     plan = prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=2), window=20)
     assert {setting.prompts for setting in plan.settings} == {2, 4}  # and the current setting, to compare with
-    with pytest.raises(ConfigError, match="64"):
+    with refused(ConfigError, 65, 64, key="rollout.prompts_per_step", code="config.value"):
         prepared_plan(CONFIG, SETS, run, PlanAsked(prompts=65), window=20)
 
 
-def test_up_to_a_pass_rate_flat_groups_make_small_groups_slower(run, plan):
-    """Where most prompts are solved, one of 4 rollouts is seldom wrong."""
+def test_progress_up_to_a_high_pass_rate_favours_large_groups(run, plan):
+    """If most prompts are solved, one of 4 rollouts is rarely wrong."""
     far = prepared_plan(CONFIG, SETS, run, PlanAsked(until=0.9), window=20)
     few, many = Setting(4, 4, 4), Setting(32, 4, 4)
     ratio = {}
@@ -126,19 +130,22 @@ def test_up_to_a_pass_rate_flat_groups_make_small_groups_slower(run, plan):
         clock = one.clock(COSTS)
         ratio[name] = one.candidate(few, clock).progress / one.candidate(many, clock).progress
     assert ratio["far"] < ratio["now"] < 1
-    with pytest.raises(ConfigError):
+    with refused(ConfigError, code="config.value"):
         prepared_plan(CONFIG, SETS, run, PlanAsked(until=0.1), window=20)
 
 
-def test_less_memory_leaves_smaller_micro_batches_and_then_nothing(run, plan):
-    tokens = {room.tokens for room in (plan.room(setting) for setting in plan.settings) if room}
+def test_less_memory_needs_smaller_micro_batches(run, plan):
+    tokens = {fit.tokens for fit in (plan.fit(setting) for setting in plan.settings) if fit}
     assert tokens == {plan.config.update.tokens_per_micro_batch}
-    memory = max(plan.room(setting).bytes for setting in plan.settings) // 2
+    memory = max(plan.fit(setting).bytes for setting in plan.settings) // 2
     less = prepared_plan(CONFIG, SETS, run, PlanAsked(memory=memory), window=20)
-    rooms = [less.room(setting) for setting in less.settings]
-    assert {4096 // room.tokens for room in rooms} > {1}  # some are halved, and some as they were
-    assert all(room.bytes <= memory for room in rooms)
-    with pytest.raises(ConfigError, match="fit"):
+    fits = [less.fit(setting) for setting in less.settings]
+    assert {4096 // fit.tokens for fit in fits} > {1}  # some are halved, and some are not
+    assert all(fit.bytes <= memory for fit in fits)
+
+
+def test_a_memory_without_a_fitting_candidate_is_refused(run):
+    with refused(ConfigError, code="config.memory"):
         prepared_plan(CONFIG, SETS, run, PlanAsked(memory=2**20), window=20)
 
 
@@ -155,9 +162,10 @@ def test_less_memory_leaves_smaller_micro_batches_and_then_nothing(run, plan):
         "advantage.chunk=4",
     ],
 )
-def test_settings_that_no_plan_is_made_for_are_named(change):
-    with pytest.raises(ConfigError, match="here: "):
+def test_unsupported_settings_are_refused(change):
+    with refused(ConfigError, "here", code="config.unsupported") as caught:
         setting_of(load(CONFIG, [*SETS, change]), "here")
+    assert caught.value.key
 
 
 def test_a_setting_has_the_defaults_of_its_members():
@@ -173,14 +181,16 @@ def test_the_printed_keys_make_the_setting(setting):
     assert setting_of(load(CONFIG, setting.settings), "here") == setting
 
 
-def test_the_command_prints_the_plan_and_writes_all_of_it(run, costs, tmp_path):
+def test_the_command_prints_the_plan_and_writes_it_as_json(run, costs, tmp_path):
     result = call("--plan", "--run", run, "--costs", costs, "-o", tmp_path / "plan")
     assert result.exit_code == 0, result.output
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     data = json.loads((tmp_path / "plan.json").read_text())
     best, current = data["candidates"][0], data["current"]
     assert best["progress_per_second"] >= current["progress_per_second"]
-    assert current["seconds"]["step"] == pytest.approx(OWN, rel=0.1)  # of the fitted share of flat groups, not its own
+    assert current["seconds"]["step"] == pytest.approx(
+        STEP_SECONDS, rel=0.1
+    )  # the fitted share of flat groups differs from the measured one
     assert data["run"]["steps"] == [0, 2]
     assert data["costs"]["sampling"]["seconds"] == [1.0, 1.6]
     for word in best["set"]:
@@ -188,6 +198,15 @@ def test_the_command_prints_the_plan_and_writes_all_of_it(run, costs, tmp_path):
     made = setting_of(load(CONFIG, [*SETS, *best["set"]]), "here")
     assert made == Setting(best["rollouts_per_prompt"], best["keep_per_prompt"], best["prompts_per_step"])
     assert call("--plan", "--run", run, "--costs", costs, "-o", tmp_path / "plan").exit_code == 2
+
+
+def test_the_displayed_plan_matches_its_golden_file(tmp_path):
+    sets = [*SETS, 'device="cpu"', 'model.dtype="float32"', 'rollout.engine="native"']
+    run = write_planned_run(tmp_path / "run", sets=sets[len(SETS) :])
+    plan = prepared_plan(CONFIG, sets, run, PlanAsked(memory=2**29), window=20)
+    clock = plan.clock(COSTS)
+    lines = [*opening_lines(plan), *plan_lines(plan, clock, plan.candidates(clock), Path("mine.toml"))]
+    assert_golden("step_plan", "\n".join(lines).replace(str(run), "RUN"))
 
 
 @pytest.mark.parametrize(
@@ -200,13 +219,13 @@ def test_the_command_prints_the_plan_and_writes_all_of_it(run, costs, tmp_path):
         ["--as-measured"],
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(words):
+def test_options_that_exclude_each_other_are_refused(words):
     result = call(*words)
     assert result.exit_code == 2
-    assert "rollouts   trained" not in result.output  # nothing was measured
+    assert "tokens/s" not in result.output  # the head of the table
 
 
-def test_costs_are_measured_at_the_runs_length_where_no_file_is_given(run, tmp_path):
+def test_costs_are_measured_at_the_runs_length_without_a_file(run, tmp_path):
     words = ("--plan", "--run", run, "--rollouts", "8", "--kept", "8,16", "--repeats", "1", "-o", tmp_path / "plan")
     result = call(*words)
     assert result.exit_code == 0, result.output
@@ -217,11 +236,11 @@ def test_costs_are_measured_at_the_runs_length_where_no_file_is_given(run, tmp_p
     assert json.loads((tmp_path / "plan.json").read_text())["costs"] == measured
 
 
-def test_a_manifest_that_is_no_configuration_is_refused(run, tmp_path):
+def test_a_manifest_with_an_invalid_configuration_is_refused(run, tmp_path):
     broken = write_planned_run(tmp_path / "run")
     manifest = json.loads((broken / "manifest.json").read_text())
     manifest["config"]["rollout"]["rollouts_per_prompt"] = "many"
     (broken / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ConfigError, match="rollouts_per_prompt"):
+    with refused(ConfigError, key="rollout.rollouts_per_prompt"):
         statistics_of(broken, window=20)
     validate(json.loads((run / "manifest.json").read_text())["config"])

@@ -1,7 +1,10 @@
+"""Labels and keys of the configurations that a sweep file describes."""
+
 from __future__ import annotations
 
 import pytest
 
+from refusals import refused
 from winnow.commands.sweep.grid import configurations
 from winnow.commands.sweep.sweep_file import read_sweep_file
 from winnow.errors import ConfigError
@@ -15,7 +18,7 @@ def labelled(tmp_path, text):
     return configurations(*((read := read_sweep_file(path))[0], path, read[1]))
 
 
-def test_a_grid_is_every_combination_labelled_by_the_values_that_differ(tmp_path):
+def test_a_grid_has_every_combination_labelled_by_differing_values(tmp_path):
     found = labelled(
         tmp_path,
         '[set]\nsteps = 4\n[grid]\n"select.keep_per_prompt" = [4, 8]\noptimizer.learning_rate = [1e-4, 1e-5]\n'
@@ -36,7 +39,7 @@ def test_a_grid_is_every_combination_labelled_by_the_values_that_differ(tmp_path
     }
 
 
-def test_every_variant_meets_every_combination_and_a_member_in_it_is_one_value(tmp_path):
+def test_every_variant_is_combined_with_the_grid_and_members_are_values(tmp_path):
     found = labelled(
         tmp_path,
         '[grid]\nsteps = [2, 3]\n[variants.grpo]\nselect = "all"\n[variants.pods]\n'
@@ -62,7 +65,7 @@ def test_every_variant_meets_every_combination_and_a_member_in_it_is_one_value(t
         ('"prompt.suffix" = [" say it"]', "suffix=-say-it"),
     ],
 )
-def test_a_label_is_a_folder_s_name(tmp_path, grid, labels):
+def test_a_label_is_valid_as_a_folder_s_name(tmp_path, grid, labels):
     assert list(labelled(tmp_path, f"[grid]\n{grid}"))[: labels.count(" ") + 1] == labels.split(" ")
 
 
@@ -71,43 +74,41 @@ def test_a_sweep_of_seeds_alone_has_the_configuration_s_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line", "key", "code", "names"),
     [
-        ("[grid]\n", r"sweep.toml: \[grid\] is empty"),
-        ("[grid]\nsteps = []", r"sweep.toml, line 4: grid key 'steps' is \[\]; give a list"),
-        ("[grid]\nsteps = 4", "sweep.toml, line 4: grid key 'steps' is 4; give a list"),
-        ('[grid]\nloss = [{ use = "clip" }]', r"grid key 'loss' has a table for a value.*variants.LABEL"),
-        ("[set]\nsteps = 4\n[grid]\nsteps = [4]", r"line 6: 'steps' of \[grid\] is also set in \[set\]"),
+        ("[grid]\n", None, "grid", "config.value", ()),
+        ("[grid]\nsteps = []", 4, "steps", "config.value", ("[]",)),
+        ("[grid]\nsteps = 4", 4, "steps", "config.value", (4,)),
+        ('[grid]\nloss = [{ use = "clip" }]', 4, "loss", "config.value", ("variants.LABEL",)),
+        ("[set]\nsteps = 4\n[grid]\nsteps = [4]", 6, "steps", "config.duplicate", ("[grid]", "[set]")),
         (
             '[set]\n"select.chunk" = 4\n[variants.a]\nselect = "all"',
-            r"line 6: 'select' of \[variants.a\] would replace 'select.chunk', which is set in \[set\]",
+            *(6, "select", "config.duplicate", ("[variants.a]", "select.chunk", "[set]")),
         ),
         (
             '[set]\n"rollout.prompts_per_step" = 8\nrollout = { prompts_per_step = 4 }',
-            r"line 4: 'rollout.prompts_per_step' of \[set\] is set twice; say it once",
+            *(4, "rollout.prompts_per_step", "config.duplicate", ("[set]",)),
         ),
-        ('[grid]\n"loss.a" = [8]\nloss = { a = [4] }', r"'loss.a' of \[grid\] is set twice"),
-        (
-            '[set]\n"select.chunk" = 4\nselect = "all"',
-            r"line 5: 'select' of \[set\] would replace 'select.chunk', which is set before it; say it once",
-        ),
-        ("[set]\nseed = 1", r"line 4: seed is no key of \[set\].*the key seeds"),
-        ('[grid]\noutput = ["a"]', r"line 4: output is no key of \[grid\].*the key output"),
-        ("seeds = [1, 2, 1]", "line 3: seeds names 1 twice"),
-        ("seeds = []", r"line 3: 'seeds' is \(\): tuple should have at least 1 item"),
-        ("sedes = [1]", "line 3: unknown key 'sedes'; did you mean 'seeds'?"),
-        ("steps = 4", r"line 3: unknown key 'steps'; a key of the runs belongs below \[set\]"),
-        ("at_once = 0", "line 3: 'at_once' is 0: input should be greater than 0"),
-        ("gpus_per_run = 1.0", "line 3: gpus_per_run is for runs on a Ray cluster"),
-        ('baseline = "gpro"\n[variants.grpo]', "line 3: no configuration has the label 'gpro'; did you mean 'grpo'?"),
-        ("[variants]", r"\[variants\] holds no variant"),
-        ("[variants.a]\n[variants.A]", "two configurations would be labelled 'a'"),
-        ('[grid]\n"model.path" = ["a/x", "b/x"]', "two configurations would be labelled 'path=x'"),
-        ('[variants."../up"]', "the label '../up' cannot be a folder's name"),
-        ('[variants.".hidden"]', "the label '.hidden' cannot be a folder's name"),
-        ('[variants."sweep.json"]', "'sweep.json' is the name of something else in the sweep's folder"),
+        ('[grid]\n"loss.a" = [8]\nloss = { a = [4] }', 4, "loss.a", "config.duplicate", ("[grid]",)),
+        ('[set]\n"select.chunk" = 4\nselect = "all"', 5, "select", "config.duplicate", ("[set]", "select.chunk")),
+        ("[set]\nseed = 1", 4, "seed", "config.unknown_key", ("[set]", "seeds")),
+        ('[grid]\noutput = ["a"]', 4, "output", "config.unknown_key", ("[grid]",)),
+        ("seeds = [1, 2, 1]", 3, "seeds", "config.duplicate", (1,)),
+        ("seeds = []", 3, "seeds", "config.value", ("()",)),
+        ("sedes = [1]", 3, "sedes", "config.unknown_key", ("'seeds'",)),
+        ("steps = 4", 3, "steps", "config.unknown_key", ("[set]",)),
+        ("at_once = 0", 3, "at_once", "config.value", (0,)),
+        ("gpus_per_run = 1.0", 3, "gpus_per_run", "config.no_effect", ("ray",)),
+        ('baseline = "gpro"\n[variants.grpo]', 3, "baseline", "config.unknown_name", ("gpro", "'grpo'")),
+        ("[variants]", None, "variants", "config.value", ()),
+        ("[variants.a]\n[variants.A]", None, "variants", "config.duplicate", ("a",)),
+        ('[grid]\n"model.path" = ["a/x", "b/x"]', None, "variants", "config.duplicate", ("path=x",)),
+        ('[variants."../up"]', None, "variants", "config.value", ("../up",)),
+        ('[variants.".hidden"]', None, "variants", "config.value", (".hidden",)),
+        ('[variants."sweep.json"]', None, "variants", "config.value", ("sweep.json",)),
     ],
 )
-def test_a_mistake_is_named_with_its_line(tmp_path, text, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_mistake_is_refused_with_its_line_and_key(tmp_path, text, line, key, code, names):
+    place = tmp_path / "sweep.toml" if line is None else f"sweep.toml, line {line}"
+    with refused(ConfigError, place, *names, key=key, code=code):
         labelled(tmp_path, text)

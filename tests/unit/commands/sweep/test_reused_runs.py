@@ -1,4 +1,4 @@
-"""A sweep takes finished runs of other sweeps that are the same run, and no others."""
+"""A sweep copies finished runs of other sweeps that are the same run, and no others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sweep_file(tmp_path):
 
 
 def trained(plan, *, finished=("a",), alone=True):
-    """What a sweep leaves, of whose labels some are finished."""
+    """Write the folder of a sweep in which the runs of some labels are finished."""
     with SweepFolder.open(plan.output, resume=False) as folder:
         record(plan, folder)
         for run in read_sweep(folder.path):
@@ -80,13 +80,13 @@ def test_a_finished_run_of_the_same_configuration_and_seed_is_copied(sweep_file,
     assert reused(plan, resume=True) == []  # and a resume accepts what was copied
 
 
-def test_an_unfinished_run_and_one_whose_reward_changed_since_are_trained(sweep_file, tmp_path):
+def test_a_run_whose_reward_changed_since_is_trained_again(sweep_file, tmp_path):
     trained(sweep_file("first", label="a", rate=1e-3), finished=("a",))
     (tmp_path / "mine.py").write_text("def paid(prompt, rollout):\n    return 2.0\n")
     assert reused(sweep_file("second", label="b", rate=1e-3, reuse=["first"])) == []
 
 
-def test_a_copy_that_was_interrupted_is_made_anew(sweep_file):
+def test_an_interrupted_copy_is_repeated(sweep_file):
     trained(sweep_file("first", label="a", rate=1e-3))
     plan = sweep_file("second", label="a", rate=2e-3, reuse=["first"])
     with SweepFolder.open(plan.output, resume=False) as folder:

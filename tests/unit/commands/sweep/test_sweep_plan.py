@@ -1,3 +1,5 @@
+"""The plan of a sweep: what is written before the first run, and what a resume may change."""
+
 from __future__ import annotations
 
 import json
@@ -5,6 +7,9 @@ import tomllib
 
 import pytest
 
+from golden_files import assert_golden
+from refusals import refused
+from winnow.commands.sweep.command import plan_lines
 from winnow.commands.sweep.sweep_plan import read_plan, record
 from winnow.config_file import load, validate
 from winnow.errors import ConfigError, RunFolderError
@@ -36,7 +41,7 @@ advantage = "../own.py:credit"
 
 @pytest.fixture
 def files(tmp_path):
-    """A sweep file, and what it names beside it; write it again with `files(sweep)`."""
+    """A sweep file with the files that it names; `files(text)` writes another one."""
     (tmp_path / "s" / "configs").mkdir(parents=True)
     base, sweep = tmp_path / "s" / "configs" / "base.toml", tmp_path / "s" / "sweep.toml"
     (base.parent / "mine.py").write_text("def paid(prompt, rollout):\n    return 1.0\n")
@@ -52,7 +57,7 @@ def files(tmp_path):
 
 
 def do_a_step(run, settings, seed):
-    """What a training run with these settings leaves."""
+    """Write the folder of a run with these settings and one completed step."""
     run.mkdir(parents=True, exist_ok=True)
     members = resolve_members(load(settings, [f"seed={seed}"]), settings.parent)
     described = describe_run(members.config, base=settings.parent, device="cpu", threads=1, inputs={})
@@ -61,7 +66,7 @@ def do_a_step(run, settings, seed):
 
 
 def begin(sweep, *, resume=False, steps=True):
-    """What a sweep does before its runs, of each of which a step is done then."""
+    """Record the plan of a sweep; with `steps`, then complete a step of each of its runs."""
     plan = read_plan(sweep, {})
     with SweepFolder.open(plan.output, resume=resume) as folder:
         record(plan, folder)
@@ -70,7 +75,7 @@ def begin(sweep, *, resume=False, steps=True):
     return plan
 
 
-def test_what_has_done_no_step_may_change(files, tmp_path):
+def test_runs_without_a_completed_step_may_change(files, tmp_path):
     begin(files(), steps=False)
     (tmp_path / "s" / "configs" / "mine.py").write_text("def paid(prompt, rollout):\n    return 0.5\n")
     begin(files(SWEEP.replace("steps = 2", "steps = 4").replace("[0, 1]", "[2]")), resume=True, steps=False)
@@ -79,7 +84,7 @@ def test_what_has_done_no_step_may_change(files, tmp_path):
     assert read_contents(tmp_path / "out").seeds == (2,)
 
 
-def test_each_label_gets_a_resolved_configuration_that_needs_no_other_file(files, tmp_path):
+def test_each_label_gets_a_resolved_configuration_file(files, tmp_path):
     plan = begin(files())
 
     assert list(plan.settings) == ["all", "mine"]
@@ -96,39 +101,35 @@ def test_each_label_gets_a_resolved_configuration_that_needs_no_other_file(files
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "line", "key", "code", "names"),
     [
-        (
-            "steps = 2",
-            "stpes = 2",
-            r"sweep.toml, line 7, configuration 'all': unknown key 'stpes'; did you mean 'steps'",
-        ),
+        ("steps = 2", "stpes = 2", 7, "stpes", "config.unknown_key", ("'all'", "'steps'")),
         (
             'select = "all"',
             'select = { use = "all", keep = 4 }',
-            "sweep.toml, line 9, configuration 'all': select.keep: the selector 'all' has no such option",
+            *(9, "select.keep", "config.unknown_key", ("'all'",)),
         ),
         (
             'advantage = "../own.py:credit"',
             '"optimizer.learning_rate" = -1.0',
-            "sweep.toml, line 11, configuration 'mine': 'optimizer.learning_rate' is -1.0",
+            *(11, "optimizer.learning_rate", "config.value", ("'mine'", "-1.0")),
         ),
-        ("../own.py", "own.py", r"line 11, configuration 'mine': advantage: .*own.py"),
-        ("configs/base.toml", "configs/bsae.toml", "sweep.toml, line 2: cannot read the configuration .*bsae.toml"),
+        ("../own.py", "own.py", 11, "advantage", "config.user_code", ("'mine'",)),
+        ("configs/base.toml", "configs/bsae.toml", 2, None, "config.unreadable", ("bsae.toml",)),
     ],
 )
-def test_a_mistake_is_named_with_file_line_and_label_before_anything_is_made(files, tmp_path, old, new, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_mistake_is_refused_before_a_folder_is_made(files, tmp_path, old, new, line, key, code, names):
+    with refused(ConfigError, f"sweep.toml, line {line}", *names, key=key, code=code):
         read_plan(files(SWEEP.replace(old, new)), {})
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mistake_of_the_base_is_named_with_its_own_line(files):
-    with pytest.raises(ConfigError, match=r"base.toml, line 7: unknown key 'optimizer.rate'"):
+def test_a_mistake_in_the_base_configuration_is_named_with_its_line(files):
+    with refused(ConfigError, "base.toml, line 7", key="optimizer.rate", code="config.unknown_key"):
         read_plan(files(base_text=BASE.replace("learning_rate", "rate")), {})
 
 
-def test_a_resume_takes_new_seeds_and_configurations(files, tmp_path):
+def test_a_resume_accepts_new_seeds_and_configurations(files, tmp_path):
     begin(files())
     more = SWEEP.replace("[0, 1]", "[0, 1, 2]").replace("[variants.mine]", "[variants.few]\nsteps = 2\n[variants.mine]")
     begin(
@@ -146,44 +147,44 @@ def test_a_resume_takes_new_seeds_and_configurations(files, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "names"),
     [
-        ("steps = 2", "steps = 4", "all: steps was 2 and is now 4; mine: steps was 2 and is now 4"),
-        ('select = "all"', 'select = "random"', "all: select.* was .*'all'.* and is now .*'random'"),
-        ("[0, 1]", "[0]", "seed 1 is gone"),
-        ("variants.mine", "variants.other", "configuration 'mine' is gone"),
+        ("steps = 2", "steps = 4", ("all: steps", "mine: steps", 2, 4)),
+        ('select = "all"', 'select = "random"', ("all: select", "'all'", "'random'")),
+        ("[0, 1]", "[0]", ("seed 1",)),
+        ("variants.mine", "variants.other", ("'mine'",)),
     ],
 )
-def test_a_resume_with_another_file_is_refused_by_label_and_key(files, old, new, said):
+def test_a_resume_with_another_file_is_refused_by_label_and_key(files, old, new, names):
     begin(files())
-    with pytest.raises(RunFolderError, match=said):
+    with refused(RunFolderError, *names, code="run_folder.changed"):
         begin(files(SWEEP.replace(old, new)), resume=True)
 
 
-def test_a_resume_with_another_base_or_another_file_that_it_names_is_refused(files, tmp_path):
+def test_a_resume_with_another_base_or_a_changed_reward_is_refused(files, tmp_path):
     begin(files())
-    with pytest.raises(RunFolderError, match=r"all: optimizer.learning_rate was 0.001 and is now 0.002"):
+    with refused(RunFolderError, "all: optimizer.learning_rate", 0.001, 0.002, code="run_folder.changed"):
         begin(files(base_text=BASE.replace("1e-3", "2e-3")), resume=True)
     sweep = files()
     (tmp_path / "s" / "configs" / "mine.py").write_text("def paid(prompt, rollout):\n    return 0.5\n")
-    with pytest.raises(RunFolderError, match=r"all: reward.use: .*mine.py changed since"):
+    with refused(RunFolderError, "all: reward.use", "mine.py", code="run_folder.changed"):
         begin(sweep, resume=True)
 
 
 @pytest.mark.parametrize(
-    ("eps", "seed", "said"), [("1e-08", 7, "seed was 7 and is now 2"), ("1e-07", 2, "optimizer.eps was 1e-07 and")]
+    ("eps", "seed", "key", "was"), [("1e-08", 7, "seed", 7), ("1e-07", 2, "optimizer.eps", "1e-07")]
 )
-def test_a_run_of_another_origin_in_a_label_s_folder_is_found_before_a_run_starts(files, tmp_path, eps, seed, said):
+def test_a_foreign_run_in_a_run_s_folder_is_refused(files, tmp_path, eps, seed, key, was):
     begin(files())
-    other = tmp_path / "other.toml"
+    other, run = tmp_path / "other.toml", tmp_path / "out" / "all" / "seed-2"
     other.write_text((tmp_path / "out" / "all" / "config.toml").read_text().replace("eps = 1e-08", f"eps = {eps}"))
-    do_a_step(tmp_path / "out" / "all" / "seed-2", other, seed)
-    with pytest.raises(RunFolderError, match=f"all/seed-2 is another run than the sweep's; move it away .*{said}"):
+    do_a_step(run, other, seed)
+    with refused(RunFolderError, run, key, was, code="run_folder.foreign"):
         begin(files(SWEEP.replace("[0, 1]", "[0, 1, 2]")), resume=True)
     assert read_contents(tmp_path / "out").seeds == (0, 1)
 
 
-def test_a_run_of_the_sweep_s_own_settings_that_was_begun_by_hand_is_taken_over(files, tmp_path):
+def test_a_run_with_the_sweep_s_settings_started_manually_is_accepted(files, tmp_path):
     begin(files())
     do_a_step(tmp_path / "out" / "all" / "seed-2", tmp_path / "out" / "all" / "config.toml", 2)
     begin(files(SWEEP.replace("[0, 1]", "[0, 1, 2]")), resume=True)
@@ -194,16 +195,23 @@ def test_a_run_of_the_sweep_s_own_settings_that_was_begun_by_hand_is_taken_over(
 @pytest.mark.parametrize("damage", [b"steps = = 2", b"\xff"])
 def test_a_damaged_configuration_of_a_label_is_named(files, tmp_path, damage):
     begin(files())
-    (tmp_path / "out" / "all" / "config.toml").write_bytes(damage)
-    with pytest.raises(RunFolderError, match=r"all/config.toml: .*; put back what the sweep wrote there"):
+    config = tmp_path / "out" / "all" / "config.toml"
+    config.write_bytes(damage)
+    with refused(RunFolderError, config, code="run_folder.damaged"):
         begin(files(), resume=True, steps=False)
 
 
-def test_what_the_command_line_says_is_checked_with_the_file(files):
+def test_options_of_the_command_are_checked_with_the_file(files):
     sweep = files(SWEEP.replace("seeds =", "cpus_per_run = 2\nseeds ="))
     assert read_plan(sweep, {"ray": "auto"}).file.cpus_per_run == 2
-    with pytest.raises(ConfigError, match=r"sweep.toml, line 4: cpus_per_run is for runs on a Ray cluster"):
+    with refused(ConfigError, "sweep.toml, line 4", key="cpus_per_run", code="config.no_effect"):
         read_plan(sweep, {})
     for key in ("output", "ray"):
-        with pytest.raises(ConfigError, match=f"--{key}: '{key}' is ''"):
+        with refused(ConfigError, f"--{key}", "''", key=key, code="config.value"):
             read_plan(sweep, {key: ""})
+
+
+def test_the_displayed_plan_matches_its_golden_file(files, tmp_path):
+    plan = begin(files(SWEEP.replace("baseline", "at_once = 2\nbaseline")))
+    text = "\n".join(plan_lines(plan, read_sweep(plan.output), ["all/seed-0"]))
+    assert_golden("sweep_plan", text.replace(str(tmp_path), "FOLDER"))
