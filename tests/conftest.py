@@ -12,10 +12,18 @@ import hypothesis
 import pytest
 import torch
 
+from cpu_times import CpuTimes
+
 torch.set_num_threads(1)
 # No example fails because a machine is slow or busy.
 hypothesis.settings.register_profile("winnow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("winnow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With WINNOW_CPU_TIMES=FILE, append the CPU seconds of each test to the file: see scripts/durations."""
+    if file := os.environ.get("WINNOW_CPU_TIMES"):
+        config.pluginmanager.register(CpuTimes(Path(file)))
 
 
 def pytest_collection_finish() -> None:
