@@ -12,10 +12,18 @@ import hypothesis
 import pytest
 import torch
 
+from cpu_times import CpuTimes
+
 torch.set_num_threads(1)
 # No example fails because a machine is slow or busy.
 hypothesis.settings.register_profile("winnow", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("winnow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With WINNOW_CPU_TIMES=FILE, append the CPU seconds of each test to the file: see scripts/durations."""
+    if file := os.environ.get("WINNOW_CPU_TIMES"):
+        config.pluginmanager.register(CpuTimes(Path(file)))
 
 
 def pytest_collection_finish() -> None:
@@ -62,28 +70,41 @@ def even(prompt, rollout):
 '''
 
 
+@pytest.fixture(scope="session")
+def smallest_in(tiny_folder: Callable[[str], Path]) -> Callable[[Path], Callable[..., dict[str, Any]]]:
+    """`smallest` of a folder, for a run that several tests read: smallest_in(folder)(steps=3)."""
+
+    def in_folder(home: Path) -> Callable[..., dict[str, Any]]:
+        (home / "even.py").write_text(EVEN)
+
+        def configuration(arch: str = "qwen2", **changes: Any) -> dict[str, Any]:
+            base: dict[str, Any] = {
+                "steps": 2,
+                "output": str(home / "run"),
+                "threads": 1,
+                "device": "cpu",
+                "model": {"path": str(tiny_folder(arch))},
+                "task": {"use": "arithmetic", "levels": [1], "size": 16},
+                "reward": {"use": f"{home}/even.py:even"},
+                "rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 4, "max_new_tokens": 8},
+                "select": {"use": "max_variance", "keep_per_prompt": 2},
+                "evaluate": {"problems": 2, "rollouts_per_prompt": 2, "greedy": False},
+                "optimizer": {"learning_rate": 1e-3},
+                "verify": {"workers": 0},  # a separate process costs more than the run; tests of workers set this
+            }
+            for key, value in changes.items():
+                mixed = isinstance(value, dict) and isinstance(base.get(key), dict)
+                base[key] = {**base[key], **value} if mixed else value
+            return base
+
+        return configuration
+
+    return in_folder
+
+
 @pytest.fixture
-def smallest(tmp_path: Path, tiny_folder: Callable[[str], Path]) -> Callable[..., dict[str, Any]]:
+def smallest(
+    tmp_path: Path, smallest_in: Callable[[Path], Callable[..., dict[str, Any]]]
+) -> Callable[..., dict[str, Any]]:
     """The smallest complete configuration, in tmp_path, with some keys replaced: smallest(steps=3, arch="llama")."""
-    (tmp_path / "even.py").write_text(EVEN)
-
-    def configuration(arch: str = "qwen2", **changes: Any) -> dict[str, Any]:
-        base: dict[str, Any] = {
-            "steps": 2,
-            "output": str(tmp_path / "run"),
-            "threads": 1,
-            "device": "cpu",
-            "model": {"path": str(tiny_folder(arch))},
-            "task": {"use": "arithmetic", "levels": [1], "size": 16},
-            "reward": {"use": f"{tmp_path}/even.py:even"},
-            "rollout": {"prompts_per_step": 4, "rollouts_per_prompt": 4, "max_new_tokens": 8},
-            "select": {"use": "max_variance", "keep_per_prompt": 2},
-            "evaluate": {"problems": 2, "rollouts_per_prompt": 2},
-            "optimizer": {"learning_rate": 1e-3},
-            "verify": {"workers": 0},  # a process of its own costs more than the run; what is about it asks for it
-        }
-        for key, value in changes.items():
-            base[key] = {**base[key], **value} if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-        return base
-
-    return configuration
+    return smallest_in(tmp_path)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import pytest
+from click.testing import Result
 
 from winnow.errors import WinnowError
 
@@ -31,6 +32,15 @@ def refused(
     with pytest.raises(kind) as caught:
         yield caught
     check_refusal(caught.value, *named, key=key, code=code)
+
+
+def refusal_of(result: Result) -> WinnowError:
+    """The error behind the exit code of a command that typer's CliRunner invoked."""
+    error: BaseException | None = result.exception
+    while error is not None and not isinstance(error, WinnowError):
+        error = error.__context__
+    assert error is not None, f"exit code {result.exit_code}, and no refusal: {result.output}"
+    return error
 
 
 def check_refusal(error: WinnowError, *named: object, key: str | None = None, code: str | None = None) -> None:

@@ -1,12 +1,12 @@
 """Run by test_kill_points.py: lives of a run that end at a named point, and what the resumed run leaves.
 
-    python kill_points.py writes|phases|under_way|failures|full all|even|odd
+    python kill_points.py few|writes|phases|under_way|failures|full
 
-Prints a line for each point: its name, how the struck life ended, and "equal", or what differs from a run that nobody
-disturbed. A life is a fork of this process, which has imported everything and computed nothing. What it is struck at
-are winnow's own functions, which are wrapped in the fork alone: by name, by the file that they write, and by how often
-they were called since a landmark. Nothing sleeps, and no point depends on how fast the machine is: a save that is to be
-under way is held, by a writer that waits, until the training thread has come to its end or asks for it.
+Prints a line for each point: its name, the exit status of the struck life, and "equal", or what differs from an
+undisturbed run. A life is a fork of this process, which has imported everything and computed nothing. A point is a call
+of one of winnow's own functions, which is wrapped in the fork alone: by name, by the file that it writes, and by the
+number of calls since a landmark. Nothing sleeps, and no point depends on the speed of the machine: a save that must be
+in progress is held by a writer that waits until the training thread ends or waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import chaos
 
 SECONDS = 300.0  # for a life of one
-PARTS = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}  # of the points of a group
 STRUCK = "step-000002"  # the checkpoint that is written when a life ends, beside or before step 2
 EVERYTHING = {
     "checkpoint": {"every": 1, "keep_last": 1},
@@ -268,6 +267,15 @@ def hold(step: str, *, until_asked: bool) -> Callable[[], None]:
     return under_way
 
 
+# One point of each kind, for every run of the suite: a file half written, a rename, a removal, a log, each phase that
+# changes what a checkpoint holds, and a save in progress. The groups hold the others.
+FEW = {
+    "adapter's weights half", "moments written", "manifest a draft", "renamed, not synced", "old one renamed",
+    "moments and reference reset", "sampled and verified", "between two updates", "rollouts written, not listed",
+    "rollouts logged, metrics not", "beside sampling: killed", "beside an evaluation: failed",
+    "beside sampling: SIGTERM",
+}  # fmt: skip
+
 Life = tuple[str, bool, Callable[[], None]]  # name, whether it saves beside training, what its fork does before it
 
 
@@ -277,6 +285,8 @@ def struck_at(points: Sequence[Point], act: Callable[[], None], *, background: b
 
 def lives(group: str) -> list[Life]:
     """Those of a group. A phase is struck while no save is under way, so that each is struck alone."""
+    if group == "few":
+        return [life for name in ("writes", "phases", "under_way") for life in lives(name) if life[0] in FEW]
     if group == "writes":
         return struck_at(WRITES, kill, background=True)
     if group == "phases":
@@ -362,5 +372,5 @@ def main(config: dict[str, Any], some: Sequence[Life]) -> None:
 
 
 if __name__ == "__main__":
-    _, group, part = sys.argv
-    main({**EVERYTHING, **({"model": {}} if group == "full" else {})}, lives(group)[PARTS[part]])
+    _, group = sys.argv
+    main({**EVERYTHING, **({"model": {}} if group == "full" else {})}, lives(group))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import winnow
+from refusals import refused
 from winnow.alarms import ALARMS, PREFIX, of_run
 from winnow.config import dump
 from winnow.config_file import validate
@@ -106,7 +107,6 @@ def test_a_run_that_is_built_to_raise_an_alarm_raises_it(name, smallest):
     first = next(row for row in rows if row.get(f"{PREFIX}{name}"))
     assert first["step"] == alarm.step
     assert alarm.text.startswith(f"step {alarm.step}: {name}: ")
-    assert "Likely cause: " in alarm.text
     assert alarm.evidence
     for key in alarm.keys:
         assert f"{key} (" in alarm.text
@@ -156,7 +156,7 @@ def test_alarms_may_change_at_a_resume_and_a_name_that_is_none_is_refused(smalle
         "nothing_trained": 2,
         "all_flat": 4,
     }
-    with pytest.raises(winnow.ConfigError, match=r"alarms\.off: there is no alarm 'al_flat'; did you mean 'all_flat'"):
+    with refused(winnow.ConfigError, "alarms.off", "al_flat", "all_flat"):
         winnow.train(**smallest(alarms={"off": ["al_flat"]}))
     assert len(ALARMS) == len({kind.name for kind in ALARMS})
 

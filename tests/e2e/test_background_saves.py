@@ -67,9 +67,8 @@ def held(monkeypatch):
     asked.set()
 
 
-def test_nothing_changes_while_a_save_is_under_way_and_each_is_what_a_run_that_stands_still_saves(
-    runs, held, monkeypatch
-):
+def test_nothing_changes_while_a_save_is_in_progress(runs, held, monkeypatch):
+    """Each checkpoint is what a run that waits for its saves leaves."""
     before = runs("still", **LORA, checkpoint={"every": 1, "keep_last": 9, "background": False})
     held.clear()
     beside = []
@@ -104,8 +103,8 @@ def assert_same_checkpoints(one, other, count):
         assert rows(one / log) == rows(other / log)
 
 
-def test_a_save_that_fails_beside_training_is_told_once_and_costs_a_checkpoint(runs, monkeypatch):
-    write, said = checkpoint.write_tensors, []
+def test_a_save_that_fails_beside_training_is_reported_once(runs, monkeypatch):
+    write, events = checkpoint.write_tensors, []
 
     def full(path, *more):
         if "step-000002" in str(path):
@@ -113,10 +112,9 @@ def test_a_save_that_fails_beside_training_is_told_once_and_costs_a_checkpoint(r
         return write(path, *more)
 
     monkeypatch.setattr(checkpoint, "write_tensors", full)
-    result = runs("run", watch=said.append, **FULL)
-    (notice,) = (e.text for e in said if isinstance(e, Notice) and "cannot save" in e.text)
-    assert notice.startswith("step 2: cannot save checkpoint ")
-    assert notice.endswith("older checkpoints are untouched; training goes on")
+    result = runs("run", watch=events.append, **FULL)
+    missing = str(result.folder / "checkpoints" / "step-000002")
+    assert len([e for e in events if isinstance(e, Notice) and missing in e.text]) == 1
     assert [p.name for p in sorted((result.folder / "checkpoints").iterdir())] == [f"step-00000{i}" for i in (1, 3, 4)]
 
 
@@ -131,7 +129,7 @@ def test_an_error_of_the_code_in_a_save_ends_the_run_and_what_is_intact_is_saved
     monkeypatch.setattr(checkpoint, "write_tensors", broken)
     with pytest.raises(ZeroDivisionError, match="a bug") as error:
         runs("run", **FULL)
-    assert "The weights after 2 steps are saved in" in error.value.__notes__[0]
+    assert "checkpoints/step-000002" in error.value.__notes__[0]
 
 
 def test_a_run_that_is_broken_off_ends_its_save_before_it_gives_its_folder_up(runs, held, monkeypatch, tmp_path):

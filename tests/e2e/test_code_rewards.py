@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import winnow
+from refusals import refused
 from winnow.state.logbook import read_metrics, read_rollouts
 
 
@@ -34,5 +34,5 @@ def test_programs_train(smallest, tmp_path):
 
 def test_the_worker_s_limit_must_leave_room_for_the_reward_s_own(smallest):
     """A program over its own limit is wrong; one that the worker had to be killed for would count as failed."""
-    with pytest.raises(winnow.ConfigError, match=r"verify.timeout_seconds = 3.0 .* reward.total_seconds = 4.5"):
+    with refused(winnow.ConfigError, "verify.timeout_seconds", 3.0, "reward.total_seconds", 4.5):
         winnow.train(**smallest(reward={"use": "code_tests"}, verify={"workers": 1, "timeout_seconds": 3.0}))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import winnow
+from refusals import refused
 from winnow.state.logbook import read_metrics, read_rollouts
 
 
@@ -176,7 +177,7 @@ def test_an_advantage_that_needs_values_needs_a_critic(smallest):
     def needs_a_critic(groups):
         return [np.zeros(len(g.rollouts)) for g in groups]
 
-    with pytest.raises(winnow.ConfigError, match="needs values, and there is no value model"):
+    with refused(winnow.ConfigError, "needs_a_critic", "values", code="config.combination"):
         run(smallest(advantage="needs_a_critic"))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
 import winnow
+from refusals import refused
 from winnow.errors import RunFolderError
 from winnow.models.precision import WORKSPACE, set_deterministic
 
@@ -37,5 +37,5 @@ def test_torch_s_repeatable_algorithms_change_no_bit_on_a_cpu(tmp_path, smallest
 def test_a_resume_keeps_to_it(tmp_path, smallest):
     winnow.train(**smallest(deterministic=True))
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["config"]["deterministic"] is True
-    with pytest.raises(RunFolderError, match="deterministic was True and is now False"):
+    with refused(RunFolderError, "deterministic", True, False, code="run_folder.changed"):
         winnow.train(**smallest(steps=3), resume=True)

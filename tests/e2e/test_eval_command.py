@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import winnow
+from refusals import check_refusal, refusal_of
 from winnow.cli import app
 from winnow.rewards.math_equivalence import algebra
 from winnow.state.saved_runs import checkpoints
@@ -96,17 +98,17 @@ def test_an_interrupted_evaluation_goes_on_to_the_same_bytes(golds, long_model, 
     assert not (golds / "halves" / "metrics.json").exists()
     assert len(rows(golds / "halves" / "aime24.jsonl")) == 24
     missing = evaluate(long_model, *asked, "--output", "elsewhere", "--resume", status=2)
-    assert "there is no evaluation to resume in elsewhere; start a new one" in missing.stderr
+    check_refusal(refusal_of(missing), "elsewhere", code="data.missing")
     with (golds / "halves" / "aime24.jsonl").open("ab") as file:
         file.write(b'{"mode": "sampled", "prom')
     (golds / "stop").unlink()
 
     refused = evaluate(long_model, *asked, "--output", "halves", status=2)
-    assert "already holds an evaluation; resume it" in refused.stderr
+    check_refusal(refusal_of(refused), "halves")
     other = evaluate(long_model, *asked, "--seed", 1, "--output", "halves", "--resume", status=2)
-    assert "holds an evaluation that asks otherwise: tasks.aime24.config.seed" in other.stderr
+    check_refusal(refusal_of(other), "halves", "tasks.aime24.config.seed")
     done = evaluate(long_model, *asked, "--output", "halves", "--resume")
-    assert "aime24: 24 rollouts were done before" in done.stderr
+    assert re.search(r"aime24\W.*\b24\b", done.stderr)
     assert contents(golds / "halves") == contents(golds / "straight")
 
     evaluate(long_model, *asked, "--output", "halves", "--resume")  # nothing is left to ask
@@ -114,7 +116,7 @@ def test_an_interrupted_evaluation_goes_on_to_the_same_bytes(golds, long_model, 
     lines = (golds / "halves" / "amc23.jsonl").read_bytes().splitlines(keepends=True)
     (golds / "halves" / "amc23.jsonl").write_bytes(b"".join([*lines[1:], lines[0]]))
     mixed = evaluate(long_model, *asked, "--output", "halves", "--resume", status=2)
-    assert "amc23.jsonl holds other rollouts than were asked for" in mixed.stderr
+    check_refusal(refusal_of(mixed), "amc23.jsonl")
 
 
 def test_a_model_that_learned_is_compared_with_its_base(tmp_path, monkeypatch):
@@ -130,8 +132,7 @@ def test_a_model_that_learned_is_compared_with_its_base(tmp_path, monkeypatch):
     few = ["--problems", "6", "--samples", "2", "--greedy", "--set=verify.workers=0"]
     first = CliRunner().invoke(app, ["eval", str(checkpoint), *few, "--compare", "bundled", "--output", "both"])
     assert first.exit_code == 0, first.output
-    assert "arithmetic, sampled:" in first.stdout
-    assert "paired test over 6 problems" in first.stdout
+    assert re.search(r"\b6 problems", first.stdout)
     (sampled, greedy) = json.loads(Path("both/metrics.json").read_text())["comparisons"]
     assert (sampled["metric"], greedy["metric"], sampled["problems"]) == ("accuracy_sampled", "accuracy_greedy", 6)
     base = json.loads(Path("both/against/metrics.json").read_text())["tasks"]["arithmetic"]
@@ -141,8 +142,8 @@ def test_a_model_that_learned_is_compared_with_its_base(tmp_path, monkeypatch):
     assert json.loads(Path("again/metrics.json").read_text())["comparisons"] == [sampled, greedy]
     other = ["--problems", "5", "--samples", "2", "--seed", "9", "--set=verify.workers=0", "--compare", "both/against"]
     noted = CliRunner().invoke(app, ["eval", str(checkpoint), *other])
-    assert "arithmetic: it was asked otherwise in both/against: config.seed, config.evaluate.problems" in noted.stderr
-    assert "1 problems were asked of one model alone" in noted.stderr
+    assert re.search(r"arithmetic\W.*both/against\W.*config\.seed\W.*config\.evaluate\.problems", noted.stderr)
+    assert re.search(r"\b1 problem", noted.stderr)
 
 
 def test_a_run_is_evaluated_on_further_tasks(tmp_path):
@@ -169,8 +170,8 @@ def test_a_run_is_evaluated_on_further_tasks(tmp_path):
         assert {"eval/accuracy_sampled", "eval/jsonl/accuracy_sampled", "eval/arithmetic/accuracy_greedy"} <= set(m)
         assert m["eval/part/seconds"] == 1000  # a part of the reward, no time
         assert 500 > m["eval/seconds"] > m["eval/jsonl/seconds"] + m["eval/arithmetic/seconds"]
-    said = [event.text for event in events if isinstance(event, winnow.Notice)]
-    assert any("evaluate.tasks: 1 of 2 test problems of jsonl are trained on, word by word" in text for text in said)
+    notices = [event.text for event in events if isinstance(event, winnow.Notice)]
+    assert any(text.startswith("evaluate.tasks") and "1 of 2" in text and "jsonl" in text for text in notices)
 
 
 def test_a_problem_that_is_no_json_is_refused_before_the_model(tmp_path, monkeypatch):
@@ -183,4 +184,4 @@ def test_a_problem_that_is_no_json_is_refused_before_the_model(tmp_path, monkeyp
     )
     result = CliRunner().invoke(app, ["eval", "bundled", "--task", "dated.py:dated", "--output", "found"])
     assert result.exit_code == 2
-    assert "the problem 'p' cannot be written" in result.stderr
+    check_refusal(refusal_of(result), "p", code="data.malformed")

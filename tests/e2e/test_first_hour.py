@@ -5,6 +5,7 @@ fork.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,37 +70,40 @@ class Shell:
         return " ".join((done.stdout + done.stderr).split())
 
 
-# Of the Qwens one is enough: test_published_models.py trains every arrangement.
-@pytest.mark.parametrize("name", ["qwen2.5", pytest.param("qwen3", marks=pytest.mark.slow), "llama-3.2-instruct"])
+SLOW = pytest.mark.slow  # test_published_models.py trains every arrangement
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.2-instruct", pytest.param("qwen2.5", marks=SLOW), pytest.param("qwen3", marks=SLOW)]
+)
 def test_the_first_hour(name, tmp_path):
     shell = Shell(tmp_path, name)
     train = ("train", GSM8K, *shell.sets, f"--set=reward.use={tmp_path}/mine.py:ends_of_lines", "--output=runs/mine")
     run = tmp_path / "runs" / "mine"
 
-    said = shell.winnow("check", GSM8K, *shell.sets)
-    assert "User: Ann has " in said
-    assert "or as soon as the text ends in '</answer>'" in said
-    assert "policy on cpu in float32; native samples on cpu" in said
-    assert "reads an answer by" not in said, "the template asks for what the reward reads"
+    printed = shell.winnow("check", GSM8K, *shell.sets)
+    assert "Ann has" in printed, "the first prompt, as the model reads it"
+    assert "'</answer>'" in printed, "the stop string"
+    assert {"cpu", "float32", "native"} <= set(re.findall(r"\w+", printed))
+    assert "prompt.suffix" not in printed, "no advice: the template requests what the reward reads"
 
-    said = shell.winnow(*train, "--set=steps=3")
-    assert "held-out, after 3 steps" in said
-    assert "model: runs/mine/checkpoints/step-000003" in said
+    printed = shell.winnow(*train, "--set=steps=3")
+    assert "runs/mine/checkpoints/step-000003" in printed
     assert updates(run) == [1, 1, 1], "every step taught something"
 
     assert shell.winnow("show", "runs/mine", "--worst", 2).startswith("step 2 gsm8k-")
-    assert "budget 3 steps, 3 updates, 48 rollouts" in shell.winnow("plot", "runs/mine")
+    assert {"3", "48"} <= set(re.findall(r"\d+", shell.winnow("plot", "runs/mine"))), "3 steps, 48 rollouts"
     assert (run / "plot.png").stat().st_size > 10_000
 
     few = ("--problems=3", "--rollouts-per-prompt=2", "--set=rollout.max_new_tokens=16", "--set=device=cpu")
-    said = shell.winnow(
-        "eval", run / "checkpoints" / "step-000003", "--config", GSM8K, "--set=task.path=data", "--set=threads=1", *few
-    )
-    assert "accuracy sampled 0.0%" in said
+    checkpoint = run / "checkpoints" / "step-000003"
+    more = ("--config", GSM8K, "--set=task.path=data", "--set=threads=1", f"--json={tmp_path}/eval.json")
+    shell.winnow("eval", checkpoint, *more, *few)
+    assert accuracy(tmp_path / "eval.json") == 0
 
     before = {path: path.read_bytes() for path in (run / "rollouts").iterdir()}
-    said = shell.winnow(*train, "--set=steps=4", "--resume")
-    assert "model: runs/mine/checkpoints/step-000004" in said
+    printed = shell.winnow(*train, "--set=steps=4", "--resume")
+    assert "runs/mine/checkpoints/step-000004" in printed
     assert updates(run) == [1, 1, 1, 1]
     assert all(path.read_bytes().startswith(data) for path, data in before.items())
 
@@ -108,11 +112,17 @@ def updates(run):
     return [row["budget/updates"] for row in read_metrics(run) if "budget/updates" in row]
 
 
+def accuracy(file):
+    (task,) = json.loads(file.read_text())["tasks"].values()
+    return task["metrics"]["eval/accuracy_sampled"]
+
+
 def test_a_task_and_where_its_problems_are(tmp_path):
     shell = Shell(tmp_path, "llama-3.2-instruct")
     few = ("--problems=3", "--rollouts-per-prompt=2", "--set=rollout.max_new_tokens=16", "--set=device=cpu")
-    said = shell.winnow("eval", "model", "--task", "gsm8k", "--set", "task.path=data", *few, "--set=threads=1")
-    assert "accuracy sampled 0.0%" in said
+    more = ("--set", "task.path=data", "--set=threads=1", f"--json={tmp_path}/eval.json")
+    shell.winnow("eval", "model", "--task", "gsm8k", *more, *few)
+    assert accuracy(tmp_path / "eval.json") == 0
 
 
 @pytest.mark.parametrize("engine", [native, hf])

@@ -1,9 +1,13 @@
-"""What ends a run and what it leaves: errors, signals, more or fewer steps, edited inputs. Law 6 holds after each."""
+"""How a run ends and what it leaves: errors, signals, more or fewer steps, edited inputs. Law 6 holds after each.
+
+Runs without an interruption are compared with several others, so one of each kind serves the whole file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -13,6 +17,7 @@ from test_resume import rows, write_config
 from typer.testing import CliRunner
 
 import winnow
+from refusals import check_refusal, refusal_of, refused
 from winnow.cli import app
 from winnow.config_file import validate
 from winnow.engines.hf import hf
@@ -43,6 +48,12 @@ def evaluations(run):
     """The lines of metrics.jsonl that are evaluations, by step."""
     lines = [line for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval/' in line]
     return [json.loads(line)["step"] for line in lines], lines
+
+
+def saved_by(error, steps):
+    """An error's note contains the number of the steps that are saved."""
+    (note,) = error.__notes__
+    return re.search(rf"(?<!\d){steps}(?!\d)", note) is not None
 
 
 class Trap:
@@ -86,26 +97,56 @@ def members(trap):
     return loss, engine
 
 
+@pytest.fixture(scope="module")
+def trapped_in(smallest_in):
+    """A configuration of four steps with two updates each, in a folder; without a moment the trap never acts."""
+
+    def in_folder(home):
+        smallest = smallest_in(home)
+
+        def configuration(name, moment="", act=None, **changes):
+            loss, engine = members(Trap(moment, act))
+            base = {
+                "steps": 4,
+                "output": str(home / name),
+                "loss": loss,
+                "rollout": {"engine": engine},
+                "allocate": "gvm_online",  # so that what training has seen of a prompt is part of the state
+                "weighting": "prompt",
+                "update": {"updates_per_step": 2},
+                "evaluate": {"every": 2, "greedy": False},
+            }
+            return smallest(**{**base, **changes})
+
+        return configuration
+
+    return in_folder
+
+
 @pytest.fixture
-def trapped(smallest, tmp_path):
-    """A configuration of four steps with two updates each; trapped("whole") has a trap that never acts."""
+def trapped(trapped_in, tmp_path):
+    return trapped_in(tmp_path)
 
-    def configuration(name, moment="", act=None, **changes):
-        loss, engine = members(Trap(moment, act))
-        base = {
-            "steps": 4,
-            "output": str(tmp_path / name),
-            "loss": loss,
-            "rollout": {"engine": engine},
-            "allocate": "gvm_online",  # so that what training has seen of a prompt is part of the state
-            "weighting": "prompt",
-            "update": {"updates_per_step": 2},
-            "evaluate": {"every": 2, "greedy": False},
-            "verify": {"workers": 0},
-        }
-        return smallest(**{**base, **changes})
 
-    return configuration
+PROBED = {
+    "allocate": "gvm",
+    "weighting": "prompt",
+    "select": "all",
+    "probe": {"every": 2, "rollouts_per_prompt": 2, "outer_reset": "both"},
+    "terms": [{"use": "kl", "coefficient": 0.1}],
+}
+
+
+@pytest.fixture(scope="module")
+def whole(trapped_in, tmp_path_factory):
+    """The result of an uninterrupted run."""
+    return train(trapped_in(tmp_path_factory.mktemp("whole"))("run"))
+
+
+@pytest.fixture(scope="module")
+def whole_probed(trapped_in, tmp_path_factory):
+    """The same of a run that probes and resets."""
+    return train(trapped_in(tmp_path_factory.mktemp("probed"))("run", **PROBED))
 
 
 BROKEN_OFF = (RuntimeError, winnow.ConfigError)  # an engine's error as it was; a loss's with its name and line
@@ -119,19 +160,18 @@ def fail():
     ("moment", "saved"),
     [("evaluate", 2), ("first update", 2), ("second update", None), ("sync", 3)],
 )
-def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(moment, saved, trapped):
+def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(moment, saved, trapped, whole, tmp_path):
     """Of the steps 0 to 3 the third breaks off; no checkpoint is due before the last."""
-    whole = train(trapped("whole"))
     with pytest.raises(BROKEN_OFF, match="on purpose") as error:
         train(trapped("broken", moment, fail))
-    (note,) = error.value.__notes__
-    folder = whole.folder.with_name("broken")
+    folder = tmp_path / "broken"
     if saved is None:
-        assert "Step 2 broke off after its first update and before it was logged" in note
         assert not (folder / "checkpoints").exists()
+        assert str(folder) not in error.value.__notes__[0]
     else:
         assert checkpoints(folder) == [f"step-00000{saved}"]
-        assert f"The weights after {saved} steps are saved in {folder}/checkpoints/step-00000{saved}: resume" in note
+        assert saved_by(error.value, saved)
+        assert f"{folder}/checkpoints/step-00000{saved}" in error.value.__notes__[0]
     begun = []
     resumed = train(trapped("broken"), resume=True, watch=begun.append)
     assert next(e.step for e in begun if isinstance(e, StepReport)) == (saved or 0)
@@ -139,20 +179,12 @@ def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(mo
 
 
 @pytest.mark.parametrize("moment", ["sample", "first update"])
-def test_what_a_probe_resets_before_an_error_is_reset_again_by_the_resume(moment, trapped):
+def test_a_reset_before_an_error_is_repeated_by_the_resume(moment, trapped, whole_probed, tmp_path):
     """Step 2 begins a window, where moments and reference start anew: what is saved then is past that."""
-    changes = {
-        "allocate": "gvm",
-        "weighting": "prompt",
-        "select": "all",
-        "probe": {"every": 2, "rollouts_per_prompt": 2, "outer_reset": "both"},
-        "terms": [{"use": "kl", "coefficient": 0.1}],
-    }
-    whole = train(trapped("whole", **changes))
     with pytest.raises(BROKEN_OFF):
-        train(trapped("broken", moment, fail, **changes))
-    assert checkpoints(whole.folder.with_name("broken")) == ["step-000002"]
-    assert_same(whole, train(trapped("broken", **changes), resume=True))
+        train(trapped("broken", moment, fail, **PROBED))
+    assert checkpoints(tmp_path / "broken") == ["step-000002"]
+    assert_same(whole_probed, train(trapped("broken", **PROBED), resume=True))
 
 
 def test_a_verifier_that_fails_costs_no_finished_step(smallest, tmp_path):
@@ -169,8 +201,9 @@ def test_a_verifier_that_fails_costs_no_finished_step(smallest, tmp_path):
     toml = write_config(tmp_path / "run.toml", smallest(steps=4, reward=reward))
     result = CliRunner().invoke(app, ["train", str(toml)])
     assert result.exit_code == 1
-    assert "failed on every verdict" in result.stderr
-    assert "The weights after 2 steps are saved in" in result.stderr
+    error = refusal_of(result)
+    check_refusal(error, "moody", code="verifier.failed")
+    assert saved_by(error, 2)
     broken.unlink()
     assert_same(whole, train(smallest(steps=4, reward=reward), resume=True))
 
@@ -184,9 +217,8 @@ def test_a_save_that_fails_does_not_hide_the_error_before_it(trapped):
 
     with pytest.raises(BROKEN_OFF, match="on purpose") as error:
         train(config, watch=block)
-    (note,) = error.value.__notes__
-    assert "The weights after 2 steps could not be saved (cannot save checkpoint " in note
-    assert "There is no earlier checkpoint" in note
+    assert saved_by(error.value, 2)
+    assert (Path(config["output"]) / "checkpoints").is_file()
 
 
 def test_an_error_saves_beside_the_checkpoints_there_are_and_gives_none_up(trapped):
@@ -227,8 +259,7 @@ def hangups_are_not_ignored():
         ("now", "sync", 3),
     ],
 )
-def test_a_signal_ends_a_run_at_a_boundary_and_it_resumes_to_the_same_bits(on_signal, moment, done, trapped):
-    whole = train(trapped("whole"))
+def test_a_signal_ends_a_run_at_a_boundary_and_it_resumes_to_the_same_bits(on_signal, moment, done, trapped, whole):
     number = signal.SIGHUP if moment == "sample" else signal.SIGTERM
     checkpoint = {"checkpoint": {"on_signal": on_signal}}
     before = signal.getsignal(number)
@@ -310,7 +341,7 @@ def test_a_signal_that_is_ignored_stays_ignored(trapped):
 def test_fewer_steps_than_are_done_are_refused_and_nothing_is_touched(smallest):
     result = train(smallest(steps=3))
     before = {p: p.read_bytes() for p in result.folder.rglob("*") if p.is_file() and p.name != ".lock"}
-    with pytest.raises(winnow.RunFolderError, match=r"steps = 2, but .* has done 3 steps.*with steps = 3 or more"):
+    with refused(winnow.RunFolderError, 2, 3, key="steps", code="run_folder.changed"):
         train(smallest(steps=2), resume=True)
     assert {p: p.read_bytes() for p in result.folder.rglob("*") if p.is_file() and p.name != ".lock"} == before
 
@@ -350,13 +381,14 @@ def test_a_run_that_died_in_its_first_step_starts_again(smallest, tmp_path):
     config = smallest(reward=reward, evaluate={"greedy": False})
     with pytest.raises(winnow.VerifierError) as error:
         train(config)
-    assert error.value.__notes__ == ["No step was finished, so there was nothing to save: start the run again."]
     folder = Path(config["output"])
+    assert len(error.value.__notes__) == 1
+    assert not (folder / "checkpoints").exists()
     (folder / "notes.txt").write_text("mine")
     assert evaluations(folder)[0] == [0]
-    said = []
-    result = train(smallest(optimizer={"learning_rate": 3e-3}), watch=said.append)
-    assert any("ended before its first step was done" in e.text for e in said if isinstance(e, Notice))
+    events = []
+    result = train(smallest(optimizer={"learning_rate": 3e-3}), watch=events.append)
+    assert any("earlier launch" in e.text for e in events if isinstance(e, Notice))
     assert evaluations(result.folder)[0] == [0, 2], "the evaluation of another configuration is not kept"
     assert (folder / "notes.txt").read_text() == "mine"
 
@@ -365,10 +397,10 @@ def test_a_learning_rate_is_changed_knowingly_or_not_at_all(smallest, tmp_path):
     train(smallest())
     toml = write_config(tmp_path / "more.toml", smallest(steps=3, optimizer={"learning_rate": 3e-3}))
     before = (tmp_path / "run" / "manifest.json").read_bytes()
-    refused = CliRunner().invoke(app, ["train", str(toml), "--resume"])
-    assert refused.exit_code == 2
-    assert "optimizer.learning_rate was 0.001 and is now 0.003" in refused.stderr
-    assert "allow-change optimizer.learning_rate" in refused.stderr
+    result = CliRunner().invoke(app, ["train", str(toml), "--resume"])
+    assert result.exit_code == 2
+    named = ("optimizer.learning_rate", 0.001, 0.003, "allow-change optimizer.learning_rate")
+    check_refusal(refusal_of(result), *named, code="run_folder.changed")
     assert (tmp_path / "run" / "manifest.json").read_bytes() == before
     changed = CliRunner().invoke(app, ["train", str(toml), "--resume", "--allow-change", "optimizer.learning_rate"])
     assert changed.exit_code == 0, changed.stderr
@@ -378,7 +410,7 @@ def test_a_learning_rate_is_changed_knowingly_or_not_at_all(smallest, tmp_path):
 
 
 def test_a_change_is_allowed_to_a_resume_alone(smallest):
-    with pytest.raises(winnow.ConfigError, match="allow-change is for a run that is resumed"):
+    with refused(winnow.ConfigError, "allow-change", code="config.combination"):
         train(smallest(), allow_change=["seed"])
 
 
@@ -410,8 +442,7 @@ def edit_model(folder):
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["full", "lora"])
-@pytest.mark.parametrize("edit", [edit_reward, edit_task, edit_model])
-def test_an_edited_input_is_refused_by_name_or_allowed_by_it(edit, lora, smallest, tiny_folder, tmp_path):
+def test_an_edited_input_is_refused_by_name_or_allowed_by_it(lora, smallest, tiny_folder, tmp_path):
     shutil.copytree(tiny_folder("qwen2"), tmp_path / "model")
     (tmp_path / "data").mkdir()
     for split, count in (("train", 8), ("validation", 2)):
@@ -423,20 +454,18 @@ def test_an_edited_input_is_refused_by_name_or_allowed_by_it(edit, lora, smalles
         data = {split: str(tmp_path / "data" / f"{split}.jsonl") for split in ("train", "validation")}
         return {**base, "task": {"use": "jsonl", **data}}
 
-    first = train(config(1))
-    again = train(config(2), resume=True)
-    assert again.steps == 2, "what was not edited is no change"
-    key = edit(tmp_path)
-    before = (first.folder / "manifest.json").read_bytes()
-    with pytest.raises(
-        winnow.RunFolderError, match=rf"{key}: .* has changed since the run read it.*allow-change {key}"
-    ):
-        train(config(3), resume=True)
-    assert (first.folder / "manifest.json").read_bytes() == before
-    assert train(config(3), resume=True, allow_change=[key]).steps == 3
-    (change,) = (c for c in json.loads((first.folder / "manifest.json").read_text())["changes"] if c["key"] == key)
-    assert (change["step"], change["was"] != change["now"]) == (2, True)
-    assert train(config(3), resume=True).steps == 3, "what was allowed is what the run now is"
+    manifest = train(config(1)).folder / "manifest.json"
+    assert train(config(2), resume=True).steps == 2, "what was not edited is no change"
+    for done, edit in enumerate((edit_reward, edit_task, edit_model), start=2):
+        key = edit(tmp_path)
+        before = manifest.read_bytes()
+        with refused(winnow.RunFolderError, key, f"allow-change {key}", code="run_folder.changed"):
+            train(config(done + 1), resume=True)
+        assert manifest.read_bytes() == before
+        assert train(config(done + 1), resume=True, allow_change=[key]).steps == done + 1
+        (change,) = (c for c in json.loads(manifest.read_text())["changes"] if c["key"] == key)
+        assert (change["step"], change["was"] != change["now"]) == (done, True)
+    assert train(config(5), resume=True).steps == 5, "what was allowed is what the run now is"
 
 
 # Updates that cannot be taken -----------------------------------------------------------------------------------------
@@ -450,16 +479,14 @@ def test_a_loss_that_is_never_finite_ends_the_run_with_the_last_good_weights(sma
         return out.logprobs * (float("nan") if len(calls) > 2 else 1.0), {}  # the first call is a check
 
     config = smallest(steps=9, loss=broken, update={"max_skipped": 3})
-    with pytest.raises(
-        winnow.UpdateError, match=r"step 3: .* last 3 updates were not finite.*max_skipped = 3"
-    ) as error:
+    with refused(winnow.UpdateError, 3, "max_skipped", code="update.not_finite") as error:
         train(config)
-    assert "The weights after 4 steps are saved in" in error.value.__notes__[0]
+    assert saved_by(error.value, 4)
     calls.clear()
     good = train(smallest(steps=1, loss=broken, output=config["output"] + "-good"))
     saved = Path(config["output"]) / "checkpoints" / "step-000004"
     assert (saved / "model.safetensors").read_bytes() == (good.model / "model.safetensors").read_bytes()
-    with pytest.raises(winnow.UpdateError, match=r"step 4: .* last 4 updates"):
+    with refused(winnow.UpdateError, "step 4", "max_skipped", code="update.not_finite"):
         train(config, resume=True)
 
 

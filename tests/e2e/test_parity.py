@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -61,18 +62,16 @@ def trained(config):
 
 
 def alarms(events):
-    return [e.alarm.text for e in events if isinstance(e, AlarmRaised) and e.alarm.name == "parity"]
+    return [(e.alarm.step, e.alarm.text) for e in events if isinstance(e, AlarmRaised) and e.alarm.name == "parity"]
 
 
 def test_stale_weights_trip_the_alarm_within_a_step_of_the_first_update(smallest):
     rows, events = trained(smallest(steps=3, rollout={"engine": stale}))
     assert [row["policy/parity_alarm"] for row in rows] == [0.0, 1.0, 1.0]
-    (text,) = alarms(events)  # said once, while it lasts
-    assert text.startswith("step 1: parity: the engine did not sample what is trained")
-    assert f"{rows[1]['policy/logprob_gap_mean']:.2g} on average" in text
-    assert f"{rows[1]['policy/logprob_gap_p999']:.2g} or more in one of a thousand" in text
-    assert f"{rows[1]['policy/logprob_gap_max']:.2g} at most" in text
-    assert "did not take over the weights, samples at another temperature, or computes in low precision" in text
+    ((step, text),) = alarms(events)  # once, while it lasts
+    assert step == 1
+    for measured in ("mean", "p999", "max"):
+        assert f"{rows[1][f'policy/logprob_gap_{measured}']:.2g}" in text
     assert "rollout.engine (stale" in text
     assert [row.get("alarm/parity") for row in rows] == [None, 1.0, 1.0]
 
@@ -87,7 +86,7 @@ def test_an_intact_engine_trips_no_alarm(smallest, engine):
 
 def test_another_temperature_trips_the_alarm_in_the_first_step(smallest):
     _, events = trained(smallest(steps=1, rollout={"engine": cold}))
-    assert alarms(events)[0].startswith("step 0: parity: the engine did not")
+    assert [step for step, _ in alarms(events)] == [0]
 
 
 @pytest.fixture
@@ -140,7 +139,7 @@ def test_text_that_no_model_wrote_is_no_alarm(smallest):
 def test_a_run_says_which_device_does_what_and_logs_the_memory_of_every_phase(smallest):
     rows, events = trained(smallest(steps=1))
     (started,) = [e for e in events if isinstance(e, Started)]
-    assert started.devices[0].startswith("devices      policy on cpu in float32; native samples on cpu")
+    assert {"cpu", "float32", "native"} <= set(re.findall(r"\w+", started.devices[0]))
     assert any("activations" in line for line in started.devices)
     for phase in ("generate", "verify", "select", "logprobs", "update", "sync"):
         assert rows[0][f"memory/{phase}/cpu/peak_resident"] > 10

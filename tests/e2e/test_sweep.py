@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from refusals import check_refusal, refusal_of
 from winnow.cli import app
 from winnow.commands.sweep.sweep_plan import read_plan
 from winnow.state.logbook import read_metrics
@@ -55,11 +56,11 @@ def test_a_sweep_trains_every_configuration_with_every_seed_and_is_not_mixed_wit
         config = read_manifest(run.path).config
         assert (config["seed"], config["steps"]) == (5, 2)
         assert [row["select/kept"] for row in read_metrics(run.path) if "budget/rollouts" in row] == [kept] * 2
-    assert re.search(r"finished   two/seed-5 in \d+:\d+, held-out sampled", result.output)
+    assert re.search(r"two/seed-5 in \d+:\d+", result.output)
 
     again = called("small.toml")
     assert again.exit_code == 2
-    assert "already holds a sweep, 2 of its 2 runs finished; resume it" in again.output
+    check_refusal(refusal_of(again), "2 of its 2", code="run_folder.taken")
     assert called("small.toml", "--resume").exit_code == 0
     written = {path.name for path in (tmp_path / "sweeps" / "small").glob("comparison*/*")}
     assert {"curves.csv", "made_from.json"} <= written

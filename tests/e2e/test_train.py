@@ -21,8 +21,13 @@ def run(config, **more):
     return result, events
 
 
-@pytest.mark.parametrize("engine", ["native", "hf"])
-@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+@pytest.fixture(scope="module")
+def plain(smallest_in, tmp_path_factory):
+    """A run of two steps and its events, which several tests read."""
+    return run(smallest_in(tmp_path_factory.mktemp("plain"))(steps=2, seed=5))
+
+
+@pytest.mark.parametrize(("arch", "engine"), [("qwen2", "native"), ("llama", "hf")])
 def test_a_policy_learns_what_it_is_rewarded_for(arch, engine, smallest):
     """A random policy writes more even characters after 15 steps: mean reward above the first step's by a clear
     margin.
@@ -39,14 +44,14 @@ def test_a_policy_learns_what_it_is_rewarded_for(arch, engine, smallest):
     assert np.mean(rewards[-3:]) > np.mean(rewards[:2]) + 0.1, rewards
 
 
-def test_events_tell_the_story_in_order(smallest):
+def test_events_are_in_order(smallest):
     _, events = run(smallest(steps=2, evaluate={"every": 1}))
     story = [type(e) for e in events if not isinstance(e, Notice | PhaseBegan | RolloutsFinished)]
     assert story == [Started, Evaluated, StepReport, Evaluated, StepReport, Evaluated, Ended]
 
 
-def test_every_phase_that_is_timed_is_announced_as_it_begins(smallest):
-    _, events = run(smallest(steps=2))
+def test_every_phase_that_is_timed_is_announced_as_it_begins(plain):
+    _, events = plain
     story = [e.phase if isinstance(e, PhaseBegan) else type(e) for e in events if not isinstance(e, Notice)]
     step = ["generate", "verify", "select", "select", "logprobs", "save", "update", "sync", StepReport]
     measured = ["evaluate", Evaluated]
@@ -58,10 +63,10 @@ def test_every_phase_that_is_timed_is_announced_as_it_begins(smallest):
     assert [e.step for e in events if isinstance(e, PhaseBegan) and e.phase == "update"] == [0, 1]
 
 
-def test_the_model_left_behind_is_a_hugging_face_folder(smallest):
+def test_the_model_left_behind_is_a_hugging_face_folder(plain):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    result, _ = run(smallest())
+    result, _ = plain
     AutoModelForCausalLM.from_pretrained(result.model)
     AutoTokenizer.from_pretrained(result.model)
 
@@ -88,15 +93,15 @@ def test_lora_resumes_to_the_same_bits(smallest, tmp_path):
         assert (whole.model / name).read_bytes() == (resumed.model / name).read_bytes(), name
 
 
-def test_the_rollout_file_alone_reproduces_keep_and_advantages(smallest):
+def test_the_rollout_file_alone_reproduces_keep_and_advantages(plain):
     """Law 3 and the logbook: read the file, apply the rules again, find the logged numbers exactly."""
     from winnow.algos.advantage import grpo
     from winnow.algos.selection import max_variance
     from winnow.seeds import Rng
 
-    result, _ = run(smallest(steps=3, seed=5))
+    result, _ = plain
     logged = list(read_rollouts(result.folder))
-    assert len(logged) == 3 * 4
+    assert len(logged) == 2 * 4
     for entry in logged:
         bare = winnow.Group(prompt=entry.group.prompt, rollouts=entry.group.rollouts, outcomes=entry.group.outcomes)
         keep = max_variance(bare, Rng((entry.seed, "select", entry.step)), keep_per_prompt=2)
@@ -105,8 +110,8 @@ def test_the_rollout_file_alone_reproduces_keep_and_advantages(smallest):
         assert advantages.tolist() == entry.group.advantages.tolist()
 
 
-def test_the_budget_adds_up(smallest):
-    result, _ = run(smallest(steps=2))
+def test_the_budget_adds_up(plain):
+    result, _ = plain
     rows = read_metrics(result.folder)
     sums = totals(rows)
     groups = [entry.group for entry in read_rollouts(result.folder)]
@@ -140,8 +145,7 @@ def test_what_is_cut_from_training_is_counted(smallest):
         assert row["budget/tokens_wasted"] == row["budget/tokens_generated"] - row["budget/tokens_trained"]
 
 
-@pytest.mark.parametrize("how", ["none", "full"])
-@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+@pytest.mark.parametrize(("arch", "how"), [("qwen2", "none"), ("llama", "full")])
 def test_a_packed_run_is_a_padded_one(arch, how, smallest, tmp_path):
     """The native engine decodes on the same module, a reference stands beside it, and updates follow each other."""
     keys = {"terms": [{"use": "kl", "coefficient": 0.1}], "model": {"gradient_checkpointing": how}}
@@ -156,9 +160,9 @@ def test_a_packed_run_is_a_padded_one(arch, how, smallest, tmp_path):
             assert packed[name] == pytest.approx(padded[name], rel=1e-3, abs=1e-5), name
 
 
-def test_rewards_are_logged_over_every_rollout(smallest):
+def test_rewards_are_logged_over_every_rollout(plain):
     """Not over the kept ones, whose mean is another number (the PODS authors' multi-GPU code logs those)."""
-    result, _ = run(smallest(steps=2))
+    result, _ = plain
     for row in read_metrics(result.folder)[:2]:
         groups = [entry.group for entry in read_rollouts(result.folder, int(row["step"]))]
         everything = np.concatenate([g.rewards for g in groups])
@@ -192,7 +196,7 @@ def test_flat_steps_take_no_update_and_an_alarm_says_why(smallest, tmp_path):
     result, events = run(smallest(steps=2, alarms=alarms, reward={"use": f"{tmp_path}/never.py:never"}))
     (alarm,) = (e.alarm for e in events if isinstance(e, AlarmRaised))  # once, though it holds in both
     assert (alarm.name, alarm.step) == ("nothing_trained", 0)
-    assert "4 of 4 groups are flat (0 all correct, 4 all wrong" in alarm.text
+    assert "4 of 4" in alarm.text
     rows = read_metrics(result.folder)
     assert [row["budget/updates"] for row in rows[:2]] == [0, 0]
     assert rows[0]["budget/tokens_trained"] == 0
@@ -220,8 +224,9 @@ def test_gsm8k_with_a_policy_that_cannot_do_it(smallest, test_data):
     )
     del config["task"]["levels"], config["task"]["size"]
     _, events = run(config)
-    (text,) = (e.alarm.text for e in events if isinstance(e, AlarmRaised))
-    assert text.startswith("step 2: nothing_trained: nothing to learn from, no update was taken in 3 steps: 12 of 12")
+    (alarm,) = (e.alarm for e in events if isinstance(e, AlarmRaised))
+    assert (alarm.name, alarm.step) == ("nothing_trained", 2)
+    assert "12 of 12" in alarm.text
 
 
 def test_everything_toml_says_is_a_keyword_argument(smallest):
@@ -237,7 +242,7 @@ def test_everything_toml_says_is_a_keyword_argument(smallest):
     result, events = run(
         smallest(steps=1, reward=shorter, select=[{"use": lowest, "count": 2}], advantage="dr_grpo", loss="reinforce")
     )
-    assert any("runs in the trainer itself" in e.text for e in events if isinstance(e, Notice))
+    assert any("verify.workers" in e.text for e in events if isinstance(e, Notice))
     for entry in read_rollouts(result.folder):
         assert entry.group.keep.sum() == 2
     manifest = json.loads((result.folder / "manifest.json").read_text())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -72,8 +73,9 @@ def trained(smallest, tmp_path):
     return train
 
 
-@pytest.mark.parametrize("changes", [ONE_UPDATE, SIX_UPDATES], ids=["one update", "six updates"])
-@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+@pytest.mark.parametrize(
+    ("arch", "changes"), [("llama", ONE_UPDATE), ("qwen2", SIX_UPDATES)], ids=["one update", "six updates"]
+)
 def test_the_twin_agrees_to_rounding(arch, changes, trained, twin, tmp_path):
     """Parameters, and both moments of the gradients, to 1e-10 after every step; the logged numbers as well."""
     run, model = trained(arch, **changes)
@@ -106,18 +108,18 @@ def check_that_the_run_is_hard(run, *, clips):
     assert any(row.get("policy/clip_fraction", 0) > 0 for row in read_metrics(run)) == clips
 
 
-def test_the_command_line_says_how_far_it_is(trained, twin, monkeypatch, capsys):
+def test_the_command_line_prints_each_step_and_refuses_another_algorithm(trained, twin, monkeypatch, capsys):
     run, model = trained("qwen2")
     monkeypatch.setattr(sys, "argv", [str(TWIN), str(run), str(model), "--steps", "2"])
     twin.main()
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("step 0  kept 12  trained ")
-    assert "parameters off by " in second
+    assert first.startswith("step 0  kept 12 ")
+    assert second.startswith("step 1 ")
 
-
-def test_another_algorithm_is_refused(trained, twin):
-    run, model = trained("qwen2", advantage="dr_grpo")
-    with pytest.raises(SystemExit, match="this file knows uniform, grpo, token, clip, max_variance"):
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["config"]["advantage"]["use"] = "dr_grpo"
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(SystemExit, match="max_variance"):  # one of the members of which it is an explanation
         next(twin.replay(run, model, 1))
 
 

@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 import winnow
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.state.logbook import read_metrics
 
@@ -71,7 +72,7 @@ def test_a_resume_does_not_ask_for_what_its_value_model_started_as(smallest, tmp
     run(config)
     shutil.rmtree(first.folder)
     run({**config, "steps": 2}, resume=True)
-    with pytest.raises(ConfigError, match=r"critic\.start = .* is no checkpoint"):
+    with refused(ConfigError, first.model, key="critic.start"):
         run({**config, "output": str(tmp_path / "third")})
 
 
@@ -81,5 +82,5 @@ def test_a_value_model_with_fewer_embeddings_than_the_policy_samples_from_is_ref
     wider = Path(shutil.copytree(config["critic"]["path"], tmp_path / "wider"))
     settings = json.loads((wider / "config.json").read_text())
     (wider / "config.json").write_text(json.dumps({**settings, "vocab_size": settings["vocab_size"] + 8}))
-    with pytest.raises(ConfigError, match=r"critic\.path = .* has embeddings for \d+ tokens, and the policy samples"):
+    with refused(ConfigError, settings["vocab_size"], key="critic.path"):
         run({**config, "model": {**config["model"], "path": str(wider)}})

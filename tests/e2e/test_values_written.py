@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -35,9 +37,10 @@ def test_the_log_says_what_was_expected_and_the_metrics_follow_from_it(told):
         assert 0 < row["budget/tokens_valued"] < row["budget/tokens_generated"]
     assert [row["budget/updates"] for row in steps] == [0, 0, 1]
     (notice,) = [text for text in notices if text.startswith("step ")]
-    assert notice.startswith("step 1: critic.pretraining_steps are over: the policy learns from step 2 on")
+    assert {"critic.pretraining_steps", "1", "2"} <= set(re.findall(r"[\w.]+", notice))
 
-    assert "values    explained variance" in summary(read_metrics(run.folder))
+    assert re.search(r"^values ", summary(read_metrics(run.folder)), flags=re.MULTILINE)
     (block,) = show(run.folder, Choice(best=1, tokens=True))
-    assert block.count("log-prob      value     return  advantage") == 2
-    assert block.count("log-prob  advantage") == 2
+    columns = [tuple(line.split()[-4:]) for line in block.splitlines() if line.endswith("advantage")]
+    assert [line[-3:] == ("value", "return", "advantage") for line in columns].count(True) == 2
+    assert len(columns) == 4

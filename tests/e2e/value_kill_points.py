@@ -1,6 +1,6 @@
 """Run by test_value_models_resume.py: lives of a run with a value model of its own, ended at points that are its own.
 
-    python value_kill_points.py model|adapter
+    python value_kill_points.py model|adapter few|all
 
 Prints what kill_points.py prints, whose lives and points these are.
 """
@@ -48,12 +48,16 @@ WRITES = [written("moments written", "checkpoint:write_tensors", after=True)]
 UNDER_WAY = [phase("beside sampling", "training.step:sample", after=True, landmark="1")]
 
 
+FEW = {"in pretraining, between two of its updates", "it has learned, the policy has not", "beside sampling"}
+
+
 def lives() -> list[kill_points.Life]:
-    """Those of a phase without a save under way, a save's own, and one beside which a save is under way."""
+    """Those of a phase without a save in progress, a save's own, and one beside which a save is in progress."""
     beside = [(point.name, True, lambda point=point: kill_points.beside(point, kill)) for point in UNDER_WAY]
     return [*struck_at(PHASES, kill, background=False), *struck_at(WRITES, kill, background=True), *beside]
 
 
 if __name__ == "__main__":
-    form = sys.argv[1]
-    kill_points.main({**CONFIG, **FORMS[form], "critic": {"form": form, **CRITIC}}, lives())
+    _, form, points = sys.argv
+    some = [life for life in lives() if points == "all" or life[0] in FEW]
+    kill_points.main({**CONFIG, **FORMS[form], "critic": {"form": form, **CRITIC}}, some)
