@@ -1,1 +1,1 @@
-"""The native engine: samples on the policy's own module, a token a step for every running rollout."""
+"""The native engine samples on the policy's module, one token per step for every running rollout."""

@@ -1,1 +1,1 @@
-"""Any engine in a process of its own."""
+"""Any engine in a separate process."""
