@@ -1,4 +1,4 @@
-"""What every engine promises, checked for every engine there is, on three architectures."""
+"""The contract of engines, checked for every registered engine on three architectures."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from transformers import (
 )
 
 import winnow.engines  # noqa: F401
+from refusals import refused
 from winnow.engines.base import Engine, EngineContext, Tolerance
 from winnow.engines.process.engine import second_process
 from winnow.engines.scripted import Scripted
@@ -48,7 +49,7 @@ ARCHITECTURES = {
     "llama": (LlamaConfig, LlamaForCausalLM),
 }
 OPTIONS = {"scripted": {"script": lambda prompt, index: "abc+12"[: index + 1]}}
-ENGINES = sorted(set(members("engine")) - {"vllm"})  # tests/with_vllm holds that to all this
+ENGINES = sorted(set(members("engine")) - {"vllm"})  # tests/with_vllm runs the same tests with vllm
 MODELS_ONLY = sorted(set(ENGINES) - {"scripted"})
 
 
@@ -64,8 +65,8 @@ MERGES = [("<", "/"), (">", "\n"), (">\n", "\n"), ("a", ">\n"), ("1", "a"), (" "
 
 
 def merging() -> PreTrainedTokenizerFast:
-    """With tokens that go on behind what looks like the end of a text, as those of real policies do, characters
-    spelled in bytes, and a second special token.
+    """A tokenizer with tokens that contain text after a stop string, as real policies have, with characters spelled in
+    bytes, and with a second special token.
     """
     pieces = [*"</a>\n 12bcdefghij3456", *("".join(pair) for pair in MERGES), "<0xC3>", "<0xA9>", "<0x3E>"]
     words = {piece: i for i, piece in enumerate([*pieces, "<eos>", "<pad>", "<|end|>"])}
@@ -104,7 +105,7 @@ def build(
 
 
 def build_merging(name: str) -> Engine:
-    """An engine whose tokenizer has merged tokens; most scripts of `scripted` go on after they should end."""
+    """An engine whose tokenizer has merged tokens; most scripts of `scripted` continue after they should end."""
     texts = ["1a>\n2", "c</a>\n\nd", "éa", "2<|end|>b", "b</3", "123"]
     options = {"script": texts} if name == "scripted" else {}
     return build(name, tiny("qwen2"), tokens=merging, **options)
@@ -143,11 +144,11 @@ def flat(groups: Sequence[Group]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group.rollouts]
 
 
-def reference(model: torch.nn.Module, asked: Prompt, rollout: Rollout, temperature: float = 1.0) -> np.ndarray:
+def reference(model: torch.nn.Module, prompt: Prompt, rollout: Rollout, temperature: float = 1.0) -> np.ndarray:
     """[L] log-probs of a rollout, teacher-forced alone."""
-    sequence = torch.tensor(np.concatenate([asked.tokens, rollout.tokens]))[None]
+    sequence = torch.tensor(np.concatenate([prompt.tokens, rollout.tokens]))[None]
     with torch.no_grad():
-        logits = model(input_ids=sequence).logits[0, len(asked.tokens) - 1 : -1].double() / temperature
+        logits = model(input_ids=sequence).logits[0, len(prompt.tokens) - 1 : -1].double() / temperature
     return logits.log_softmax(-1).gather(-1, torch.tensor(rollout.tokens)[:, None])[:, 0].numpy()
 
 
@@ -172,12 +173,12 @@ def test_groups_follow_prompts_and_counts(engine: Engine) -> None:
         assert rollout.text == tokenizer().decode(rollout.tokens, skip_special_tokens=True)
 
 
-def test_nothing_asked_is_nothing_given(engine: Engine) -> None:
+def test_an_empty_request_returns_no_rollouts(engine: Engine) -> None:
     assert engine.generate([], [], SAMPLING, seed=(0,)) == []
     assert flat(engine.generate(PROMPTS, [0] * 5, SAMPLING, seed=(0,))) == []
 
 
-def test_stop_token_is_kept_and_is_what_stops(engine: Engine) -> None:
+def test_a_stop_token_ends_a_rollout_and_is_kept(engine: Engine) -> None:
     rollouts = flat(engine.generate(PROMPTS, [8] * 5, SAMPLING, seed=(0, 2)))
     assert {rollout.finish for rollout in rollouts} >= {"stop"}
     for rollout in rollouts:
@@ -200,21 +201,21 @@ def shortened(self: Scripted, prompts: Any, counts: Sequence[int], *request: Any
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "word"),
     [
-        ({"generate": quiet}, "on_rollout gets every rollout"),
-        ({"generate": shortened}, "as many rollouts of a prompt as its count"),
-        ({"load": lambda self, weights, version: None}, "the version of the last load"),
-        ({"logprob_tolerance": Tolerance(mean=1.0, tail=1.0)}, "log-probs are off by"),
+        ({"generate": quiet}, "on_rollout"),
+        ({"generate": shortened}, "count"),
+        ({"load": lambda self, weights, version: None}, "version"),
+        ({"logprob_tolerance": Tolerance(mean=1.0, tail=1.0)}, "nats"),
     ],
     ids=["quiet", "shortened", "stale", "untrue"],
 )
-def test_the_public_check_names_what_is_broken(changes: dict[str, Any], message: str) -> None:
+def test_the_public_check_names_what_is_broken(changes: dict[str, Any], word: str) -> None:
     closed: list[Scripted] = []
     broken = type("Broken", (Scripted,), {**changes, "close": lambda self: closed.append(self)})
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match=word):
         check_engine(lambda context: broken(context, OPTIONS["scripted"]["script"]))
-    assert closed, "whatever it lacks, it is ended"
+    assert closed, "an engine that fails the check is closed"
 
 
 def test_an_engine_may_be_closed_more_than_once(engine: Engine) -> None:
@@ -223,7 +224,7 @@ def test_an_engine_may_be_closed_more_than_once(engine: Engine) -> None:
     engine.close()
 
 
-def test_length_is_a_finish(engine: Engine) -> None:
+def test_a_rollout_of_full_length_finishes_by_length(engine: Engine) -> None:
     rollouts = flat(engine.generate(PROMPTS, [4] * 5, Sampling(max_new_tokens=1), seed=(0, 2)))
     assert {len(rollout.tokens) for rollout in rollouts} == {1}
     assert "length" in {rollout.finish for rollout in rollouts}
@@ -240,14 +241,14 @@ def test_stop_string_ends_the_text_and_stays_in_it(engine: Engine) -> None:
         assert not any(end in rollout.text[:-1] for end in stop)
 
 
-def test_a_stop_string_may_end_inside_a_token_and_a_special_token_is_a_stop_token(merging_engine: Engine) -> None:
-    """Tokens stay as they were sampled; the text ends right after the stop string that is complete first."""
+def test_stop_strings_may_end_inside_tokens_or_be_special_tokens(merging_engine: Engine) -> None:
+    """The tokens are unchanged; the text ends right after the stop string that is complete first."""
     stop, limit, decode = ("a>", "é", "<|end|>"), 12, partial(merging().decode, skip_special_tokens=True)
     ends = (STOP, merging().convert_tokens_to_ids("<|end|>"))
     prompts = [prompt(text) for text in ("1", "2", "3a", "bcd", "=")]
     sampling = Sampling(max_new_tokens=limit, temperature=1.5, stop=stop)
     groups = merging_engine.generate(prompts, [100] * 5, sampling, seed=(0, 3))
-    cut, found = set(), set()
+    cut, matched = set(), set()
     for rollout in flat(groups):
         before, whole = decode(rollout.tokens[:-1]), decode(rollout.tokens)
         assert not any(text in before for text in stop)
@@ -257,22 +258,22 @@ def test_a_stop_string_may_end_inside_a_token_and_a_special_token_is_a_stop_toke
         assert (rollout.finish == "stop") == stopped
         assert stopped or len(rollout.tokens) == limit
         cut |= {whole[len(rollout.text) :]}
-        found |= {text for text in stop if rollout.text.endswith(text)} | {int(rollout.tokens[-1])} & set(ends)
+        matched |= {text for text in stop if rollout.text.endswith(text)} | {int(rollout.tokens[-1])} & set(ends)
     assert cut >= {"", "\n"}
-    assert found == {"a>", "é", *ends}
+    assert matched == {"a>", "é", *ends}
 
 
 def test_a_stop_string_that_could_never_be_found_is_refused(merging_engine: Engine) -> None:
-    with pytest.raises(ConfigError, match=r"rollout\.stop: '<\|end\|>.n' holds the special token"):
+    with refused(ConfigError, "'<|end|>'", key="rollout.stop", code="config.value"):
         merging_engine.generate(PROMPTS[:1], [1], Sampling(max_new_tokens=2, stop=("<|end|>\n",)), seed=(0,))
 
 
 def test_every_rollout_is_announced_once(engine: Engine) -> None:
-    heard: list[tuple[Prompt, Rollout]] = []
-    groups = engine.generate(PROMPTS, [4, 0, 2, 1, 3], SAMPLING, seed=(0,), on_rollout=lambda *pair: heard.append(pair))
+    calls: list[tuple[Prompt, Rollout]] = []
+    groups = engine.generate(PROMPTS, [4, 0, 2, 1, 3], SAMPLING, seed=(0,), on_rollout=lambda *pair: calls.append(pair))
     expected = {id(rollout): group.prompt for group in groups for rollout in group.rollouts}
-    assert len(heard) == len(expected) == 10
-    assert {id(rollout): asked for asked, rollout in heard} == expected
+    assert len(calls) == len(expected) == 10
+    assert {id(rollout): of for of, rollout in calls} == expected
 
 
 def test_same_seed_same_rollouts(engine: Engine) -> None:
@@ -290,17 +291,17 @@ def test_order_and_neighbours_do_not_matter(engine: Engine) -> None:
     check_same(groups[3].rollouts, alone[0].rollouts)
 
 
-def test_more_rollouts_leave_the_first_ones_alone(engine: Engine) -> None:
+def test_more_rollouts_do_not_change_the_first_ones(engine: Engine) -> None:
     few, many = (engine.generate(PROMPTS, [n] * 5, SAMPLING, seed=(3,)) for n in (2, 6))
     check_same(flat(few), [rollout for group in many for rollout in group.rollouts[:2]])
 
 
-def test_a_request_that_makes_no_sense_is_refused(engine: Engine) -> None:
-    with pytest.raises(EngineError, match="2 prompts but 1 counts"):
+def test_an_inconsistent_request_is_refused(engine: Engine) -> None:
+    with refused(EngineError, 2, 1, code="engine.contract"):
         engine.generate(PROMPTS[:2], [1], SAMPLING, seed=(0,))
-    with pytest.raises(EngineError, match="count of -1"):
+    with refused(EngineError, "-1", code="engine.contract"):
         engine.generate(PROMPTS[:1], [-1], SAMPLING, seed=(0,))
-    with pytest.raises(EngineError, match="empty stop string"):
+    with refused(EngineError, key="rollout.stop", code="engine.contract"):
         engine.generate(PROMPTS[:1], [1], Sampling(max_new_tokens=2, stop=("",)), seed=(0,))
 
 
@@ -309,7 +310,7 @@ def test_a_version_must_grow_and_is_stamped(engine: Engine, policy: torch.nn.Mod
     assert engine.version == 3
     assert flat(engine.generate(PROMPTS, [1] * 5, SAMPLING, seed=(0,)))[0].version == 3
     for stale in (3, 2):
-        with pytest.raises(EngineError, match="version 3"):
+        with refused(EngineError, 3, stale, code="engine.stale_weights"):
             engine.load(policy.state_dict(), version=stale)
 
 
@@ -359,7 +360,7 @@ def test_first_tokens_follow_the_policy_s_distribution(sampler: Sampler) -> None
     assert chi_square < freedom + 4 * np.sqrt(2 * freedom)
 
 
-def test_greedy_takes_the_likeliest_token_and_reports_it_at_temperature_1(sampler: Sampler) -> None:
+def test_greedy_takes_the_likeliest_token_with_its_log_prob_at_1(sampler: Sampler) -> None:
     _, engine, model = sampler
     for group in engine.generate(PROMPTS, [2] * 5, Sampling(max_new_tokens=8, temperature=0.0), seed=(0,)):
         first, second = group.rollouts
@@ -391,7 +392,7 @@ def test_logprobs_are_those_after_the_cut(
         np.testing.assert_allclose(np.exp(rollout.logprobs[0]), p[rollout.tokens[0]] / kept(p), atol=1e-5)
 
 
-def test_the_policy_is_left_as_it_was_found(sampler: Sampler) -> None:
+def test_sampling_does_not_change_the_policy(sampler: Sampler) -> None:
     _, engine, model = sampler
     before = copy.deepcopy(model.state_dict())
     for mode in (True, False):
@@ -403,7 +404,7 @@ def test_the_policy_is_left_as_it_was_found(sampler: Sampler) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_after_a_load_the_new_weights_speak(sampler: Sampler) -> None:
+def test_after_a_load_the_engine_samples_with_the_new_weights(sampler: Sampler) -> None:
     _, engine, model = sampler
     with torch.no_grad():
         for parameter in model.parameters():
@@ -416,7 +417,7 @@ def test_after_a_load_the_new_weights_speak(sampler: Sampler) -> None:
 
 def test_foreign_weights_are_refused(sampler: Sampler) -> None:
     _, engine, model = sampler
-    with pytest.raises(EngineError, match=r"'head\.weight'"):
+    with refused(EngineError, "head.weight", code="engine.contract"):
         engine.load({**model.state_dict(), "head.weight": torch.zeros(1)}, version=1)
     assert engine.version == 0
 

@@ -1,4 +1,4 @@
-"""Registering is enrolling: every member of a family is held to its family's contract, a user's own function too."""
+"""Every registered member meets the contract of its family, and so must a user's function."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ENTRIES = [entry for family in LAWS for entry in members(family).values()]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.family.name}-{entry.name}")
-def test_a_member_keeps_the_contract_of_its_family(entry):
+def test_a_member_meets_the_contract_of_its_family(entry):
     check_member(entry)
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.family.name == "selector"], ids=lambda entry: entry.name)
-def test_a_selector_keeps_its_contract_in_chunks(entry):
-    """What it keeps of a chunk is what it keeps of a group: exactly so many, whatever the order."""
+def test_a_selector_meets_its_contract_in_chunks(entry):
+    """In a chunk, as in a group, a sized selector keeps exactly its number of rollouts, in any order."""
     sized = "keep_per_prompt" in entry.options
     select = select_in_chunks(functools.partial(entry.function, keep_per_prompt=2) if sized else entry.function, 3)
     check_selector(select)
@@ -46,7 +46,7 @@ def test_a_selector_keeps_its_contract_in_chunks(entry):
 
 
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.family.name == "advantage"], ids=lambda entry: entry.name)
-def test_an_advantage_keeps_its_contract_in_chunks(entry):
+def test_an_advantage_meets_its_contract_in_chunks(entry):
     baseline, needs = entry.traits.baseline, entry.traits.needs
     check_advantage(
         credit_in_chunks(entry.function, 2), baseline=None if baseline == "batch" else baseline, needs=needs
@@ -60,24 +60,24 @@ def test_every_family_has_a_contract_and_members(family):
 
 
 def own(family):
-    """Winnow's own members; other tests register theirs in the same process."""
+    """Winnow's members; other tests register theirs in the same process."""
     return {name: entry for name, entry in members(family).items() if entry.origin == "winnow"}
 
 
-def test_what_the_contracts_read_is_declared_by_every_member():
+def test_every_member_declares_the_traits_that_contracts_read():
     assert {entry.traits.baseline for entry in own("advantage").values()} == {"group", "batch", "values", "none"}
     assert all(entry.traits.total for entry in own("weighting").values())
     sizes = {name: entry.traits.size for name, entry in own("selector").items()}
     assert sizes == dict.fromkeys(sizes, "exact") | {"all": "all", "finished": "varies", "threshold": "varies"}
 
 
-def test_a_task_and_an_engine_keep_theirs():
+def test_a_task_and_the_engines_meet_their_contracts():
     check_member(resolve("task", "arithmetic"))
     check_member(resolve("engine", "native"))
     check_member(resolve("engine", "hf"))
 
 
-def test_a_users_own_function_goes_through_the_same_contract(tmp_path):
+def test_a_user_s_function_is_checked_by_the_same_contract(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n\n\n"
         "def leave_one_out(groups):\n"
@@ -89,7 +89,7 @@ def test_a_users_own_function_goes_through_the_same_contract(tmp_path):
     check_advantage(resolve("advantage", "mine.py:leave_one_out", base=tmp_path).function)
 
 
-# Each of these breaks one law; a contract that lets it pass is no contract.
+# Each of these breaks one law of its contract.
 def by_position(group, rng):
     return np.arange(len(group.rollouts)) < 4
 
@@ -158,6 +158,6 @@ def forgets_the_version(context):
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )
-def test_the_contracts_have_teeth(check, broken):
+def test_each_contract_fails_for_a_function_that_breaks_it(check, broken):
     with pytest.raises(AssertionError):
         check(broken)

@@ -1,4 +1,4 @@
-"""Registering is enrolling: every reward with a name keeps the contract, and so does a user's own by its file."""
+"""Every registered reward meets the contract, and so must a user's reward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from winnow.registry import Entry, members, resolve
 from winnow.rewards.contract import check_reward
 from winnow.rewards.math_equivalence import algebra
 
-# What verify/ registers runs programs: golds are tests, and tests/unit/verify/test_code_tests.py holds it to as much.
+# The rewards of verify/ run programs, and their golds are tests: tests/unit/verify/test_code_tests.py checks them.
 OWN = [entry for entry in members("reward").values() if entry.function.__module__.startswith("winnow.rewards.")]
 
 
@@ -27,7 +27,7 @@ def needs_math_verify(entry: Entry) -> bool:
 
 @pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
 @pytest.mark.parametrize("gold", ["42", 42, ["41", "42"]], ids=["text", "number", "list"])
-def test_every_registered_reward_keeps_the_contract(entry: Entry, gold: Any) -> None:
+def test_every_registered_reward_meets_the_contract(entry: Entry, gold: Any) -> None:
     if needs_math_verify(entry):
         pytest.skip("math-verify is not installed")
     if entry.name == "reasoning_gym":
@@ -53,7 +53,7 @@ def shout(prompt, rollout):
 '''
 
 
-def test_a_users_own_function_is_put_through_the_same_contract(tmp_path: Path) -> None:
+def test_a_user_s_reward_is_checked_by_the_same_contract(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(USER_FILE, encoding="utf-8")
     check_reward(resolve("reward", "mine.py:shout", base=tmp_path), gold="north")
 
@@ -77,34 +77,27 @@ def fond_of_junk(prompt: Prompt, rollout: Rollout) -> float:
 
 
 @pytest.mark.parametrize(
-    ("function", "broken"),
-    [
-        (half, "calls its own example wrong"),
-        (short_only, "no verdict, raised"),
-        (moody, "two verdicts"),
-        (fond_of_junk, "pays 2.0 for junk"),
-    ],
+    ("function", "word"),
+    [(half, "wrong"), (short_only, "raised"), (moody, "verdicts"), (fond_of_junk, r"2\.0")],
 )
-def test_the_contract_catches_what_it_is_for(function: Any, broken: str) -> None:
+def test_the_contract_fails_for_a_reward_that_breaks_it(function: Any, word: str) -> None:
     entry = Entry(REWARD, function.__name__, function, RewardTraits(example=str))
-    with pytest.raises(AssertionError, match=broken):
+    with pytest.raises(AssertionError, match=word):
         check_reward(entry)
 
 
-@pytest.mark.parametrize(
-    ("asks", "broken"), [([("<a>",)], "none of the forms that it asks for"), ([("4",)], "is content without it")]
-)
-def test_what_a_reward_asks_for_is_what_it_reads(asks: Any, broken: str) -> None:
+@pytest.mark.parametrize(("asks", "named"), [([("<a>",)], "'42'"), ([("4",)], "'4'")])
+def test_a_reward_needs_the_marks_that_it_declares(asks: Any, named: str) -> None:
     def last_digit(prompt: Prompt, rollout: Rollout) -> float:
         return float(rollout.text.endswith("2"))
 
     entry = Entry(REWARD, "last_digit", last_digit, RewardTraits(example=str, asks=asks))
-    with pytest.raises(AssertionError, match=broken):
+    with pytest.raises(AssertionError, match=named):
         check_reward(entry)
 
 
-def test_a_reward_without_an_example_is_told_how_to_give_one() -> None:
-    with pytest.raises(AssertionError, match="must declare example="):
+def test_a_reward_without_an_example_fails_the_contract() -> None:
+    with pytest.raises(AssertionError, match="example="):
         check_reward(Entry(REWARD, "half", half, RewardTraits()))
 
 

@@ -1,6 +1,6 @@
-"""Tests with the real vLLM. `scripts/test-vllm` runs them, in a virtual environment of their own: vLLM pins its own
-torch and transformers, its CPU build is 300 MB, and it changes the process it runs in (threads, environment, the global
-random state), which no other test should meet. `scripts/test` therefore does not collect this folder.
+"""Tests with the real vLLM. `scripts/test-vllm` runs them in a separate virtual environment, because vLLM pins torch
+and transformers, and its CPU build is 300 MB. It also changes threads, environment and random state of its process,
+which would affect other tests. `scripts/test` therefore does not collect this folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Train = Callable[..., list[StepReport]]
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Run the bundled policy on the default task, small; the reports of its steps."""
+    """A function that trains the bundled policy on a small default task and returns the reports of its steps."""
 
     def run(*, resume: bool = False, engine: dict[str, Any] | None = None, **changes: Any) -> list[StepReport]:
         events: list[Any] = []

@@ -1,5 +1,5 @@
-"""One rank of a run with vLLM, as a launcher starts it: trains by the configuration of a file, and writes down what its
-steps reported. With a second argument, a planted bug: the engine of that rank never takes weights after its first.
+"""One rank of a run with vLLM, as a launcher starts it. It trains with the configuration of a file and writes the
+metrics of its steps. A third argument plants a bug: the engine of that rank never copies weights after the first load.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from winnow.training.resolve import resolve_members
 
 
 def forget() -> None:
-    """Workers read every weight and take note of its version, and copy those of version 0 alone."""
+    """Make workers read every weight and record its version, but copy only the weights of version 0."""
     from winnow.engines.vllm.weight_transfer import OneByOne, for_worker
 
     honest = OneByOne.receive_weights
@@ -36,14 +36,14 @@ def forget() -> None:
 
 
 def forgetful_engine(**options: Any) -> VllmEngine:
-    """What runs in a process of its own."""
+    """The factory of an engine that runs in a separate process."""
     engine = VllmEngine(**options)
     forget()
     return engine
 
 
 def plant() -> None:
-    """In this process, and in that of its engine."""
+    """Plant the bug in this process and in that of its engine."""
     start = process.second_process
     process.second_process = lambda make, *given, **more: start(f"{__file__}:forgetful_engine", *given, **more)
     forget()
@@ -52,9 +52,9 @@ def plant() -> None:
 def main(config: Path, reports: Path, forgetful: str = "") -> None:
     if forgetful == os.environ["RANK"]:
         plant()
-    found: list[Any] = []
-    fit(resolve_members(validate(json.loads(config.read_text())), base=config.parent), watch=found.append)
-    steps = [event.metrics for event in found if isinstance(event, StepReport)]
+    events: list[Any] = []
+    fit(resolve_members(validate(json.loads(config.read_text())), base=config.parent), watch=events.append)
+    steps = [event.metrics for event in events if isinstance(event, StepReport)]
     if os.environ["RANK"] == "0":
         reports.write_text(json.dumps(steps))
 

@@ -1,4 +1,4 @@
-"""What an adapter changes, on a base of fewer bits than its own, is what vLLM samples from."""
+"""vLLM samples with the change that an adapter makes on a base of fewer bits."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PROMPT = Prompt(id="p", tokens=np.arange(3, 15), text="", answer=None, task="")
 
 
 def logprobs(policy: Policy, rollouts: tuple[Rollout, ...]) -> np.ndarray:
-    """[2, T] the policy's, and the engine's."""
+    """[2, T] the log-probs of the policy and of the engine."""
     rows = [TrainingSequence(prompt=PROMPT, rollout=r, group=0, advantage=1.0, weight=1.0) for r in rollouts]
     with torch.no_grad():
         (mb,) = policy.micro_batches(rows)
-        found = policy.forward(mb).logprobs.double().numpy()
-    return np.stack([found, np.concatenate([row.rollout.logprobs for row in mb.sequences])])  # they have been sorted
+        own = policy.forward(mb).logprobs.double().numpy()
+    return np.stack([own, np.concatenate([row.rollout.logprobs for row in mb.sequences])])  # mb has sorted the rows
 
 
 @pytest.mark.parametrize("quantization", [None, "nf4"])
 def test_log_probs_change_as_the_policy_s_do(quantization: str | None) -> None:
-    """After a load of an adapter that changes log-probs by more than bfloat16's activations differ (by 0.002)."""
+    """The loaded adapter changes log-probs by far more than bfloat16's activations differ (0.002)."""
     if quantization is not None:
         pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])")
     loaded = load("bundled", dtype="bfloat16", quantization=quantization)
@@ -46,7 +46,7 @@ def test_log_probs_change_as_the_policy_s_do(quantization: str | None) -> None:
     )
     engine = vllm(context, compiled=False, key_value_gib=0.1)
     try:
-        taught(model)
+        change_adapter(model)
         engine.load({name: p.detach() for name, p in model.named_parameters() if p.requires_grad}, version=1)
         rollouts = engine.generate([PROMPT], [32], Sampling(max_new_tokens=24), seed=(0,))[0].rollouts
     finally:
@@ -60,16 +60,14 @@ def test_log_probs_change_as_the_policy_s_do(quantization: str | None) -> None:
     assert np.abs((served - before) - (now - before)).mean() < 0.1 * change
 
 
-def taught(model: nn.Module) -> None:
+def change_adapter(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
         if "lora_B" in name:
             p.data.normal_(std=0.05, generator=generator)
 
 
-def test_a_run_whose_adapter_is_served_beside_a_16_bit_base_is_trained_and_evaluated(
-    train: Callable, tmp_path, capsys
-) -> None:
+def test_a_run_with_an_adapter_beside_a_16_bit_base_is_evaluated(train: Callable, tmp_path, capsys) -> None:
     model = {"dtype": "bfloat16", "lora": {"rank": 4}}
     reports = train(steps=2, model=model, engine={"lora": "adapter"}, optimizer={"learning_rate": 1e-2})
     assert [report.metrics["policy/parity_alarm"] for report in reports] == [0, 0]

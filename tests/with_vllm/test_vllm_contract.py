@@ -1,6 +1,6 @@
-"""The contract that every engine is tested for (tests/contract/test_engine_contract.py), held against vLLM.
+"""The tests of tests/contract/test_engine_contract.py, run with vLLM.
 
-The policies are wider than there, as vLLM's kernels want heads of 32 numbers or more.
+The policies are wider, because vLLM's kernels need heads of 32 numbers or more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ contract.SIZES |= {"hidden_size": 128}
 contract.ARCHITECTURES["qwen3"] = (partial(Qwen3Config, head_dim=32), Qwen3ForCausalLM)
 contract.OPTIONS["vllm"] = {"compiled": False, "key_value_gib": 0.1}
 
-# vLLM draws its own random numbers; the public check is about the engines that need no package
+# vLLM samples with its own random numbers, and the public check covers the engines that need no package
 OTHERS = {
     "test_engines_agree_token_by_token",
     "test_the_public_check_passes",
@@ -46,7 +46,7 @@ def engine(policy: torch.nn.Module) -> Iterator[Engine]:
 
 
 def spelling(policy: torch.nn.Module) -> torch.nn.Module:
-    """The two bytes of "é" as likely as "a" and ">": with vLLM's random numbers it would not come up otherwise."""
+    """Make the two bytes of "é" as likely as "a" and ">": vLLM's random numbers would not sample it otherwise."""
     first, second, a, end = contract.merging().convert_tokens_to_ids(["<0xC3>", "<0xA9>", "a", ">"])
     with torch.no_grad():
         policy.lm_head.weight[[first, second]] = policy.lm_head.weight[[a, end]]

@@ -1,4 +1,4 @@
-"""vLLM in a process of its own, behind the same door."""
+"""vLLM in a second process, with the same interface."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 import subprocess
 
 import numpy as np
-import pytest
 
+from refusals import refused
 from winnow.engines.base import EngineContext
 from winnow.engines.vllm.engine import vllm
 from winnow.engines.vllm.served import FromPolicy
@@ -19,7 +19,7 @@ from winnow.records import Prompt, Sampling
 OWN = {"process": "own", "timeout_seconds": 60.0}
 
 
-def test_it_samples_what_is_trained(train):
+def test_it_samples_from_the_trained_policy(train):
     reports = train(steps=3, engine=OWN)
     gaps = [report.metrics["policy/logprob_gap_max"] for report in reports]
     assert max(gaps) < 1e-3, gaps
@@ -28,7 +28,7 @@ def test_it_samples_what_is_trained(train):
 def test_it_samples_the_same_rollouts_as_inside():
     loaded = load("bundled")
     prompt = Prompt(id="p", tokens=np.arange(1, 9), text="", answer=None, task="none")
-    found = []
+    rollouts = []
     for process in ("inside", "own"):
         context = EngineContext(
             model=loaded.model,
@@ -38,15 +38,15 @@ def test_it_samples_the_same_rollouts_as_inside():
             context_tokens=64,
         )
         engine = vllm(context, process=process, compiled=False, key_value_gib=0.25)
-        found.append(engine.generate([prompt], [4], Sampling(max_new_tokens=16), seed=(0,))[0].rollouts)
+        rollouts.append(engine.generate([prompt], [4], Sampling(max_new_tokens=16), seed=(0,))[0].rollouts)
         engine.close()
-    for a, b in zip(*found, strict=True):
+    for a, b in zip(*rollouts, strict=True):
         np.testing.assert_array_equal(a.tokens, b.tokens)
         np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
 
 
-def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path, monkeypatch):
-    """The engine's process is killed when step 2 is to sample."""
+def test_a_run_whose_engine_is_killed_within_a_step_can_be_resumed(train, tmp_path, monkeypatch):
+    """The engine's process is killed when step 2 starts to sample."""
     killed, generate = tmp_path / "killed", FromPolicy.generate
 
     def killing(self, *request, **more):
@@ -56,13 +56,13 @@ def test_killed_in_the_middle_of_a_step_the_run_ends_and_resumes(train, tmp_path
         return generate(self, *request, **more)
 
     monkeypatch.setattr(FromPolicy, "generate", killing)
-    with pytest.raises(EngineError, match=r"SIGKILL.*into sampling 128 rollouts .*can be resumed"):
+    with refused(EngineError, "SIGKILL", "128 rollouts", code="engine.failed"):
         train(steps=4, engine=OWN, checkpoint={"every": 1})
     resumed = train(steps=4, engine=OWN, checkpoint={"every": 1}, resume=True)
     assert [report.step for report in resumed] == [2, 3]
 
 
 def child() -> int:
-    """The process of the engine, which is a child of this one."""
-    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "winnow.engines.process.child"], capture_output=True)
-    return int(found.stdout)
+    """The pid of the engine's process, a child of this one."""
+    pids = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "winnow.engines.process.child"], capture_output=True)
+    return int(pids.stdout)

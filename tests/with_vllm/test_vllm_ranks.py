@@ -1,4 +1,4 @@
-"""Two ranks, each with an engine of its own: every one samples what is trained, and where one does not, that shows."""
+"""Two ranks with one engine each: every engine samples from the trained policy, and a stale one is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reports(tmp_path: Path, learner: str, process: str, *forgetful: str, **chang
         "ranks": {"learner": learner, "timeout_seconds": SECONDS},
         **changes,
     }
-    file, found = tmp_path / "config.json", tmp_path / "reports.json"
+    file, metrics = tmp_path / "config.json", tmp_path / "reports.json"
     file.write_text(json.dumps(config))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ def reports(tmp_path: Path, learner: str, process: str, *forgetful: str, **chang
     for rank, log in enumerate(logs):
         with log.open("w") as output:
             environment = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            command = [sys.executable, str(PROGRAM), str(file), str(found), *forgetful]
+            command = [sys.executable, str(PROGRAM), str(file), str(metrics), *forgetful]
             started.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
     try:
         codes = [process.wait(SECONDS) for process in started]
@@ -55,13 +55,15 @@ def reports(tmp_path: Path, learner: str, process: str, *forgetful: str, **chang
         for process_ in started:
             process_.kill()
     assert codes == [0, 0], "\n".join(log.read_text()[-3000:] for log in logs)
-    steps: list[dict[str, float]] = json.loads(found.read_text())
+    steps: list[dict[str, float]] = json.loads(metrics.read_text())
     return steps
 
 
 @pytest.mark.parametrize("learner", ["replicated", "sharded"])
 @pytest.mark.parametrize("process", ["inside", "own"])
-def test_after_every_update_each_engine_samples_what_is_trained(tmp_path: Path, learner: str, process: str) -> None:
+def test_after_every_update_each_engine_samples_from_the_trained_policy(
+    tmp_path: Path, learner: str, process: str
+) -> None:
     steps = reports(tmp_path, learner, process)
     gaps = [step["policy/logprob_gap_max"] for step in steps]
     assert len(gaps) == 3
@@ -76,8 +78,8 @@ def test_a_sharded_adapter_is_served_beside_the_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("process", ["inside", "own"])
-def test_the_engine_of_one_rank_that_keeps_its_weights_is_noticed_within_a_step(tmp_path: Path, process: str) -> None:
-    """A planted bug in rank 1's worker: it takes note of the version, and copies nothing."""
+def test_stale_weights_of_one_rank_are_reported_within_a_step(tmp_path: Path, process: str) -> None:
+    """A planted bug in rank 1's worker: it records the version, and copies nothing."""
     steps = reports(tmp_path, "replicated", process, "1")
     assert [step["policy/parity_alarm"] for step in steps] == [0, 1, 1]
     assert [step.get("ranks/out_of_parity") for step in steps] == [None, 1, 1]

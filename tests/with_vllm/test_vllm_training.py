@@ -1,4 +1,4 @@
-"""Training with vLLM as the engine: it samples what is trained, and where it does not, that shows."""
+"""Training with vLLM as the engine: it samples from the trained policy, and stale weights are reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def metric(reports: list[Any], name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.9])
-def test_after_every_update_it_samples_what_is_trained(train, temperature):
+def test_after_every_update_it_samples_from_the_trained_policy(train, temperature):
     reports = train(steps=4, rollout={"temperature": temperature})
     assert metric(reports, "budget/updates").all()
     assert (metric(reports, "policy/logprob_gap_max") < TOLERANCE).all(), metric(reports, "policy/logprob_gap_max")
@@ -26,14 +26,14 @@ def test_after_every_update_it_samples_what_is_trained(train, temperature):
 
 
 @pytest.mark.parametrize("lora", ["auto", "merged", "adapter"])
-def test_with_an_adapter_it_samples_what_is_trained(train, lora):
+def test_with_an_adapter_it_samples_from_the_trained_policy(train, lora):
     reports = train(steps=3, engine={"lora": lora}, model={"lora": {"rank": 4}}, optimizer={"learning_rate": 1e-2})
     assert (metric(reports, "policy/logprob_gap_max") < TOLERANCE).all()
     assert np.ptp(metric(reports, "policy/entropy")) > 0.01
 
 
-def test_weights_that_are_not_copied_are_noticed_within_a_step(train, monkeypatch):
-    """A planted bug: the worker takes note of the version, and of nothing else."""
+def test_weights_that_are_not_copied_are_reported_within_a_step(train, monkeypatch):
+    """A planted bug: the worker records the version, and copies nothing."""
     from winnow.engines.vllm.weight_transfer import OneByOne
 
     honest = OneByOne.receive_weights
@@ -69,5 +69,5 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(train, tmp_path):
 
 
 def rollouts(run: Path) -> list[Any]:
-    """What was sampled, in order."""
+    """The sampled texts, in order."""
     return [row["text"] for row in read_rows(run, columns=["text"])]

@@ -1,4 +1,4 @@
-"""Engines: what samples rollouts. Importing this registers them all."""
+"""Engines sample rollouts. Importing this package registers all of them."""
 
 import winnow.engines.hf
 import winnow.engines.native.engine

@@ -1,13 +1,12 @@
-"""What an engine is: prompts and counts in, groups of rollouts out.
+"""The interface of engines, which turn prompts and counts into groups of rollouts.
 
-A member of the family "engine" is a function `(context, *, options) -> Engine`. Its registration may declare, each
-of which is optional:
+A member of the family "engine" is a function `(context, *, options) -> Engine`. Its registration may declare:
 
     requires    the package that must be installed
     fits        config -> None; raises ConfigError for a configuration that the engine cannot serve
-    job         demand -> what the device plan says of it, such as "hf samples on cpu with a copy of the weights"
+    job         demand -> its line of the device plan, such as "hf samples on cpu with a copy of the weights"
     memory      demand -> its MemoryParts
-    may_change  names of its options that a resumed run may change, as they change no rollout
+    may_change  names of the options that a resumed run may change, because they change no rollout
 
 `demand` is a `winnow.memory.demand.Demand`.
 """
@@ -34,55 +33,57 @@ METHODS, ATTRIBUTES = ("generate", "load", "close"), ("version", "logprob_tolera
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """What the run offers an engine; each takes what it needs."""
+    """The inputs from which a run makes its engine."""
 
-    model: PreTrainedModel  # the policy's own module (maybe a peft model); `scripted` never looks at it
+    model: PreTrainedModel  # the policy's module, possibly a peft model; `scripted` does not use it
     tokenizer: PreTrainedTokenizerBase
     stop_tokens: tuple[int, ...]  # every end-of-sequence id
     max_rollouts_at_once: int
-    cache_bytes: int | None = None  # what the memory plan leaves for keys and values; None: there is no plan
-    sharded: bool = False  # `model` is whole only until the engine is made: one that samples on it needs a copy of it
-    context_tokens: int | None = None  # the most a prompt and its rollout may have together; None: what the model can
-    exact_evaluation: bool = True  # the memory plan has room to evaluate on weights in the policy's own precision
+    cache_bytes: int | None = None  # memory that the plan leaves for keys and values; None: there is no plan
+    sharded: bool = False  # `model` is whole only until the engine is made, so the engine needs a copy of it
+    context_tokens: int | None = None  # limit of a prompt and its rollout together; None: the model's limit
+    exact_evaluation: bool = True  # the memory plan has room for evaluations in the policy's precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How far an engine's log-probs may be from the policy's own, of the same tokens under the same weights.
+    """Limits of the gap between an engine's log-probs and the policy's, for the same tokens and weights.
 
-    Both numbers are of |gap|, in nats. Neither depends on how many tokens are compared, unlike the largest gap, which
-    grows with them. Infinity: it samples something else on purpose.
+    Both limits apply to |gap| in nats. Neither depends on the number of tokens, whereas the largest gap grows with it.
+    Infinity means that the engine deliberately samples from another distribution.
     """
 
     mean: float
-    tail: float  # of the 99.9th percentile
+    tail: float  # limit of the 99.9th percentile
 
 
 class Engine(Protocol):
-    """Samples rollouts, and takes new weights between steps. A run calls `close` once, at its end.
+    """Samples rollouts, and loads new weights between steps. A run calls `close` once, at its end.
 
-    `generate` returns one group per prompt, in prompt order, with `counts[i]` rollouts in index order, each stamped
-    with `version`; a count of 0 gives a group without rollouts. `on_rollout` is called with every rollout once, as soon
-    as it is finished and before `generate` returns, from one thread at a time, maybe not the caller's; what it raises,
-    `generate` raises. A rollout ends with a stop token, or with the token by which its
-    text first holds a stop string; the text is cut right after that. Its finish is "stop" iff its last token is a stop
-    token or its text ends in a stop string; a stop string that is a special token is a stop token. Its log-probs are
-    those of the distribution sampled from; greedy ones (temperature 0) are reported at temperature 1.
+    `generate` returns one group per prompt, in prompt order, with `counts[i]` rollouts in index order. Each rollout has
+    the `version` of the weights; a count of 0 gives a group without rollouts. `on_rollout` is called once with every
+    rollout, as soon as it is finished and before `generate` returns. The calls come from one thread at a time, which
+    may not be the caller's, and `generate` raises what they raise.
 
-    Random numbers follow (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. In float32 a
-    token may differ between batch limits only where its uniform lies within 1e-5 of a step of the cumulative
-    distribution. In 16 bits what is sampled side by side moves those steps, by as much as `logprob_tolerance` allows.
+    A rollout ends with a stop token, or with the token that completes a stop string in its text; the text is cut right
+    after that string. Its finish is "stop" iff its last token is a stop token or its text ends in a stop string. A stop
+    string that is a special token is a stop token. The log-probs are those of the distribution sampled from; those of
+    greedy rollouts (temperature 0) are at temperature 1.
+
+    Random numbers depend on (seed, prompt id, index), so a prompt's rollouts do not depend on its neighbours. In
+    float32 a token may differ between batch limits only where its uniform is within 1e-5 of a step of the cumulative
+    distribution. In 16 bits the rollouts sampled together move those steps, within `logprob_tolerance`.
 
     An engine whose weights are a copy in fewer bits than the policy's may also have `evaluating`; see below.
 
-    Raises EngineError when the request makes no sense, or when `load` gets weights it cannot use, and ConfigError for
-    a stop string that could never be found.
+    Raises EngineError for an inconsistent request and for weights that `load` cannot use, and ConfigError for a stop
+    string that could never be found.
 
-    It may have `memory_mib`, a mapping of what it holds outside the trainer's process, by state and name, as
+    It may have `memory_mib`, a mapping of its memory outside the trainer's process, by state and name, as
     `winnow.memory.usage.by_state` makes it; each step logs it under memory/engine/....
     """
 
-    logprob_tolerance: Tolerance  # what is to be expected of it where all is well
+    logprob_tolerance: Tolerance  # of a correct engine
     version: int  # of the weights; 0 until the first load
 
     def generate(
@@ -97,28 +98,28 @@ class Engine(Protocol):
         """Sample `counts[i]` rollouts of `prompts[i]`."""
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take the policy's weights (by parameter name); `version` must grow."""
+        """Replace the weights by the policy's (by parameter name); `version` must increase."""
 
     def close(self) -> None:
-        """End processes and release what garbage collection would not. Idempotent; nothing is sampled afterwards."""
+        """End processes, and release resources that garbage collection does not. Idempotent; no call follows it."""
 
 
 def evaluating(engine: Engine) -> AbstractContextManager[int | None]:
-    """A context in which an evaluation samples. It gives the bits of a trained weight that it samples with; None for an
-    engine whose weights are always in the policy's own precision.
+    """A context in which an evaluation samples. Its value is the number of bits of a trained weight in the engine; None
+    for an engine whose weights always have the policy's precision.
 
-    An engine that samples on a rounded copy follows a small update late: such a weight moves only after half a unit in
-    its last place. It may have a method `evaluating` that returns such a context, in which it samples on weights in the
-    precision that the policy is trained in where `EngineContext.exact_evaluation` allows it.
+    A rounded copy follows small updates late: a weight changes only after half a unit in its last place. An engine on
+    such a copy may have a method `evaluating` that returns this context. Inside it, the engine samples with weights in
+    the policy's trained precision, where `EngineContext.exact_evaluation` allows it.
     """
     own: Callable[[], AbstractContextManager[int | None]] | None = getattr(engine, "evaluating", None)
     return contextlib.nullcontext() if own is None else own()
 
 
 def make_engine(function: Callable[[EngineContext], Engine], context: EngineContext, *, name: str) -> Engine:
-    """The engine that a registered function or a user's own makes; `name` is how the configuration calls it.
+    """Make an engine with a registered or a user's function; `name` is its name in the configuration.
 
-    Raises ConfigError where what it returns lacks something that an engine has, and closes it where it can.
+    Raises ConfigError where the result lacks a method or an attribute of an engine, after closing it if possible.
     """
     engine = function(context)
     lacking = [f"{method}()" for method in METHODS if not callable(getattr(engine, method, None))]
@@ -129,7 +130,7 @@ def make_engine(function: Callable[[EngineContext], Engine], context: EngineCont
         raise ConfigError(
             f"rollout.engine = {name!r} returned a {type(engine).__name__} without {', '.join(lacking)}",
             remedy=f"return an engine with {', '.join(f'{method}()' for method in METHODS)}, {' and '.join(ATTRIBUTES)}"
-            f" (winnow.engines.base.Engine); a close() may do nothing",
+            f" (winnow.engines.base.Engine); close() may do nothing",
             key="rollout.engine",
             code="config.member_result",
         )

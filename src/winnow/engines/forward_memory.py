@@ -1,4 +1,4 @@
-"""Memory of the forward passes that an engine makes on a transformers model in the trainer's process."""
+"""Memory of an engine's forward passes on a transformers model in the trainer's process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from winnow.memory import footprint
 from winnow.memory.demand import Demand
 from winnow.memory.plan import MemoryPart
 
-SAMPLED_BYTES = 24  # per logit: itself, by the temperature, less the largest, its probability, that in whole blocks
-SORTED_BYTES = 40  # where top_p cuts: also sorted, its place, and the sum of the probabilities before it, twice
+# Per logit: the logit, its quotient by the temperature, that minus the maximum, its exponential, and a padded copy
+SAMPLED_BYTES = 24
+SORTED_BYTES = 40  # with top_p < 1, in addition: the sorted logit, its index, and two cumulative sums
 USE_NATIVE = ("use rollout.engine = 'native'",)  # the remedy for a copy of the weights
-# And where the policy is sharded, so that every engine has a copy.
-USE_VLLM = ("use rollout.engine = 'vllm', on devices of its own or with sleep = true",)
+# The remedy where the policy is sharded, because every engine in the trainer's process then needs a copy
+USE_VLLM = ("use rollout.engine = 'vllm', on separate devices or with sleep = true",)
 
 
 def forward_parts(demand: Demand, *, read: int, rows: int) -> Iterator[MemoryPart]:
-    """What is held while `read` tokens of prompts are read, and while `rows` rows of logits become tokens."""
+    """The memory of reading `read` tokens of prompts, and of sampling tokens from `rows` rows of logits."""
     model, device, remedy = demand.model, demand.device, fewer_at_once(demand)
     yield MemoryPart("reading prompts", footprint.forward_bytes(model, read), "generate", device, remedy)
     vocabulary = footprint.head(model).shape[0]
@@ -25,5 +26,5 @@ def forward_parts(demand: Demand, *, read: int, rows: int) -> Iterator[MemoryPar
 
 
 def fewer_at_once(demand: Demand) -> tuple[str, ...]:
-    """The remedy for what grows with the rollouts that are sampled side by side."""
+    """The remedy for memory that grows with the rollouts sampled at once."""
     return (f"lower rollout.max_rollouts_at_once, now {demand.config.rollout.max_rollouts_at_once}",)

@@ -1,4 +1,4 @@
-"""The reference engine: transformers' own `generate`, on its own copy of the weights."""
+"""The reference engine: the `generate` of transformers, on a copy of the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def memory(demand: Demand) -> Iterator[MemoryPart]:
-    """A copy of the weights, and a key and value cache in which every rollout has its prompt to itself."""
+    """A copy of the weights, and a key and value cache that repeats the prompt for every rollout."""
     from winnow.engines.forward_memory import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
     from winnow.engines.native.cache_size import KVCacheSpec
     from winnow.memory.plan import MemoryPart

@@ -1,4 +1,4 @@
-"""What the engine `hf` does: transformers' own `generate`, on a copy of the policy."""
+"""Implementation of the engine `hf`: the `generate` of transformers, on a copy of the policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from winnow.engines.base import EngineContext, OnRollout
-from winnow.engines.own_weights import TOLERANCES, OwnWeights
+from winnow.engines.own_weights import TOLERANCES, PolicyCopy
 from winnow.engines.padding import left_pad
 from winnow.engines.requests import PendingRollout, SamplingRequest, waves
 from winnow.engines.sampling import choose, uniforms
@@ -27,14 +27,14 @@ from winnow.seeds import SeedName
 
 
 class HuggingFace:
-    """See `hf`. It has a copy of the weights, so it also tests the transfer of weights that `native` does not need."""
+    """See `hf`. Because it has a copy of the weights, it also tests a transfer of weights, unlike `native`."""
 
     def __init__(self, context: EngineContext) -> None:
         self.version = 0
-        self._weights = OwnWeights(context.model)
-        self._model = self._weights.model
+        self._copy = PolicyCopy(context.model)
+        self._model = self._copy.model
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
-        self._model.generation_config = GenerationConfig()  # a model's own defaults would alter the distribution
+        self._model.generation_config = GenerationConfig()  # the model's defaults would alter the distribution
         self._at_once = context.max_rollouts_at_once
         self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
 
@@ -57,11 +57,11 @@ class HuggingFace:
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy weights by name; every trained parameter must be among them."""
         check_newer(version, than=self.version)
-        self._weights.copy(weights)
+        self._copy.load(weights)
         self.version = version
 
     def close(self) -> None:
-        """See `Engine`; there is nothing to end, and its memory is freed with this object."""
+        """See `Engine`; does nothing, because the memory is freed with this object."""
 
     def _generate(
         self,
@@ -78,7 +78,7 @@ class HuggingFace:
             input_ids=tokens,
             attention_mask=real,
             generation_config=GenerationConfig(
-                do_sample=False,  # `_Draw` has chosen; what is left is to take the only token it allows
+                do_sample=False,  # `_Draw` has sampled the token and masks all others, so greedy selects it
                 max_new_tokens=sampling.max_new_tokens,
                 eos_token_id=list(rule.tokens) or None,
                 pad_token_id=pad,
@@ -89,7 +89,7 @@ class HuggingFace:
 
 
 class _Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped here
-    """Chooses the next token of every row by its own uniform, and forbids all others."""
+    """Samples the next token of every row with the row's uniform, and masks all other tokens."""
 
     def __init__(self, numbers: FloatArray, sampling: Sampling, start: int) -> None:
         self.start = start
@@ -105,7 +105,7 @@ class _Draw(LogitsProcessor):  # type: ignore[misc]  # transformers is untyped h
 
 
 class _Finish(StoppingCriteria):  # type: ignore[misc]
-    """Finishes every row's rollout when it ends, and tells transformers to stop writing that row."""
+    """Finishes the rollout of a row when it ends; the returned mask makes transformers stop that row."""
 
     def __init__(
         self, wave: list[PendingRollout], request: SamplingRequest, rule: StopRule, draw: _Draw, limit: int

@@ -1,4 +1,4 @@
-"""Weights of an engine's own copy of the policy."""
+"""An engine's copy of the policy, and the tolerance of its log-probs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# By the precision of an engine's weights. They leave room for larger models than the one that was measured
-# (docs/engines.md): in float32 a mean of 2.4e-7 and a tail of 5e-6, in float16 of 3e-4 and 0.01, in bfloat16 of 0.002
-# and 0.08.
+# By the precision of an engine's weights. The gaps measured on one model (docs/engines.md) are smaller: in float32 a
+# mean of 2.4e-7 and a tail of 5e-6, in float16 3e-4 and 0.01, in bfloat16 0.002 and 0.08. The margin is for larger
+# models.
 _EXACT = Tolerance(mean=1e-4, tail=1e-3)
 TOLERANCES = {
     torch.float64: _EXACT,
@@ -28,22 +28,23 @@ TOLERANCES = {
 }
 
 
-class OwnWeights:
-    """A copy of the policy's module, and how it takes new weights."""
+class PolicyCopy:
+    """A copy of the policy's module that loads new weights."""
 
     def __init__(self, policy: PreTrainedModel, dtype: torch.dtype | None = None) -> None:
-        """`dtype` None: the policy's own."""
+        """`dtype` is the precision of the copy; None: the policy's."""
         self.model: PreTrainedModel = copy.deepcopy(policy).eval()
         self._trained = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
         self.model.requires_grad_(False)
         if dtype is not None:
-            for parameter in self.model.parameters():  # and no table: rotary frequencies stay as exact as they are
+            # Parameters only: buffers such as rotary frequencies keep their precision, or late positions would be off
+            for parameter in self.model.parameters():
                 parameter.data = parameter.data.to(dtype)
 
-    def copy(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy by name, in place. Raises EngineError unless every trained parameter is among them, and nothing else."""
-        own = self.model.state_dict()
-        check_names(weights, own=own, trained=self._trained)
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy weights by name, in place. Raises EngineError for an unknown name and a missing trained parameter."""
+        state = self.model.state_dict()
+        check_names(weights, known=state, trained=self._trained)
         with torch.no_grad():
             for name, weight in weights.items():
-                own[name].copy_(weight)
+                state[name].copy_(weight)

@@ -1,4 +1,4 @@
-"""Prompts of unequal length as one left-padded batch."""
+"""Left padding of prompts of unequal length into one batch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from winnow.records import IntArray
 
 
 class Tokens(Protocol):
-    """A prompt, or another text."""
+    """A prompt or another tokenized text."""
 
     @property
     def tokens(self) -> IntArray: ...
 
 
 def left_pad(prompts: Sequence[Tokens], *, pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens [R, P] and which of them are real [R, P] (int64, 0 or 1), P the longest prompt's length."""
+    """Pad to the longest length P: tokens [R, P], and a mask [R, P] (int64) with 0 for padding and 1 elsewhere."""
     width = max(len(prompt.tokens) for prompt in prompts)
     tokens = np.full((len(prompts), width), pad, dtype=np.int64)
     real = np.zeros((len(prompts), width), dtype=np.int64)

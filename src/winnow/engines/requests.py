@@ -1,4 +1,4 @@
-"""A request for rollouts, as every engine reads it: what is to be sampled, and groups of what is finished."""
+"""A request for rollouts, shared by all engines: the rollouts to sample, and the groups of finished ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from winnow.records import FloatArray, Group, IntArray, Prompt, Rollout
 
 @dataclass(frozen=True, slots=True)
 class PendingRollout:
-    """A rollout that is to be sampled: `PendingRollout(prompt_index=0, prompt=prompt, index=3)`."""
+    """A rollout to sample: `PendingRollout(prompt_index=0, prompt=prompt, index=3)`."""
 
     prompt_index: int  # of its prompt in the request
     prompt: Prompt
@@ -25,40 +25,39 @@ class PendingRollout:
 
 
 def pending_rollouts(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[PendingRollout]:
-    """Every rollout of a request, in order. Raises EngineError when the request makes no sense."""
+    """Every rollout of a request, in order. Raises EngineError for an inconsistent request."""
     if len(prompts) != len(counts):
-        raise _senseless(f"there are {len(prompts)} prompts but {len(counts)} counts", "pass one count per prompt")
+        raise _contract_error(f"there are {len(prompts)} prompts but {len(counts)} counts", "pass one count per prompt")
     for prompt, count in zip(prompts, counts, strict=True):
         if count < 0:
-            raise _senseless(f"prompt {prompt.id!r}: a count of {count}", "pass counts of 0 or more")
+            raise _contract_error(f"prompt {prompt.id!r}: a count of {count}", "pass counts of 0 or more")
         if len(prompt.tokens) == 0:
-            raise _senseless(f"prompt {prompt.id!r} has no tokens", "use a template that renders at least one")
+            raise _contract_error(f"prompt {prompt.id!r} has no tokens", "use a template that renders at least one")
     return [PendingRollout(number, prompt, i) for number, prompt in enumerate(prompts) for i in range(counts[number])]
 
 
-def _senseless(problem: str, remedy: str) -> EngineError:
+def _contract_error(problem: str, remedy: str) -> EngineError:
     return EngineError(problem, remedy=remedy, code="engine.contract")
 
 
 def waves(rollouts: Sequence[PendingRollout], at_once: int) -> list[list[PendingRollout]]:
-    """Cut into as few waves as the limit allows, equally full, prompts of like length together (least padding)."""
+    """Split rollouts into the fewest waves within the limit, equally full, sorted by prompt length (least padding)."""
     number = -(-len(rollouts) // at_once)
     by_length = sorted(rollouts, key=lambda rollout: len(rollout.prompt.tokens))
     edges = [len(rollouts) * i // number for i in range(number + 1)] if number else []
     return [by_length[a:b] for a, b in itertools.pairwise(edges)]
 
 
-SHORT = 1024  # tokens
+SHORT = 1024  # tokens; decoding such a text takes less time than passing it to the thread
 
 
 class SamplingRequest:
-    """One call of `generate`: the rollouts that it asks for, and those of them that are finished, in any order.
+    """One call of `generate`: its rollouts, and the finished ones among them, in any order.
 
-    A thread of its own reads long texts and calls `on_rollout`, in the order in which rollouts finish: such a text
-    takes milliseconds, in which the loop that samples must not keep its device waiting. A SHORT one takes less than
-    handing it over does, and is read at once where nothing waits. An exception in the thread is raised by the next
-    `check` or `finish`, or by `groups`. As a context manager it leaves no thread behind, and after an exception calls
-    `on_rollout` no more.
+    Decoding a long text takes milliseconds, in which the sampling loop must not keep its device idle. A separate thread
+    therefore decodes long texts and calls `on_rollout`, in the order in which rollouts finish. A text of at most SHORT
+    tokens is decoded at once if the thread is idle. An exception in the thread is raised by the next `check` or
+    `finish`, or by `groups`. The context manager ends the thread, and after an exception `on_rollout` is not called.
     """
 
     def __init__(
@@ -77,11 +76,11 @@ class SamplingRequest:
         self._version = version
         self._on_rollout = on_rollout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="winnow-texts")
-        self._newest: Future[None] | None = None  # what the thread does last
-        self._error: BaseException | None = None  # the first that reading or `on_rollout` raised
+        self._newest: Future[None] | None = None  # the thread's last task
+        self._error: BaseException | None = None  # the first exception of decoding or `on_rollout`
 
     def finish(self, pending: PendingRollout, tokens: IntArray, logprobs: FloatArray) -> None:
-        """Have the rollout made from its tokens [L] and log-probs [L], and `on_rollout` called with it."""
+        """Make the rollout from its tokens [L] and log-probs [L], and call `on_rollout`; possibly in the thread."""
         self.check()
         if len(tokens) <= SHORT and (self._newest is None or self._newest.done()):
             self._make(pending, tokens, logprobs)
@@ -93,10 +92,10 @@ class SamplingRequest:
         """One group per prompt, rollouts in index order; waits until all of them are made."""
         self._thread.shutdown()
         self.check()
-        found: list[list[Rollout]] = [[] for _ in self._prompts]
+        by_prompt: list[list[Rollout]] = [[] for _ in self._prompts]
         for pending in self.rollouts:
-            found[pending.prompt_index].append(self._finished[pending.prompt_index, pending.index])
-        return [Group(prompt=p, rollouts=tuple(r)) for p, r in zip(self._prompts, found, strict=True)]
+            by_prompt[pending.prompt_index].append(self._finished[pending.prompt_index, pending.index])
+        return [Group(prompt=p, rollouts=tuple(r)) for p, r in zip(self._prompts, by_prompt, strict=True)]
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +105,7 @@ class SamplingRequest:
     ) -> None:
         try:
             self._thread.shutdown(cancel_futures=kind is not None)
-        except BaseException:  # a signal, while this waits
+        except BaseException:  # a signal arrived during the wait
             self._thread.shutdown(cancel_futures=True)
             raise
 
@@ -130,6 +129,6 @@ class SamplingRequest:
             self._error = raised
 
     def check(self) -> None:
-        """Raise what the thread has raised. Engines ask at every token: the next rollout may take minutes to finish."""
+        """Raise the thread's exception, if any. Engines call it at every token: the next rollout may take minutes."""
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""From logits and one uniform per rollout to a token and its log-prob."""
+"""Sampling of tokens and their log-probs from logits, with one uniform random number per token."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from winnow.errors import EngineError
 from winnow.records import FloatArray, Sampling
 from winnow.seeds import SeedName
 
-BLOCK = 64  # tokens whose probabilities are added up before any are scanned
+BLOCK = 64  # tokens whose probabilities are summed before a single block is scanned
 
 
 def uniforms(seed: tuple[SeedName, ...], rollouts: Iterable[PendingRollout], max_new_tokens: int) -> FloatArray:
-    """[R, max_new_tokens] numbers in [0, 1), a row per rollout, which do not depend on what else is sampled."""
+    """[R, max_new_tokens] numbers in [0, 1), a row per rollout, independent of the other rollouts of the request."""
     return seeds.uniforms(((*seed, rollout.prompt.id, rollout.index) for rollout in rollouts), max_new_tokens)
 
 
@@ -27,14 +27,14 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
     """Tokens [R] and their log-probs [R] from logits [R, V] and uniforms [R], both float64 in and out.
 
     A token is the first whose cumulative probability exceeds the uniform. Temperature 0 takes the most likely token,
-    its log-prob at temperature 1. Raises EngineError where logits are NaN or infinite, which the total cannot hide.
+    with its log-prob at temperature 1. Raises EngineError where logits are NaN or infinite, which makes the total NaN.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if sampling.temperature > 0:
-        logits = _filtered(logits / sampling.temperature if sampling.temperature != 1 else logits, sampling)
+        logits = _filter(logits / sampling.temperature if sampling.temperature != 1 else logits, sampling)
     top = logits.amax(dim=-1, keepdim=True)
     mass = (logits - top).exp_()
-    drawn, total = _inverted(mass, uniform[:, None].to(mass.device))
+    sampled, total = _invert(mass, uniform[:, None].to(mass.device))
     if not total.isfinite().all():
         raise EngineError(
             "the policy's logits are not finite: its weights have diverged",
@@ -42,16 +42,17 @@ def choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor,
             key="optimizer.learning_rate",
             code="engine.diverged",
         )
-    token = drawn if sampling.temperature > 0 else logits.argmax(dim=-1, keepdim=True)
+    token = sampled if sampling.temperature > 0 else logits.argmax(dim=-1, keepdim=True)
     logprob = (logits.gather(-1, token) - top).double() - total.log()
     return token[:, 0], logprob[:, 0]
 
 
-def _inverted(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the cumulative sum of mass [R, V] first exceeds uniform [R, 1] x its total: tokens [R, 1], totals [R, 1].
+def _invert(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens [R, 1] where the cumulative sum of mass [R, V] first exceeds uniform [R, 1] x its total, and the totals
+    [R, 1].
 
-    The sums are float64. They are taken of blocks first, then within the block that matters: most of the vocabulary is
-    added up and never scanned. The uniform is scaled and kept below the last sum, so that rounding cannot pick a token
+    The sums are float64: first over blocks, then within the block that contains the token, so most of the vocabulary is
+    summed but never scanned. The scaled uniform is kept below the last sum, so that rounding cannot select a token
     without mass.
     """
     missing = -mass.shape[1] % BLOCK
@@ -65,18 +66,18 @@ def _inverted(mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cumulative(values: Tensor) -> Tensor:
-    """[R, X] the float64 sums of each row of values [R, X] up to each column; torch's own need not repeat on a GPU."""
+    """[R, X] float64 cumulative sums of each row of values [R, X]; torch's `cumsum` may not be repeatable on a GPU."""
     if values.is_cuda and torch.are_deterministic_algorithms_enabled():
         return ascending_sums(values)
     return values.cumsum(dim=-1, dtype=torch.float64)
 
 
 def ascending_sums(values: Tensor) -> Tensor:
-    """[R, X] the float64 sums of each row of values [R, X], 0 or more, up to each column, by repeatable operations.
+    """[R, X] float64 cumulative sums of each row of non-negative values [R, X], by repeatable operations.
 
-    Blocks of columns are multiplied by a triangle of ones, and what stands before a block is added to all of its sums.
-    A product sums all of its columns in the same order. So a sum is never below the one before it, and equal to it
-    where the value is 0: no token without mass is ever drawn.
+    Blocks of columns are multiplied by a triangle of ones, and the sum of the earlier blocks is added to each block. A
+    product sums all of its columns in the same order. So a sum is never below the one before it, and equals it where
+    the value is 0: no token without mass is ever sampled.
     """
     missing = -values.shape[1] % BLOCK
     blocks = functional.pad(values.double(), (0, missing)).view(len(values), -1, BLOCK)
@@ -91,19 +92,19 @@ def ascending_sums(values: Tensor) -> Tensor:
 def _first_above(ends: Tensor, sought: Tensor) -> Tensor:
     """[R, 1] the first column of ascending `ends` [R, X] above `sought` [R, 1], which is kept below the last."""
     last = ends[:, -1:]
-    found = torch.searchsorted(ends, torch.minimum(sought, last.nextafter(torch.zeros_like(last))), right=True)
-    return found.clamp_(max=ends.shape[1] - 1)  # where the sums are NaN, which `choose` refuses
+    column = torch.searchsorted(ends, torch.minimum(sought, last.nextafter(torch.zeros_like(last))), right=True)
+    return column.clamp_(max=ends.shape[1] - 1)  # beyond the end only where sums are NaN, which `choose` refuses
 
 
-def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [R, V] with -inf where top-k, then top-p, then min-p cut; the likeliest token always stays."""
+def _filter(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Logits [R, V] with -inf for tokens that top-k, then top-p, then min-p exclude; the likeliest always stays."""
     if 0 < sampling.top_k < logits.shape[-1]:
         smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     if sampling.top_p < 1:
         ordered, order = logits.sort(dim=-1, descending=True)
         before = _cumulative(ordered.softmax(dim=-1)).roll(1, dims=-1)
-        before[:, 0] = 0
+        before[:, 0] = 0  # roll has put the total here; 0 keeps the likeliest token
         logits = logits.scatter(-1, order, ordered.masked_fill(before >= sampling.top_p, -torch.inf))
     if sampling.min_p > 0:
         floor = logits.max(dim=-1, keepdim=True).values + float(np.log(sampling.min_p))

@@ -1,4 +1,4 @@
-"""Text from a function instead of a model: for tests, documentation, and the writing of rewards."""
+"""An engine whose texts come from a function instead of a model: for tests, documentation, and developing rewards."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Script = Callable[[Prompt, int], str]
 
 @register("engine")
 def scripted(context: EngineContext, *, script: Script | str | Sequence[str]) -> Engine:
-    """Rollouts written by a function (prompt, index) -> text, or by a list of texts taken in turn; log-probs are 0."""
+    """Rollouts from a function (prompt, index) -> text, or from a list of texts used in turn; log-probs are 0."""
     return Scripted(context, _script(script))
 
 
 class Scripted:
-    """See `scripted`. A text is tokenised, given a stop token, and cut where a model's rollout would have ended."""
+    """See `scripted`. A text is tokenized, followed by a stop token, and cut where a model's rollout would end."""
 
     logprob_tolerance = Tolerance(mean=float("inf"), tail=float("inf"))
 
@@ -50,7 +50,7 @@ class Scripted:
         seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
-        """See `Engine`; the seed plays no part."""
+        """See `Engine`; the seed is not used."""
         rule = self._rule(sampling.stop)
         with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
             for pending in request.rollouts:
@@ -60,12 +60,12 @@ class Scripted:
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Takes the version; there is nothing for the weights to change."""
+        """Record the version; the weights are not used."""
         check_newer(version, than=self.version)
         self.version = version
 
     def close(self) -> None:
-        """See `Engine`; it holds nothing."""
+        """See `Engine`; does nothing."""
 
     def _tokens(self, text: str) -> IntArray:
         ids = self._context.tokenizer.encode(text, add_special_tokens=False)
@@ -86,7 +86,7 @@ def _script(script: Script | str | Sequence[str]) -> Script:
     if not texts:
         raise ConfigError(
             "rollout.engine.script is an empty list",
-            remedy="give it at least one text",
+            remedy="add at least one text",
             key="rollout.engine.script",
             code="config.value",
         )

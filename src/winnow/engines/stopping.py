@@ -1,4 +1,4 @@
-"""When a rollout is over, and what its text is then."""
+"""The end of a rollout by stop tokens and stop strings, and its text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Newest = Callable[[int], IntArray]  # n -> a rollout's last n tokens
-_PART_OF_A_CHARACTER = "\ufffd"
-_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # the name of a token that is one byte, to decoders with byte fallback
-_BLURRED = 4  # characters at the start of a decoded tail that may not be those of the whole text
+_REPLACEMENT = "\ufffd"  # decoders write it for an incomplete character
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # the name of a token of one byte, in tokenizers with byte fallback
+_UNRELIABLE = 4  # characters at the start of a decoded tail that may differ from those of the whole text
 
 
 class StopRule:
-    """Ends a rollout on a stop token, or once its text holds a stop string, which may end inside the newest token.
+    """Ends a rollout at a stop token, or once its text contains a stop string, which may end inside the newest token.
 
-    Decoding after every token would cost more than sampling it. `watch` [V] therefore says which tokens can end a
-    rollout at all; only a rollout that has just got one of those needs `ends`, and that decodes the end of its text:
-    what it costs does not grow with the rollout.
+    Decoding after every token would cost more than sampling it. `watch` [V] therefore marks the tokens that can end a
+    rollout. `ends` is needed only after one of those, and decodes only the end of the text, so its cost does not grow
+    with the rollout.
     """
 
     def __init__(
@@ -36,88 +36,91 @@ class StopRule:
         self.tokens = tuple(sorted({*stop_tokens, *named}))
         self._decoded = _decoder(tokenizer)
         self._longest = max(map(len, self.strings), default=0)
-        self._width = np.zeros(vocabulary, dtype=np.int64)  # [V] characters that a token adds to a text, or more
+        self._width = np.zeros(vocabulary, dtype=np.int64)  # [V] upper bound of the characters that a token adds
         self.stops = np.zeros(vocabulary, dtype=np.bool_)  # [V] the stop tokens
         self.stops[list(self.tokens)] = True
         self.watch = self.stops.copy()
-        self._joined = np.zeros(vocabulary, dtype=np.bool_)  # [V] whose text may depend on the tokens before them
+        self._joined = np.zeros(vocabulary, dtype=np.bool_)  # [V] tokens whose text may depend on those before them
         if self.strings:
-            self._look_at_every_token(tokenizer, min(vocabulary, len(tokenizer)))
+            self._classify_tokens(tokenizer, min(vocabulary, len(tokenizer)))
 
     def ends(self, length: int, newest: Newest) -> bool:
-        """Whether the last of a rollout's `length` tokens ends it; none before did. `newest` gives its last n tokens,
-        n <= length, and is asked for few.
+        """Whether the last of a rollout's `length` tokens ends it; no earlier one did. `newest` returns the last n
+        tokens, n <= length, and is called with small n.
         """
         if not length:
             return False
         last = newest(1)[-1]
         if self.stops[last] or not self.watch[last]:
             return bool(self.stops[last])
-        return self._end(self._tail(length, newest, self._longest + int(self._width[last]))) is not None
+        return self._stop_end(self._tail(length, newest, self._longest + int(self._width[last]))) is not None
 
     def read(self, tokens: IntArray) -> tuple[str, bool]:
         """The text of a finished rollout [L], cut right after its first stop string, and whether it was stopped."""
         text = self._decoded(tokens)
-        end = self._end(text)
+        end = self._stop_end(text)
         return text[:end], end is not None or bool(len(tokens) and self.stops[tokens[-1]])
 
-    def _end(self, text: str) -> int | None:
-        """Where the stop string ends that is complete first."""
+    def _stop_end(self, text: str) -> int | None:
+        """The earliest end of a stop string in the text; None where there is none."""
         return min((text.index(stop) + len(stop) for stop in self.strings if stop in text), default=None)
 
     def _tail(self, length: int, newest: Newest, needed: int) -> str:
-        """The last `needed` characters of the text, or all of it: any stop string that the newest token completes.
+        """The last `needed` characters of the text, or all of it; they contain any stop string that the newest token
+        completes.
 
-        They are those of the whole text, for what decoders do depends on where they start in three ways only. One
-        drops a space or shows a word's mark at the start. One shows the rest of a character that begins earlier as up
-        to three replacement characters. Both touch the first `_BLURRED` characters alone. One reads a run of byte
-        tokens as a whole, and shows all of it as replacement characters where one is wrong: a tail starts with no such
-        token, nor with one that a text leaves out, as that may lie within a run.
+        They equal those of the whole text, because the start of decoding changes the result in three ways only:
+
+        - A decoder may drop a space or a word-start marker at the start.
+        - It may write the rest of a split character as up to three replacement characters. This and the first way
+          change only the first `_UNRELIABLE` characters.
+        - It may decode a run of byte tokens as a whole, and replace all of it where one byte is invalid. A tail
+          therefore never starts with a byte token, nor with a special token, which may be inside a run.
         """
         count = self._longest + 1
         while count < length:
             tokens = newest(count)
             text = self._decoded(tokens[np.logical_and.accumulate(self._joined[tokens]).sum() :])
-            if len(text) >= needed + _BLURRED:
+            if len(text) >= needed + _UNRELIABLE:
                 return text[-needed:]
             count *= 2
         return self._decoded(newest(length))
 
-    def _look_at_every_token(self, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
-        """Which tokens can complete a stop string, how much they add to a text, and which are read in runs.
+    def _classify_tokens(self, tokenizer: PreTrainedTokenizerBase, known: int) -> None:
+        """Set the tokens that can complete a stop string, the characters that each adds, and those decoded in runs.
 
-        Each is decoded after itself, as some decoders drop the space before the first token.
+        Each token is decoded after itself, because some decoders drop the space before the first token.
         """
         last = tuple({stop[-1] for stop in self.strings})
-        pieces = any(not character.isascii() for character in last)  # such a character may be spelled in several tokens
+        pieces = any(not character.isascii() for character in last)  # it may be split over several tokens
         texts = [self._decoded(np.array([token, token])) for token in range(known)]
-        wanted = (*last, _PART_OF_A_CHARACTER) if pieces else last
+        endings = (*last, _REPLACEMENT) if pieces else last
         self._width[:known] = [len(text) for text in texts]
-        self.watch[:known] |= [any(character in text for character in wanted) for text in texts]
+        self.watch[:known] |= [any(character in text for character in endings) for text in texts]
         joined = np.array([bool(_BYTE.fullmatch(str(name))) for name in tokenizer.convert_ids_to_tokens(range(known))])
         if joined.any():
-            self._joined[:] = True  # ids without a token are left out of texts, like special tokens
+            self._joined[:] = True  # texts omit ids without a token, like special tokens
             self._joined[:known] = joined
             self._joined[[number for number in special_tokens(tokenizer).values() if number < known]] = True
 
 
 def last_of(tokens: IntArray) -> Newest:
-    """The last n of these tokens [L]."""
+    """A function that returns the last n of these tokens [L]."""
     return lambda count: tokens[-count:]
 
 
 def stop_rules(
     tokenizer: PreTrainedTokenizerBase, stop_tokens: tuple[int, ...], vocabulary: int
 ) -> Callable[[tuple[str, ...]], StopRule]:
-    """stop strings -> their rule, made once for each set of them: every token of the vocabulary is looked at for it."""
+    """A function from stop strings to their rule, cached because making one decodes the whole vocabulary."""
     return functools.cache(functools.partial(StopRule, tokenizer, stop_tokens, vocabulary))
 
 
 def divide_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Those that are special tokens, by their ids, and those to be found in the text, which leaves special tokens out.
+    """Split stop strings into the ids of special tokens, and the strings to find in the text.
 
-    Raises EngineError for an empty one, and ConfigError for one that holds a special token among other text: it would
-    never be found.
+    The text of a rollout omits special tokens. Raises EngineError for an empty string, and ConfigError for one that
+    contains a special token among other text, because it would never be found.
     """
     if "" in stop:
         raise EngineError(
@@ -129,11 +132,11 @@ def divide_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tup
     special = special_tokens(tokenizer)
     strings = tuple(text for text in stop if text not in special)
     for text in strings:
-        if held := next((name for name in special if name in text), None):
+        if token := next((name for name in special if name in text), None):
             raise ConfigError(
-                f"rollout.stop: {text!r} holds the special token {held!r}, which the text of a rollout omits, so no "
+                f"rollout.stop: {text!r} holds the special token {token!r}, which the text of a rollout omits, so no "
                 f"rollout would ever end there",
-                remedy=f"write {held!r} alone, which makes it a stop token",
+                remedy=f"write {token!r} alone, which makes it a stop token",
                 key="rollout.stop",
                 code="config.value",
             )
@@ -141,14 +144,14 @@ def divide_stops(tokenizer: PreTrainedTokenizerBase, stop: Sequence[str]) -> tup
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Those that the text of a rollout leaves out, with their ids."""
+    """The special tokens, which the text of a rollout omits, and their ids."""
     return {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[IntArray], str]:
-    """Tokens [L] -> text, as they spell it: tidying up spaces would take some away once more text follows.
+    """A function from tokens [L] to text. It does not clean up spaces: that would change a text once more follows it.
 
-    Of the library's own two functions for it, that for batches releases Python's lock while it decodes.
+    Of the library's two decoding functions, the one for batches releases Python's lock while it decodes.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -1,6 +1,6 @@
-"""Whether an engine has stale weights: what it refuses to load, and what a step refuses to train on.
+"""Checks against stale weights, when an engine loads weights and when a step trains on rollouts.
 
-The weights after n steps have version n. Every rollout says which version sampled it.
+The weights after n steps have version n. Every rollout contains the version of the weights that sampled it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from winnow.records import Group
 
 
 def check_newer(version: int, *, than: int) -> None:
-    """Refuse weights that are not newer than those an engine has. Raises EngineError."""
+    """Raise EngineError for weights that are not newer than those of the engine."""
     if version <= than:
         raise EngineError(
             f"the engine already has weights of version {than}, and version {version} is not newer",
@@ -21,9 +21,9 @@ def check_newer(version: int, *, than: int) -> None:
         )
 
 
-def check_names(weights: Collection[str], *, own: Collection[str], trained: Collection[str]) -> None:
-    """Raise EngineError unless the weights are a model's `own`, and all that are `trained` are among them."""
-    if unknown := [name for name in weights if name not in own]:
+def check_names(weights: Collection[str], *, known: Collection[str], trained: Collection[str]) -> None:
+    """Raise EngineError unless all weights are `known` to the model, and all `trained` ones are among them."""
+    if unknown := [name for name in weights if name not in known]:
         raise EngineError(
             f"the engine's model has no weight {unknown[0]!r} ({len(unknown)} such names)",
             remedy="pass the weights of the policy that the engine was made for",
@@ -38,7 +38,7 @@ def check_names(weights: Collection[str], *, own: Collection[str], trained: Coll
 
 
 def check_fresh(groups: Sequence[Group], step: int) -> None:
-    """Rollouts of other weights than this step's would be trained with wrong ratios."""
+    """Raise EngineError for rollouts of other weights than this step's: their importance ratios would be wrong."""
     for rollout in (rollout for group in groups for rollout in group.rollouts):
         if rollout.version != step:
             raise EngineError(

@@ -1,4 +1,4 @@
-"""The native engine's blocks: who holds which, who makes room, what is read in pieces, how many shapes there are."""
+"""The native engine's cache blocks, preemption under a memory bound, prefill in pieces, and recorded shapes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from winnow.engines.native.kv_cache import KVCache
 from winnow.engines.native.reading import batches
 from winnow.engines.native.sampler import Native
 from winnow.engines.native.scheduler import Scheduler
-from winnow.engines.native.shapes import rounded
+from winnow.engines.native.shapes import rounded_shape
 from winnow.engines.requests import pending_rollouts
 from winnow.records import Sampling
 
@@ -29,19 +29,19 @@ def numbers(*values: int) -> np.ndarray:
 
 
 def exact_context(*, at_once: int = 512, stop: tuple[int, ...] = (0,)) -> EngineContext:
-    found = context(at_once=at_once, stop=stop)
-    found.model.double()
-    return found
+    made = context(at_once=at_once, stop=stop)
+    made.model.double()
+    return made
 
 
-def test_the_last_places_take_the_gaps() -> None:
+def test_the_last_places_move_into_the_gaps() -> None:
     source, target = fill_gaps(numbers(1, 4), 6)
     assert (source.tolist(), target.tolist()) == ([5], [1])
     source, target = fill_gaps(numbers(4, 5), 6)
     assert (source.tolist(), target.tolist()) == ([], [])
 
 
-def test_sequences_take_blocks_as_they_grow() -> None:
+def test_sequences_get_blocks_as_they_grow() -> None:
     table = BlockTable(width=4)
     assert table.blocks(numbers(0, 1, 4, 5)).tolist() == [0, 1, 1, 2]
     assert table.add(numbers(2, 0, 1)).tolist() == [0, 1, 2]
@@ -50,8 +50,8 @@ def test_sequences_take_blocks_as_they_grow() -> None:
     assert (table.used, table.tokens, table.longest()) == (5, 20, 2)
 
 
-def test_what_is_removed_leaves_no_hole() -> None:
-    """Of rows 0 [0, 2], 1 [3], 2 [1, 4] the first ends: block 4 moves to 0, 3 to 2, and row 2 is row 0."""
+def test_a_removed_sequence_leaves_no_hole() -> None:
+    """Rows have blocks 0 [0, 2], 1 [3], 2 [1, 4]. Row 0 ends: blocks 3 and 4 move to 0 and 2, and row 2 to row 0."""
     table = BlockTable(width=4)
     table.add(numbers(2, 0, 1))
     table.extend(numbers(1, 2))
@@ -62,7 +62,7 @@ def test_what_is_removed_leaves_no_hole() -> None:
     assert table.ordinal[: table.used].tolist() == [0, 0, 1]
 
 
-def test_tables_agree_with_themselves_after_any_history() -> None:
+def test_tables_are_consistent_after_random_changes() -> None:
     random, table, held = np.random.default_rng(0), BlockTable(width=8), list[int]()
     for _ in range(300):
         if random.random() < 0.5 or not held:
@@ -85,7 +85,7 @@ def test_tables_agree_with_themselves_after_any_history() -> None:
         assert all(table.owner[table.table[s, k]] == s for s, n in enumerate(held) for k in range(n))
 
 
-def test_short_requests_have_blocks_of_their_own_length() -> None:
+def test_blocks_are_no_longer_than_the_texts_of_a_short_request() -> None:
     def widths(longest: int, prompt: int, *, fixed: bool = False) -> tuple[int, int]:
         pool = Scheduler(pending_rollouts(prompts(prompt), [2]), rows=2, longest=longest, fixed=fixed).pool
         return pool.own.width, pool.prompts.width
@@ -96,8 +96,8 @@ def test_short_requests_have_blocks_of_their_own_length() -> None:
 
 
 @pytest.mark.parametrize("at_once", [512, 6])
-def test_rollouts_that_made_room_go_on_with_the_same_tokens(at_once: int) -> None:
-    """640 tokens have room for one rollout of full length and a half, and some begin together."""
+def test_preempted_rollouts_continue_with_the_same_tokens(at_once: int) -> None:
+    """A cache of 640 tokens holds about one and a half rollouts of full length, and some start together."""
     wanted, counts = prompts(5, 70, 9), [4, 4, 4]
     bound = native(exact_context(at_once=at_once, stop=()))
     assert isinstance(bound, Native)
@@ -113,18 +113,18 @@ def test_rollouts_that_made_room_go_on_with_the_same_tokens(at_once: int) -> Non
     assert bound.key_value_bytes <= 640 * 2 * BYTES_PER_TOKEN
 
 
-def test_the_oldest_rollout_is_never_put_back() -> None:
+def test_the_youngest_rollout_is_preempted_and_admitted_first() -> None:
     rollouts = pending_rollouts(prompts(3), [9])
     scheduler = Scheduler(rollouts, rows=9, longest=200, tokens=1000)
     running = scheduler.admit(0)
     assert len(running) > 2
-    row = scheduler.put_back_youngest(running)
+    row = scheduler.preempt_youngest(running)
     assert row == len(running) - 1
-    assert scheduler.put_back == 1
+    assert scheduler.preemptions == 1
     assert scheduler.admit(len(running) - 1)[0] is running[row]
 
 
-def test_a_bound_repeats_itself_to_the_bit() -> None:
+def test_a_bounded_cache_gives_the_same_bits_again() -> None:
     engine = native(context(stop=()))
     assert isinstance(engine, Native)
     engine._tokens = 640
@@ -134,7 +134,7 @@ def test_a_bound_repeats_itself_to_the_bit() -> None:
             np.testing.assert_array_equal(x.logprobs, y.logprobs)
 
 
-def test_prompts_in_pieces_are_prompts_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_read_in_pieces_give_the_rollouts_of_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted, counts = prompts(5, 150, 9, 64, 65, 30), [3] * 6
     whole = native(exact_context()).generate(wanted, counts, Sampling(max_new_tokens=20), seed=(1,))
     monkeypatch.setattr("winnow.engines.native.cache_size.PIECE", 40)
@@ -149,13 +149,13 @@ def test_prompts_in_pieces_are_prompts_read_whole(monkeypatch: pytest.MonkeyPatc
             np.testing.assert_allclose(x.logprobs, y.logprobs, atol=1e-10)
 
 
-def test_texts_of_like_length_are_read_together() -> None:
+def test_texts_of_similar_length_are_read_together() -> None:
     assert list(batches([10, 3000, 20, 9000, 15])) == [[0, 4, 2], [1], [3]]
     assert list(batches([2048, 2048, 2048])) == [[0, 1], [2]]
 
 
-def test_what_is_held_is_what_was_written_in_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that rollouts and prompts hold, against the sum of their tokens in whole blocks, at every step."""
+def test_the_cache_holds_only_written_tokens_in_whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every step, the blocks that are read equal the rollouts' tokens rounded up to whole blocks."""
     ratios: list[float] = []
     begin_step = KVCache.begin_step
 
@@ -179,7 +179,7 @@ def test_what_is_held_is_what_was_written_in_whole_blocks(monkeypatch: pytest.Mo
 
 
 def test_recorded_steps_of_a_long_request_have_few_shapes() -> None:
-    """1,000 rollouts of up to 8,192 tokens, 512 at once, half of them short: every step of them, without a model."""
+    """Every step of 1,000 rollouts of up to 8,192 tokens, 512 at once, half of them short, without a model."""
     rollouts = pending_rollouts(prompts(*range(20, 220, 20)), [100] * 10)
     scheduler = Scheduler(rollouts, rows=512, longest=8192, fixed=True)
     random, own, queries = np.random.default_rng(0), scheduler.pool.own, scheduler.pool.prompts
@@ -203,7 +203,7 @@ def test_recorded_steps_of_a_long_request_have_few_shapes() -> None:
         if not len(ends):
             break
         own.extend(np.flatnonzero(length > own.held[: own.sequences] * own.width))
-        shape = rounded(scheduler, shape)
+        shape = rounded_shape(scheduler, shape)
         assert shape.blocks >= own.used
         assert shape.longest >= own.longest()
         shapes.add(shape)
@@ -212,15 +212,15 @@ def test_recorded_steps_of_a_long_request_have_few_shapes() -> None:
     assert len(shapes) <= MOST_SHAPES
 
 
-def test_a_pool_knows_what_is_left() -> None:
+def test_a_pool_counts_its_free_tokens() -> None:
     pool = BlockPool(1000, own_width=64, prompt_width=10)
     pool.own.add(numbers(2, 1))
     pool.prompts.add(numbers(3))
     assert pool.free == 1000 - 3 * 64 - 3 * 10
 
 
-def test_prompts_of_several_blocks_are_those_of_one() -> None:
-    """The same prompt in blocks of 64 and, where the request is short, in one block."""
+def test_a_prompt_in_several_blocks_gives_the_same_rollouts() -> None:
+    """The same prompt in blocks of 64 tokens, beside a longer prompt, and in one block, alone."""
     wanted = prompts(64)
     one, two = (
         native(exact_context()).generate(

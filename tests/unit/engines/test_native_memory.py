@@ -1,4 +1,4 @@
-"""The native engine's memory: what is set aside, when, and what a bound on it does."""
+"""The native engine's memory: its allocations, their reuse, and the effect of a bound."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from refusals import refused
 from winnow.engines.base import EngineContext
 from winnow.engines.hf import hf
 from winnow.engines.native.cache_size import KVCacheSpec
-from winnow.engines.native.cuda_graphs import padded
+from winnow.engines.native.cuda_graphs import pad_rows
 from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.engine import native
 from winnow.engines.native.sampler import Native
-from winnow.engines.native.scheduler import sharing
+from winnow.engines.native.scheduler import share_prompts
 from winnow.engines.requests import pending_rollouts
 from winnow.errors import EngineError
 from winnow.models.load import load
@@ -58,7 +59,7 @@ def check_same(one: list[Group], other: list[Group]) -> None:
             np.testing.assert_allclose(x.logprobs, y.logprobs, atol=1e-5)
 
 
-def test_sixteen_groups_of_thirty_two_take_p_plus_32_l_tokens_each() -> None:
+def test_the_cache_of_a_group_of_32_holds_its_prompt_once() -> None:
     engine = native(context(stop=()))
     assert isinstance(engine, Native)
     engine.generate(prompts(*[9] * 16), [32] * 16, Sampling(max_new_tokens=6), seed=(0,))
@@ -66,7 +67,7 @@ def test_sixteen_groups_of_thirty_two_take_p_plus_32_l_tokens_each() -> None:
 
 
 class Allocations(TorchDispatchMode):
-    """Counts results that are large and live in memory that none of the arguments has."""
+    """Counts the large results whose memory belongs to none of the arguments."""
 
     def __init__(self, large: int) -> None:
         super().__init__()
@@ -81,8 +82,8 @@ class Allocations(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("engine", "expected"), [(native, 0), (hf, 400)], ids=["native", "hf"])
-def test_no_key_or_value_table_is_allocated_anew_in_100_steps(engine: Callable[..., Any], expected: int) -> None:
-    """`hf` shows that the count counts: its cache grows by a copy per layer, for keys and for values, at every step."""
+def test_no_key_or_value_table_is_reallocated_in_100_steps(engine: Callable[..., Any], expected: int) -> None:
+    """`hf` shows that the counter works: its cache copies keys and values of every layer at every step."""
     sampler, wanted = engine(context(stop=())), prompts(40)
     sampling = Sampling(max_new_tokens=101)
     sampler.generate(wanted, [4], sampling, seed=(0,))
@@ -92,7 +93,7 @@ def test_no_key_or_value_table_is_allocated_anew_in_100_steps(engine: Callable[.
     assert expected or allocations.count == 0
 
 
-def test_the_memory_stays_for_the_next_request() -> None:
+def test_the_cache_is_reused_by_the_next_request_that_fits() -> None:
     engine = native(context())
     engine.generate(prompts(5, 9), [4, 4], Sampling(max_new_tokens=6), seed=(0,))
     kept = engine._decoder
@@ -110,8 +111,8 @@ def test_a_closed_engine_holds_no_keys_and_values() -> None:
     assert engine.key_value_bytes == 0
 
 
-def test_what_earlier_requests_left_changes_no_bit() -> None:
-    """A resumed run has not seen the evaluations of the run that it goes on."""
+def test_earlier_requests_change_no_bit() -> None:
+    """A resumed run repeats none of the evaluations of the run that it continues."""
     wanted, counts, sampling = prompts(5, 9), [30, 20], Sampling(max_new_tokens=20)
     fresh, used = native(context(at_once=24)), native(context(at_once=24))
     used.generate(prompts(40, 3, 17, 8), [10, 40, 1, 5], Sampling(max_new_tokens=33), seed=(9,))
@@ -137,8 +138,8 @@ def test_a_prompt_is_read_once_for_all_its_rollouts() -> None:
     assert fed == {9: 1, 1: 3}
 
 
-def test_waiting_rollouts_enter_as_rows_leave() -> None:
-    """Waves would pass once per token of the longest of every wave; a row that is filled again saves the difference."""
+def test_free_rows_are_refilled_with_waiting_rollouts() -> None:
+    """Waves would need a pass per token of the longest rollout of every wave; refilled rows save the difference."""
     wanted, sampling = prompts(3, 5, 4), Sampling(max_new_tokens=100)
     widths: list[int] = []
     c = context(at_once=8)
@@ -147,14 +148,14 @@ def test_waiting_rollouts_enter_as_rows_leave() -> None:
     narrow = engine.generate(wanted, [20, 20, 20], sampling, seed=(4,))
     wide = native(context()).generate(wanted, [20, 20, 20], sampling, seed=(4,))
     check_same(wide, narrow)
-    found = np.array(lengths(wide))
-    waves = sum(int(found[np.arange(60) // 8 == wave].max()) for wave in range(8))
-    assert found.max() > 2 * found.mean()
+    sampled = np.array(lengths(wide))
+    waves = sum(int(sampled[np.arange(60) // 8 == wave].max()) for wave in range(8))
+    assert sampled.max() > 2 * sampled.mean()
     assert len(widths) < 0.8 * waves
     assert max(widths) <= 8
 
 
-def test_a_row_sees_nothing_of_the_rollout_that_had_it_before() -> None:
+def test_a_reused_row_contains_nothing_of_its_previous_rollout() -> None:
     wanted, sampling = prompts(2, 6), Sampling(max_new_tokens=5)
     check_same(
         native(context()).generate(wanted, [25, 25], sampling, seed=(1,)),
@@ -162,7 +163,7 @@ def test_a_row_sees_nothing_of_the_rollout_that_had_it_before() -> None:
     )
 
 
-def test_a_bound_on_the_memory_lets_fewer_in_and_changes_no_rollout() -> None:
+def test_a_memory_bound_admits_fewer_rollouts_and_changes_none() -> None:
     wanted, counts, sampling = prompts(40, 30), [300, 300], Sampling(max_new_tokens=20)
     free, bound = native(context(at_once=600)), native(context(at_once=600), key_value_mb=1)
     check_same(free.generate(wanted, counts, sampling, seed=(2,)), bound.generate(wanted, counts, sampling, seed=(2,)))
@@ -171,15 +172,15 @@ def test_a_bound_on_the_memory_lets_fewer_in_and_changes_no_rollout() -> None:
 
 
 def test_a_bound_too_small_for_one_rollout_is_refused() -> None:
-    with pytest.raises(EngineError, match=r"keys and values of 4096 tokens.*5057"):
+    with refused(EngineError, 4096, 5057, key="rollout.engine.key_value_mb", code="engine.memory"):
         native(context(), key_value_mb=1).generate(prompts(1), [1], Sampling(max_new_tokens=5000), seed=(0,))
 
 
-def test_one_prompt_with_many_rollouts_makes_no_other_matrix_wide() -> None:
-    of = [rollout.shared for rollout in sharing(pending_rollouts(prompts(5, 5, 5, 5), [1, 37, 1, 1]))]
+def test_a_prompt_with_many_rollouts_is_held_several_times() -> None:
+    of = [rollout.shared for rollout in share_prompts(pending_rollouts(prompts(5, 5, 5, 5), [1, 37, 1, 1]))]
     assert Counter(shared.prompt.id for shared in of) == {"p0": 1, "p1": 37, "p2": 1, "p3": 1}
     assert max(Counter(map(id, of)).values()) == 10
-    even = [rollout.shared for rollout in sharing(pending_rollouts(prompts(5, 5), [8, 8]))]
+    even = [rollout.shared for rollout in share_prompts(pending_rollouts(prompts(5, 5), [8, 8]))]
     assert sorted(Counter(map(id, even)).values()) == [8, 8]
     uneven, other = (
         engine(context()).generate(prompts(5, 5, 5, 5), [1, 37, 1, 1], Sampling(max_new_tokens=8), seed=(0,))
@@ -189,7 +190,7 @@ def test_one_prompt_with_many_rollouts_makes_no_other_matrix_wide() -> None:
 
 
 class NotRecorded:
-    """Stands in for CUDA graphs: the same fixed shapes, run as they are."""
+    """A fake of CudaGraphs that runs the same fixed shapes without recording them."""
 
     def __init__(self) -> None:
         self.shapes: list[Hashable] = []
@@ -200,7 +201,7 @@ class NotRecorded:
 
 
 def recorded_engine(tokens: int) -> tuple[Native, NotRecorded]:
-    """Its steps have the sizes of recorded ones, in a cache of so many tokens at least."""
+    """An engine with the shapes of recorded steps, in a cache of at least `tokens` tokens."""
     engine, recorded = native(context(at_once=24)), NotRecorded()
     assert isinstance(engine, Native)
     engine._graphs = True
@@ -231,8 +232,8 @@ def test_the_fixed_shapes_of_recorded_steps_change_no_rollout() -> None:
     ],
 )
 def test_recorded_steps_read_no_more_blocks_than_the_request_may_take(monkeypatch, lengths, counts, longest, blocks):
-    """Sizes are rounded up, but never beyond the cache, which has room for the request and no more. In float64, where
-    a block too many or too few shows.
+    """Sizes are rounded up, but never beyond the cache, which has exactly the blocks of the request. float64 makes a
+    block too many or too few visible.
     """
     monkeypatch.setattr("winnow.engines.native.sampler.CudaGraphs", NotRecorded)
     wanted, sampling, contexts = prompts(*lengths), Sampling(max_new_tokens=longest), [context(stop=()) for _ in "ab"]
@@ -247,8 +248,8 @@ def test_recorded_steps_read_no_more_blocks_than_the_request_may_take(monkeypatc
     assert (engine.put_back > 0) == (longest > 64 and blocks > 0)
 
 
-def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left() -> None:
-    """Rows that only fill a shape see what earlier requests wrote, and never nothing, which would make them NaN."""
+def test_recorded_steps_do_not_depend_on_earlier_requests() -> None:
+    """Padding rows attend to what earlier requests wrote; without any visible column their softmax would be NaN."""
     wanted, counts, sampling = prompts(3, 5), [6, 5], Sampling(max_new_tokens=12)
     (fresh, shapes_of_fresh), (used, shapes_of_used) = recorded_engine(10_000), recorded_engine(20_000)
     used.generate(prompts(90, 70), [20, 20], Sampling(max_new_tokens=130), seed=(8,))
@@ -262,13 +263,13 @@ def test_recorded_steps_depend_on_nothing_that_an_earlier_request_left() -> None
     assert shapes_of_used.shapes == shapes_of_fresh.shapes
 
 
-def test_a_request_that_failed_leaves_nothing_behind() -> None:
+def test_a_failed_request_does_not_affect_the_next() -> None:
     engine, wanted = native(context()), prompts(3, 3, 3, 3, 9)
     weight = engine._policy.model.layers[0].mlp.up_proj.weight
     healthy = weight.detach().clone()
     with torch.no_grad():
         weight.fill_(torch.nan)
-    with pytest.raises(EngineError, match="not finite"):
+    with refused(EngineError, code="engine.diverged"):
         engine.generate(wanted, [2] * 5, Sampling(max_new_tokens=6), seed=(0,))
     with torch.no_grad():
         weight.copy_(healthy)
@@ -279,11 +280,11 @@ def test_a_request_that_failed_leaves_nothing_behind() -> None:
 
 
 def test_rows_are_padded_by_at_most_a_half_to_few_sizes() -> None:
-    assert [padded(n, 512) for n in (1, 2, 3, 5, 8, 9, 33, 49, 500)] == [1, 2, 3, 6, 8, 12, 48, 64, 512]
-    assert padded(500, 505) == 505
-    assert all(n <= padded(n, 512) <= 1.5 * n for n in range(1, 513))
-    assert len({padded(n, 512) for n in range(1, 513)}) < 20
+    assert [pad_rows(n, 512) for n in (1, 2, 3, 5, 8, 9, 33, 49, 500)] == [1, 2, 3, 6, 8, 12, 48, 64, 512]
+    assert pad_rows(500, 505) == 505
+    assert all(n <= pad_rows(n, 512) <= 1.5 * n for n in range(1, 513))
+    assert len({pad_rows(n, 512) for n in range(1, 513)}) < 20
 
 
-def test_a_cache_spec_knows_what_a_token_takes() -> None:
+def test_a_cache_spec_gives_the_bytes_of_a_token() -> None:
     assert KVCacheSpec.of(context().model).bytes_per_token == BYTES_PER_TOKEN

@@ -1,4 +1,4 @@
-"""Packed weights: what they compute, when they are made, and what they take."""
+"""Packed weights: their products, when they are made, and their memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from winnow.engines.base import EngineContext
 from winnow.engines.native.engine import native
-from winnow.engines.native.packed_weights import packed, packed_bytes, packs
+from winnow.engines.native.packed_weights import packable, packed, packed_bytes
 from winnow.engines.native.sampler import Native
 from winnow.models.load import load
 from winnow.records import Prompt, Sampling
 
 PROMPTS = [Prompt(id=f"p{i}", tokens=np.arange(i + 1, 6 + 2 * i), text="", answer=None, task="") for i in range(2)]
-here = pytest.mark.skipif(not packs("cpu", torch.float32), reason="torch has no oneDNN here, or this is no x86")
+here = pytest.mark.skipif(not packable("cpu", torch.float32), reason="torch has no oneDNN here, or this is no x86")
 
 
 def large(*, tied: bool = False) -> PreTrainedModel:
@@ -47,8 +47,8 @@ def replaced(model: nn.Module) -> list[str]:
 @here
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_packed_layer_computes_what_the_layer_does_for_any_number_of_rows(dtype: torch.dtype, bias: bool) -> None:
-    if not packs("cpu", dtype):
+def test_a_packed_layer_computes_the_layer_s_product(dtype: torch.dtype, bias: bool) -> None:
+    if not packable("cpu", dtype):
         pytest.skip("oneDNN computes in no bfloat16 here")
     model = nn.Sequential(nn.Linear(300, 301, bias=bias, dtype=dtype))
     for rows in (1, 7, 64):
@@ -63,7 +63,7 @@ def test_a_packed_layer_computes_what_the_layer_does_for_any_number_of_rows(dtyp
 
 
 @here
-def test_large_linear_layers_are_packed_and_nothing_stays() -> None:
+def test_large_linear_layers_are_packed_only_inside_the_context() -> None:
     model = large()
     attention = [f"model.layers.0.self_attn.{name}_proj" for name in "qkvo"]
     inside = packed(model)
@@ -75,7 +75,7 @@ def test_large_linear_layers_are_packed_and_nothing_stays() -> None:
 
 
 @here
-def test_a_layer_that_another_package_computes_for_is_left_to_it() -> None:
+def test_a_layer_with_a_replaced_forward_is_not_packed() -> None:
     model = large()
     layer = model.model.layers[0].self_attn.q_proj
     vars(layer)["forward"] = other = layer.forward
@@ -101,7 +101,7 @@ def test_packed_weights_change_no_rollout(dtype: str) -> None:
 
 
 @here
-def test_the_next_request_decodes_on_weights_that_have_changed() -> None:
+def test_the_next_request_decodes_on_the_changed_weights() -> None:
     """An optimizer changes a policy's weights in place."""
     model = large()
     engine, before = sampled(model)
@@ -116,8 +116,8 @@ def test_the_next_request_decodes_on_weights_that_have_changed() -> None:
 
 @here
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_plan_counts_what_is_packed(tied: bool) -> None:
-    """An embedding is read row by row, and multiplied by only where it is the output layer too."""
+def test_the_plan_counts_the_packed_layers(tied: bool) -> None:
+    """An embedding is looked up row by row; it is a matrix product only where it is also the output layer."""
     model = large(tied=tied)
     assert packed_bytes(model, torch.bfloat16) == 2 * (4 * 260 * 260 + 512 * 260)
     with packed(model):
@@ -125,10 +125,10 @@ def test_the_plan_counts_what_is_packed(tied: bool) -> None:
         assert 2 * sum(layer.weight.numel() for layer in layers) == packed_bytes(model, torch.bfloat16)
 
 
-def test_only_a_cpu_packs_and_only_float32_and_bfloat16() -> None:
-    assert not packs("cuda:0", torch.float32)
-    assert not packs("cpu", torch.float64)
-    assert not packs("cpu", torch.float16)
+def test_only_float32_and_bfloat16_on_a_cpu_are_packed() -> None:
+    assert not packable("cuda:0", torch.float32)
+    assert not packable("cpu", torch.float64)
+    assert not packable("cpu", torch.float16)
     exact = large().double()
     with packed(exact):
         assert replaced(exact) == []

@@ -1,4 +1,4 @@
-"""One uniform, one token: hand-computed choices."""
+"""The token that each uniform selects, with expected values computed by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from refusals import refused
 from winnow.engines import sampling
 from winnow.engines.requests import pending_rollouts
 from winnow.engines.sampling import ascending_sums, choose, uniforms
@@ -46,29 +47,29 @@ def test_blocks_of_the_vocabulary_choose_as_one_cumulative_sum_does(vocabulary: 
     whole = logits.softmax(-1).cumsum(-1)
     expected = torch.searchsorted(whole / whole[:, -1:], u[:, None], right=True)[:, 0].clamp_(max=vocabulary - 1)
     token, logprob = choose(logits, u, Sampling(max_new_tokens=1))
-    assert (token != expected).sum() <= 1  # the second: a uniform of almost 1, which rounding may lift onto the end
+    assert (token != expected).sum() <= 1  # u[1] is almost 1, and rounding may lift it onto the end
     torch.testing.assert_close(logprob, logits.log_softmax(-1).gather(-1, token[:, None])[:, 0])
     assert logprob.isfinite().all()
 
 
 @pytest.mark.parametrize("width", [1, 5, 64, 65, 2374])
-def test_repeatable_sums_are_as_exact_as_plain_ones_and_ascend_with_the_mass(width: int) -> None:
+def test_repeatable_sums_are_as_exact_as_plain_ones_and_never_descend(width: int) -> None:
     random = np.random.default_rng(width)
     values = random.random((300, width)) * 10.0 ** random.integers(-30, 1, (300, width))
     values[random.random(values.shape) < 0.3] = 0.0
     exact = values.astype(np.longdouble).cumsum(axis=1)
-    found = ascending_sums(torch.from_numpy(values)).numpy()
-    off = np.abs(found - exact) / np.where(exact > 0, exact, 1)
+    sums = ascending_sums(torch.from_numpy(values)).numpy()
+    off = np.abs(sums - exact) / np.where(exact > 0, exact, 1)
     assert off.max() <= 5 * np.finfo(np.float64).eps
     assert off.mean() <= 1e-15
-    rises = np.diff(found, axis=1, prepend=0.0)
+    rises = np.diff(sums, axis=1, prepend=0.0)
     assert rises.min() >= 0
-    assert (rises[values == 0] == 0).all(), "or a token without mass could be drawn"
-    assert (ascending_sums(torch.from_numpy(values).float()).dtype, found.shape) == (torch.float64, values.shape)
+    assert (rises[values == 0] == 0).all(), "otherwise a token without mass could be sampled"
+    assert (ascending_sums(torch.from_numpy(values).float()).dtype, sums.shape) == (torch.float64, values.shape)
 
 
 @pytest.mark.parametrize("cut", [{}, {"top_p": 0.8}])
-def test_repeatable_sums_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch, cut: dict[str, float]) -> None:
+def test_repeatable_sums_sample_the_same_tokens(monkeypatch: pytest.MonkeyPatch, cut: dict[str, float]) -> None:
     random = np.random.default_rng(7)
     logits = torch.from_numpy(random.normal(0, 4, (20_000, 200))).float()
     logits[:, ::3] = -torch.inf
@@ -82,11 +83,11 @@ def test_repeatable_sums_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.parametrize("broken", [torch.nan, torch.inf])
-def test_repeatable_sums_hide_no_broken_logits(monkeypatch: pytest.MonkeyPatch, broken: float) -> None:
+def test_repeatable_sums_do_not_hide_logits_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, broken: float) -> None:
     logits = torch.zeros(2, 200)
     logits[1, 150] = broken
     monkeypatch.setattr(sampling, "_cumulative", ascending_sums)
-    with pytest.raises(EngineError, match="not finite"):
+    with refused(EngineError, code="engine.diverged"):
         choose(logits, torch.zeros(2, dtype=torch.float64), Sampling(max_new_tokens=1))
 
 
@@ -109,9 +110,9 @@ def test_temperature_sharpens_and_zero_is_greedy_at_temperature_one() -> None:
     ],
 )
 def test_cuts_keep_the_likeliest_and_renormalise(cut: dict[str, float], kept: dict[int, float]) -> None:
-    found = dict(chosen(u, **cut) for u in np.linspace(0, 0.9999, 201))
+    logprobs = dict(chosen(u, **cut) for u in np.linspace(0, 0.9999, 201))
     total = sum(kept.values())
-    assert found == {token: pytest.approx(math.log(p / total)) for token, p in kept.items()}
+    assert logprobs == {token: pytest.approx(math.log(p / total)) for token, p in kept.items()}
 
 
 def test_rows_of_uniforms_follow_the_rollout_and_prefixes_agree() -> None:

@@ -1,4 +1,4 @@
-"""The policy as a plain model: what an engine with weights of its own is told and given."""
+"""The policy as a plain model: the description and the weights that an engine with separate weights receives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from refusals import refused
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext, Tolerance
-from winnow.engines.vllm.engine import check_devices, fits, visible
+from winnow.engines.vllm.engine import check_devices, device_environment, fits
 from winnow.engines.vllm.served import FromPolicy, describe, served_weights
 from winnow.errors import ConfigError, EngineError
 from winnow.models.adapter import adapter_weights, add_lora
@@ -19,7 +20,7 @@ from winnow.testing import tiny
 
 
 class Server:
-    """Remembers what it was given."""
+    """A fake server that records the weights it receives."""
 
     logprob_tolerance = Tolerance(mean=0.5, tail=0.5)
 
@@ -33,7 +34,7 @@ class Server:
 
 
 def adapted(model):
-    """With an adapter that changes something."""
+    """Add an adapter that changes the model's outputs."""
     wrapped = add_lora(model, rank=2, alpha=6.0, targets=("q_proj", "down_proj"), seed=0)
     with torch.no_grad():
         for name, p in wrapped.named_parameters():
@@ -51,21 +52,21 @@ def context(model, loaded, **more) -> EngineContext:
     return EngineContext(model=model, tokenizer=loaded.tokenizer, stop_tokens=stop, max_rollouts_at_once=8, **more)
 
 
-def test_a_plain_model_is_handed_over_as_it_is():
+def test_a_plain_model_is_served_without_copies():
     model = tiny("llama").model
-    found = served_weights(model, {})
-    assert found.keys() == dict(model.named_parameters()).keys()
-    assert all(found[name].data_ptr() == p.data_ptr() for name, p in model.named_parameters())
+    weights = served_weights(model, {})
+    assert weights.keys() == dict(model.named_parameters()).keys()
+    assert all(weights[name].data_ptr() == p.data_ptr() for name, p in model.named_parameters())
 
 
-def test_given_weights_go_before_the_module_s_own():
+def test_given_weights_replace_the_module_s():
     model = tiny("llama").model
     other = torch.zeros_like(model.model.norm.weight)
-    found = served_weights(model, {"model.norm.weight": other})
-    assert found["model.norm.weight"].data_ptr() == other.data_ptr()
+    weights = served_weights(model, {"model.norm.weight": other})
+    assert weights["model.norm.weight"].data_ptr() == other.data_ptr()
 
 
-def test_weights_are_read_once_each_in_the_policy_s_order_and_names_read_none():
+def test_each_weight_is_read_once_in_order_and_names_read_none():
     read = []
 
     class Gathered(dict):
@@ -76,8 +77,8 @@ def test_weights_are_read_once_each_in_the_policy_s_order_and_names_read_none():
     for adapter in (False, True):
         model = adapted(tiny("llama").model) if adapter else tiny("llama").model
         engine, weights = FromPolicy(Server(), model, adapter=adapter), Gathered(trained(model))
-        found = served_weights(model, weights)
-        assert len(found) == len(list(found)) > 0
+        served = served_weights(model, weights)
+        assert len(served) == len(list(served)) > 0
         assert read == []
         engine.load(weights, version=1)
         assert read == list(weights)
@@ -88,18 +89,18 @@ def test_an_adapter_is_merged_into_copies():
     base = tiny("qwen2").model
     before = {name: p.detach().clone() for name, p in base.named_parameters()}
     policy = adapted(base)
-    found = served_weights(policy, trained(policy))
-    assert found.keys() == before.keys()
+    served = served_weights(policy, trained(policy))
+    assert served.keys() == before.keys()
     q = policy.get_base_model().model.layers[0].self_attn.q_proj
     change = 6.0 / 2 * q.lora_B["default"].weight @ q.lora_A["default"].weight
     name = "model.layers.0.self_attn.q_proj.weight"
-    torch.testing.assert_close(found[name], before[name] + change)
-    moved = {name for name in before if not torch.equal(found[name], before[name])}
+    torch.testing.assert_close(served[name], before[name] + change)
+    moved = {name for name in before if not torch.equal(served[name], before[name])}
     assert moved == {name for name in before if name.endswith(("q_proj.weight", "down_proj.weight"))}
     assert torch.equal(q.base_layer.weight, before[name])
 
 
-def test_an_adapter_beside_the_model_goes_alone_after_the_first_time():
+def test_after_the_first_load_an_adapter_is_sent_without_the_base():
     policy, server = adapted(tiny("qwen2").model), Server()
     engine = FromPolicy(server, policy, adapter=True)
     engine.load(trained(policy), version=1)
@@ -113,15 +114,15 @@ def test_an_adapter_beside_the_model_goes_alone_after_the_first_time():
 def test_foreign_and_missing_weights_are_refused():
     model = tiny("llama").model
     engine = FromPolicy(Server(), model, adapter=False)
-    with pytest.raises(EngineError, match=r"no weight 'head\.weight'"):
+    with refused(EngineError, "head.weight", code="engine.contract"):
         engine.load({**trained(model), "head.weight": torch.zeros(1)}, version=1)
-    with pytest.raises(EngineError, match=r"lack 'model\.embed_tokens\.weight'"):
+    with refused(EngineError, "model.embed_tokens.weight", code="engine.contract"):
         engine.load({}, version=1)
     assert engine.version == 0
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-def test_what_to_serve_travels(adapter, tmp_path: Path):
+def test_the_description_of_a_model_can_be_pickled(adapter, tmp_path: Path):
     loaded = tiny("qwen2")
     names = set(dict(loaded.model.named_parameters()))
     policy = adapted(loaded.model)
@@ -135,25 +136,25 @@ def test_what_to_serve_travels(adapter, tmp_path: Path):
         json.dumps(served.adapter)
 
 
-def test_devices_are_counted_among_those_that_the_trainer_sees(monkeypatch: pytest.MonkeyPatch):
+def test_devices_are_counted_among_the_trainer_s_visible_ones(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert visible(None, 1) == {}
-    assert visible("cuda:1", 2) == {"CUDA_VISIBLE_DEVICES": "1,2"}
+    assert device_environment(None, 1) == {}
+    assert device_environment("cuda:1", 2) == {"CUDA_VISIBLE_DEVICES": "1,2"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    assert visible("cuda:1", 1) == {"CUDA_VISIBLE_DEVICES": "5"}
+    assert device_environment("cuda:1", 1) == {"CUDA_VISIBLE_DEVICES": "5"}
 
 
 @pytest.mark.parametrize(("rank", "shown"), [(0, "3,4"), (1, "5,6")])
-def test_the_engines_of_several_ranks_follow_each_other(monkeypatch: pytest.MonkeyPatch, rank: int, shown: str):
+def test_the_engines_of_several_ranks_have_consecutive_devices(monkeypatch: pytest.MonkeyPatch, rank: int, shown: str):
     """Two trainers on GPUs 1 and 2, and two devices for each engine."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2,3,4,5,6")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert visible("cuda:2", 2, rank) == {"CUDA_VISIBLE_DEVICES": shown}
+    assert device_environment("cuda:2", 2, rank) == {"CUDA_VISIBLE_DEVICES": shown}
     check_devices("cuda:2", 2)
-    assert visible(None, 1, rank) == {"CUDA_VISIBLE_DEVICES": str(1 + rank)}  # its trainer's
+    assert device_environment(None, 1, rank) == {"CUDA_VISIBLE_DEVICES": str(1 + rank)}  # its trainer's
 
 
-def test_devices_that_engines_cannot_have_are_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch):
+def test_unusable_devices_and_adapters_are_refused_before_a_load(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -168,18 +169,18 @@ def test_devices_that_engines_cannot_have_are_refused_before_anything_is_loaded(
         )
 
     fits(config(process="own", device="cuda:2"))
-    with pytest.raises(ConfigError, match=r"device = 'cuda:1': a trainer is on it.* free is 'cuda:2'"):
+    with refused(ConfigError, "cuda:1", "cuda:2", key="rollout.engine.device", code="config.combination"):
         fits(config(process="own", device="cuda:1"))
-    with pytest.raises(ConfigError, match=r"engine of rank 1 would begin at 'cuda:4', .* sees 4 devices only"):
+    with refused(ConfigError, "rank 1", "cuda:4", "4 devices", key="rollout.engine.device", code="config.unsupported"):
         fits(config(process="own", device="cuda:2", tensor_parallel=2))
-    with pytest.raises(ConfigError, match=r"tensor_parallel = 2: .*process = 'own'"):
+    with refused(ConfigError, 2, "rollout.engine.process", key="rollout.engine.tensor_parallel"):
         fits(config(tensor_parallel=2))
-    with pytest.raises(ConfigError, match=r"lora = 'merged' with ranks\.learner = 'sharded'"):
+    with refused(ConfigError, "merged", "ranks.learner", key="rollout.engine.lora", code="config.combination"):
         fits(config(lora="merged"))
 
 
-def test_vllm_is_refused_where_bits_must_repeat():
+def test_vllm_is_refused_in_deterministic_runs():
     keys = {"model": {"dtype": "bfloat16"}, "rollout": {"engine": "vllm"}}
     fits(validate(keys))
-    with pytest.raises(ConfigError, match=r"deterministic = true: .* choose the engine 'native' or 'hf'"):
+    with refused(ConfigError, "native", "hf", key="deterministic", code="config.combination"):
         fits(validate({**keys, "deterministic": True}))

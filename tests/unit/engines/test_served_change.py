@@ -1,7 +1,7 @@
-"""What is left of an adapter on a base of 16 bits once it is served.
+"""The change that an adapter makes on a base of 16 bits, as engines serve it.
 
 An adapter's step is small: after one update at a learning rate of 1e-4, B is 1e-4 everywhere. Engines apply it beside
-the base, for in the sum of both bfloat16 has no room for it.
+the base, because rounding the sum to bfloat16 would remove it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from refusals import refused
 from winnow.config_file import validate
 from winnow.engines.base import EngineContext
-from winnow.engines.own_weights import OwnWeights
+from winnow.engines.own_weights import PolicyCopy
 from winnow.engines.vllm.engine import check_merge, fits
 from winnow.engines.vllm.served import FromPolicy, describe
-from winnow.engines.vllm.settings import beside
+from winnow.engines.vllm.settings import serves_adapter
 from winnow.errors import ConfigError
 from winnow.models.adapter import adapter_weights, add_lora, merges, plain_model, plain_names
 from winnow.models.load import Loaded, load
@@ -28,7 +29,7 @@ PREFIX = "base_model.model."
 
 
 def policy() -> nn.Module:
-    """The bundled one in bfloat16, with an adapter after its first update."""
+    """The bundled policy in bfloat16, with an adapter after its first update."""
     model = add_lora(load("bundled", dtype="bfloat16").model, rank=RANK, alpha=ALPHA, targets="all-linear", seed=0)
     generator = torch.Generator().manual_seed(0)
     for name, p in model.named_parameters():
@@ -64,25 +65,25 @@ def lost(served: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
 
 
 def module_change(module: nn.Module, base: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of a module that applies base and adapter: what its base has become, and the adapter beside it."""
+    """The change of a module that applies base and adapter: the change of its base, plus the adapter's product."""
     own = dict(plain_names(plain_model(module).named_parameters()))
     beside_it = changes({name: p.detach() for name, p in module.named_parameters() if ".lora_" in name})
     return {name: own[name].detach().double() - base[name].double() + change for name, change in beside_it.items()}
 
 
-def test_an_engine_on_the_policy_s_module_or_on_a_copy_rounds_nothing() -> None:
+def test_an_engine_on_the_policy_or_on_a_copy_rounds_nothing() -> None:
     model = policy()
     base = {n: p.detach().clone() for n, p in plain_names(plain_model(model).named_parameters())}
     exact = changes(trained(model))
     assert lost(module_change(model, base), exact) == 0, "native"
-    copied = OwnWeights(model)
-    copied.copy({name: 3 * weight for name, weight in trained(model).items()})
-    copied.copy(trained(model))
+    copied = PolicyCopy(model)
+    copied.load({name: 3 * weight for name, weight in trained(model).items()})
+    copied.load(trained(model))
     assert lost(module_change(copied.model, base), exact) == 0, "hf"
 
 
 class Server:
-    """Remembers what it was given."""
+    """A fake server that records the weights it receives."""
 
     logprob_tolerance, version = None, -1
 
@@ -93,10 +94,10 @@ class Server:
         self.loaded.append({name: weight.clone() for name, weight in weights.items()})
 
 
-def test_an_adapter_beside_a_16_bit_base_keeps_its_change_and_one_merged_into_it_does_not() -> None:
+def test_an_adapter_beside_a_16_bit_base_keeps_the_change_merging_loses() -> None:
     """vLLM casts A and B to bfloat16: an error of 2^-9 of each number at most, so of 2^-8 of their product. In half of
-    the bundled weights, above 0.065, bfloat16's numbers are 5e-4 apart or more, and the change is some 4e-5: added to
-    one of them, it is rounded away.
+    the bundled weights, above 0.065, bfloat16's numbers are 5e-4 apart or more. The change is about 4e-5, so adding it
+    to one of them rounds it away.
     """
     model = policy()
     base = {n: p.detach().clone() for n, p in plain_names(plain_model(model).named_parameters())}
@@ -122,8 +123,8 @@ def test_an_adapter_beside_a_16_bit_base_keeps_its_change_and_one_merged_into_it
         ("merged", "float32", False),
     ],
 )
-def test_an_adapter_goes_beside_where_merging_would_round(lora: str, dtype: str, expected: bool) -> None:
-    assert beside(lora, dtype) == expected
+def test_an_adapter_is_separate_where_merging_would_round(lora: str, dtype: str, expected: bool) -> None:
+    assert serves_adapter(lora, dtype) == expected
     check_merge(dtype, lora)
     keys = {
         "device": "cpu",
@@ -131,14 +132,17 @@ def test_an_adapter_goes_beside_where_merging_would_round(lora: str, dtype: str,
         "rollout": {"engine": {"use": "vllm", "lora": lora}},
     }
     fits(validate(keys))
-    with pytest.raises(ConfigError, match="would round the adapter away"):
+
+
+def test_merging_an_adapter_into_a_bfloat16_base_is_refused() -> None:
+    with refused(ConfigError, "bfloat16", key="rollout.engine.lora", code="config.combination"):
         check_merge("bfloat16", "merged")
 
 
 @pytest.mark.parametrize("lora", ["auto", "merged", "adapter"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_without_an_adapter_is_served_plain(lora: str, dtype: str, tmp_path) -> None:
-    """As the checkpoint of a run is whose adapter was served beside its base."""
+    """The checkpoint of a run with an adapter is such a model: the adapter is merged into its float32 weights."""
     keys = {"device": "cpu", "model": {"dtype": dtype}, "rollout": {"engine": {"use": "vllm", "lora": lora}}}
     fits(validate(keys))
     loaded: Loaded = tiny("llama", dtype=dtype)

@@ -1,4 +1,4 @@
-"""What vLLM returns of a rollout, token by token, and of its memory; no vLLM is needed for it."""
+"""How vLLM's outputs become rollouts and memory figures; these tests do not need vLLM."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from typing import Any
 
 import pytest
 
+from refusals import refused
 from winnow.engines.vllm.server import GrowingRollout, VllmEngine
 from winnow.errors import EngineError
 from winnow.records import Sampling
 
 
-def said(tokens: list[int], logprobs: list[float]) -> Any:
+def completion(tokens: list[int], logprobs: list[float]) -> Any:
     return SimpleNamespace(token_ids=tokens, logprobs=SimpleNamespace(logprobs=logprobs))
 
 
-def test_a_rollout_grows_by_what_is_new() -> None:
+def test_each_output_appends_its_new_tokens() -> None:
     rollout = GrowingRollout()
     for tokens, logprobs in ([5], [-0.1]), ([], []), ([7, 6], [-1e-300, -2.5]):
-        rollout.add(said(tokens, logprobs))
+        rollout.add(completion(tokens, logprobs))
     assert [rollout.newest(n).tolist() for n in (1, 2, 3)] == [[6], [7, 6], [5, 7, 6]]
-    ids, found = rollout.arrays()
-    assert (ids.tolist(), found.tolist()) == ([5, 7, 6], [-0.1, -1e-300, -2.5])
-    assert (ids.dtype, found.dtype) == ("int64", "float64")
+    ids, values = rollout.arrays()
+    assert (ids.tolist(), values.tolist()) == ([5, 7, 6], [-0.1, -1e-300, -2.5])
+    assert (ids.dtype, values.dtype) == ("int64", "float64")
 
 
-@pytest.mark.parametrize("logprobs", [[float("nan")], [float("-inf")], []])
-def test_a_log_prob_that_is_missing_or_no_number_is_an_error(logprobs: list[float]) -> None:
-    with pytest.raises(
-        EngineError,
-        match=r"log-probs are not finite: the policy's weights have diverged|vLLM gave 1 tokens with \d log-probs",
-    ):
-        GrowingRollout().add(said([5], logprobs))
+@pytest.mark.parametrize(
+    ("logprobs", "code"),
+    [([float("nan")], "engine.diverged"), ([float("-inf")], "engine.diverged"), ([], "engine.contract")],
+)
+def test_a_missing_or_infinite_log_prob_is_an_error(logprobs: list[float], code: str) -> None:
+    with refused(EngineError, code=code):
+        GrowingRollout().add(completion([5], logprobs))
 
 
 class SleepingLLM:
-    """vLLM's side: two workers on a device each, which hold less while they sleep."""
+    """A fake of vLLM with two workers, one device each; their memory is smaller while they sleep."""
 
     def __init__(self) -> None:
         self.held = 100.0
@@ -55,7 +56,7 @@ class SleepingLLM:
         self.held = 100.0
 
 
-def test_memory_is_read_from_the_workers_after_sampling_and_again_asleep() -> None:
+def test_memory_is_read_from_the_workers_after_sampling_and_asleep() -> None:
     engine = VllmEngine.__new__(VllmEngine)
     engine._llm, engine._sleep, engine._adapter, engine.version, engine.memory_mib = SleepingLLM(), True, None, 0, {}
     engine._rule = lambda stop: SimpleNamespace(tokens=(), strings=())  # type: ignore[assignment, return-value]

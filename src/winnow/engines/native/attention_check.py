@@ -1,4 +1,4 @@
-"""Whether a model's layers attend as the native engine has them attend: tried on a prompt of two blocks."""
+"""A check that the native engine computes a model's attention correctly, on a prompt of two blocks."""
 
 from __future__ import annotations
 
@@ -20,35 +20,40 @@ from winnow.records import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-GAP, HALF_GAP = 1e-2, 0.5  # in standard deviations of the logits; the latter in 16 bits, where experts may change
+# In standard deviations of the logits. HALF_GAP is for 16 bits, where rounding may select other experts
+GAP, HALF_GAP = 1e-2, 0.5
 
 
 def check_attention(model: PreTrainedModel) -> None:
     """Decode two tokens and compare their logits with those of one plain forward pass. Raises ConfigError where they
     differ, or where a layer does not attend through transformers' attention interface.
 
-    A layer may do more to keys, values and mask than the interface shows (repeat heads in another order, say).
+    Reading the configuration is not enough: a layer may change keys, values or mask outside the interface, for example
+    repeat heads in another order.
     """
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention"}
     if kinds:
-        raise _unfit(f"{', '.join(sorted(kinds))} layers")
+        raise _unsupported(f"{', '.join(sorted(kinds))} layers")
     try:
-        cache, decoded, plain = _two_ways(model)
+        cache, decoded, plain = _decode_and_forward(model)
     except torch.OutOfMemoryError:
         raise
     except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, AssertionError) as error:
-        raise _unfit(f"a forward pass that raises {type(error).__name__}: {error}") from error
+        raise _unsupported(f"a forward pass that raises {type(error).__name__}: {error}") from error
     if len(cache.attended) != cache.spec.layers:
-        raise _unfit("layers that do not attend through transformers' attention interface")
+        raise _unsupported("layers that do not attend through transformers' attention interface")
     if not plain.isfinite().all():
-        return  # broken weights, which sampling reports
+        return  # the weights are not finite, which sampling reports
     off = float((decoded - plain).abs().max() / plain.std().clamp(min=1e-9))
     if not off <= (HALF_GAP if plain.dtype.itemsize < 4 else GAP):
-        raise _unfit(f"layers with a different attention: decoded logits are off by {off:.2g} of their spread")
+        raise _unsupported(f"layers with a different attention: decoded logits are off by {off:.2g} of their spread")
 
 
-def _two_ways(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
-    """Logits [V] after a prompt that takes two blocks and two decoded tokens, and from one forward pass over all."""
+def _decode_and_forward(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
+    """Decode two tokens after a prompt of two blocks.
+
+    Returns the cache, the logits [V] of decoding, and the logits [V] of one plain forward pass over all tokens.
+    """
     length = BLOCK + 3
     tokens = np.arange(length + 2) % model.config.get_text_config().vocab_size
     prompt = Prompt(id="", tokens=tokens[:length], text="", answer=None, task="")
@@ -68,7 +73,7 @@ def _two_ways(model: PreTrainedModel) -> tuple[KVCache, Tensor, Tensor]:
     return cache, decoded, plain
 
 
-def _unfit(why: str) -> ConfigError:
+def _unsupported(why: str) -> ConfigError:
     return ConfigError(
         f"rollout.engine: native decodes full attention through transformers' interface only, and this model has {why}",
         remedy="use the engine 'hf'",

@@ -1,4 +1,4 @@
-"""Which blocks of the cache each prompt and each rollout holds: counted on the host, in whole blocks."""
+"""The assignment of cache blocks to prompts and rollouts, kept on the host."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from winnow.records import IntArray
 
 
 def fill_gaps(removed: IntArray, total: int) -> tuple[IntArray, IntArray]:
-    """(source, target): which of `total` places in use move where, so that those in use are the first ones again.
+    """(source, target): the moves after which the places in use, of `total` minus `removed`, are the first ones again.
 
-    `fill_gaps(np.array([1, 4]), 6)` is `([5], [1])`: of the places 0, 2, 3, 5 the last takes the gap.
+    `fill_gaps(np.array([1, 4]), 6)` is `([5], [1])`: of the places 0, 2, 3, 5 the last moves into the gap.
     """
     left = total - len(removed)
     return np.setdiff1d(np.arange(left, total), removed), np.sort(removed[removed < left])
 
 
 class BlockTable:
-    """The blocks of `width` tokens that sequences hold: rollouts, a row each, or prompts.
+    """The blocks of `width` tokens of each sequence: a rollout in its row, or a prompt.
 
-    Sequences in use are the first `sequences`, blocks in use the first `used`: where some are removed, the last ones
-    take their numbers. So attention reads one piece of the cache without holes.
+    Sequences in use are the first `sequences`, and blocks in use the first `used`: where some are removed, the last
+    ones take their numbers. So attention reads one contiguous part of the cache.
     """
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.sequences = self.used = 0
-        self.changes = 0  # counted, so that what is made from the tables is made anew
-        self.held = np.zeros(0, dtype=np.int64)  # [S] blocks of each sequence
-        self.table = np.zeros((0, 1), dtype=np.int64)  # [S, K] their numbers, in the order of the text
-        self.owner = np.zeros(0, dtype=np.int64)  # [N] the sequence that holds a block
-        self.ordinal = np.zeros(0, dtype=np.int64)  # [N] which of its blocks that is
+        self.changes = 0  # incremented at every change, so that index arrays are rebuilt
+        self.held = np.zeros(0, dtype=np.int64)  # [S] number of blocks of each sequence
+        self.table = np.zeros((0, 1), dtype=np.int64)  # [S, K] the numbers of its blocks, in the order of the text
+        self.owner = np.zeros(0, dtype=np.int64)  # [N] the sequence of each block
+        self.ordinal = np.zeros(0, dtype=np.int64)  # [N] the position of the block in its sequence
 
     def blocks(self, tokens: IntArray) -> IntArray:
-        """That hold so many tokens: of 65 and 64 tokens, `BlockTable(64)` makes 2 and 1."""
+        """Number of blocks for each number of tokens: `BlockTable(64)` gives 2 and 1 for 65 and 64 tokens."""
         return -(-tokens // self.width)
 
     @property
     def tokens(self) -> int:
-        """That the blocks in use have room for."""
+        """Capacity of the blocks in use, in tokens."""
         return self.used * self.width
 
     def add(self, blocks: IntArray) -> IntArray:
-        """The numbers of new sequences, which hold so many blocks each."""
+        """Add sequences with this many blocks each; returns their numbers."""
         numbers = np.arange(self.sequences, self.sequences + len(blocks))
         self.sequences += len(blocks)
         self.changes += 1
@@ -53,7 +53,7 @@ class BlockTable:
         return numbers
 
     def extend(self, sequences: IntArray) -> None:
-        """One more block for each of these."""
+        """Add one block to each of these sequences."""
         self.changes += 1
         blocks, ordinals = np.arange(self.used, self.used + len(sequences)), self.held[sequences]
         self.used += len(sequences)
@@ -65,7 +65,7 @@ class BlockTable:
         self.held[sequences] += 1
 
     def remove(self, sequences: IntArray) -> tuple[IntArray, IntArray]:
-        """These are over. Which blocks are to be copied where: (source, target)."""
+        """Remove sequences; returns the block moves (source, target) that the cache has to make."""
         self.changes += 1
         freed = np.flatnonzero(np.isin(self.owner[: self.used], sequences))
         source, target = fill_gaps(freed, self.used)
@@ -80,12 +80,12 @@ class BlockTable:
         return source, target
 
     def longest(self) -> int:
-        """Blocks of the sequence that holds most."""
+        """Number of blocks of the sequence with the most blocks."""
         return int(self.held[: self.sequences].max(initial=0))
 
 
 class BlockPool:
-    """Blocks of rollouts and of prompts, in one memory of so many tokens."""
+    """Blocks of rollouts and of prompts, in one memory of `tokens` tokens."""
 
     def __init__(self, tokens: int, *, own_width: int, prompt_width: int) -> None:
         self.tokens = tokens
@@ -93,12 +93,12 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Tokens that no block in use has room for."""
+        """Tokens of the memory that belong to no block in use."""
         return self.tokens - self.own.tokens - self.prompts.tokens
 
 
 def _at_least(array: IntArray, length: int) -> IntArray:
-    """The array, with zeros behind it where it is shorter; its memory doubles, so that this is rare."""
+    """The array, extended with zeros to at least this length; it doubles, so that copies are rare."""
     if len(array) >= length:
         return array
     grown = np.zeros((max(length, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)

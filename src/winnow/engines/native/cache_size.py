@@ -1,4 +1,4 @@
-"""How large the key and value cache is: what a token takes, and what a request does. The memory plan reads it too."""
+"""The size of the key and value cache, per token and per request; the memory plan uses it too."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 if TYPE_CHECKING:
     from winnow.models.meta import MetaModel
 
-BLOCK = 64  # tokens of a block of keys and values
-PIECE = 4096  # tokens that one forward pass over prompts reads
+BLOCK = 64  # tokens per block of keys and values
+PIECE = 4096  # most tokens that one forward pass over prompts reads
 
 
 @dataclass(frozen=True, slots=True)
 class KVCacheSpec:
-    """What one token takes in every layer: keys and values of `heads` heads of `width` numbers."""
+    """The cache of one token: in every layer, keys and values of `heads` heads of `width` numbers."""
 
     layers: int
-    heads: int  # of keys and values; several query heads may share one
-    width: int  # of a head
+    heads: int  # key-value heads; several query heads may share one
+    width: int  # numbers per head
     dtype: torch.dtype
     device: torch.device
 
     @classmethod
     def of(cls, model: MetaModel, dtype: torch.dtype | None = None) -> Self:
-        """Of a model, in its weights' precision or in `dtype`."""
+        """The cache of a model, in its weights' precision or in `dtype`."""
         config = model.config.get_text_config()
         heads = config.num_attention_heads
         return cls(
@@ -43,12 +43,12 @@ class KVCacheSpec:
 
 
 def block_width(longest: int, *, fixed: bool) -> int:
-    """Tokens of a block where no text is longer than `longest`: one block then holds it, and no more. Recorded steps
-    want blocks of one size (`fixed`).
+    """Tokens per block where no text is longer than `longest`: a block is never longer than a text needs. Recorded
+    steps need blocks of one size (`fixed`).
     """
     return BLOCK if fixed else max(1, min(BLOCK, longest))
 
 
-def in_blocks(tokens: int, width: int) -> int:
-    """Tokens that the blocks of a text have room for: `in_blocks(65, 64) == 128`."""
+def round_to_blocks(tokens: int, width: int) -> int:
+    """Tokens rounded up to whole blocks: `round_to_blocks(65, 64) == 128`."""
     return -(-tokens // width) * width

@@ -1,4 +1,4 @@
-"""Decoding steps as CUDA graphs: recorded once per shape, then replayed without Python between the kernels."""
+"""Decoding steps as CUDA graphs, recorded once per shape and replayed without Python between the kernels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from winnow.errors import EngineError
 
-MOST_SHAPES = 128  # recorded; then the oldest is dropped
+MOST_SHAPES = 128  # recorded graphs that are kept; the oldest is dropped first
 
 
 class CudaGraphs:
-    """Recorded steps by their shape. A step may be repeated, and works on tensors whose addresses do not change."""
+    """Recorded steps by shape. A step must be repeatable, and use tensors at fixed addresses."""
 
     def __init__(self) -> None:
         self._recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -21,7 +21,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def run(self, shape: Hashable, step: Callable[[], Tensor]) -> Tensor:
-        """What `step` returns; the tensor is the same one at every run of this shape."""
+        """Run `step` and return its result, which is the same tensor at every run of this shape."""
         if shape not in self._recorded:
             if len(self._recorded) == MOST_SHAPES:
                 self._recorded.pop(next(iter(self._recorded)))
@@ -33,11 +33,11 @@ class CudaGraphs:
     def _record(self, step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            step()  # libraries take their workspaces at the first call, which must not happen while recording
+            step()  # libraries allocate workspaces at the first call, which is not allowed during recording
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         try:
-            # Another thread may be reading the weights, to save them: it does not disturb what this one records
+            # thread_local: another thread may read the weights to save them, and its calls must not abort the recording
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 output = step()
         except torch.OutOfMemoryError:
@@ -52,7 +52,7 @@ class CudaGraphs:
         return graph, output
 
 
-def padded(rows: int, most: int) -> int:
-    """Rows rounded up by at most a half, to `most` at most: few shapes are recorded, and few rows are padding."""
+def pad_rows(rows: int, most: int) -> int:
+    """Round rows up by at most half, and to at most `most`: few shapes are recorded, and few rows are padding."""
     step = max(1, (1 << (rows - 1).bit_length()) >> 2)
     return min(most, -(-rows // step) * step)

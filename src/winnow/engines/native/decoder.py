@@ -1,4 +1,4 @@
-"""Prefill and decoding on a transformers model: a prompt is read once, then every row gets a token at a time."""
+"""Prefill and decoding on a transformers model: each prompt is read once, then all rows decode token by token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from winnow.engines.native.kv_cache import KVCache
 from winnow.engines.native.layout import own_arrays, prompt_arrays
 from winnow.engines.native.reading import Text, read
 from winnow.engines.native.scheduler import Scheduler
-from winnow.engines.native.shapes import Shape, exact, rounded
+from winnow.engines.native.shapes import Shape, exact_shape, rounded_shape
 from winnow.engines.native.shared_prompt import attention as shared_attention
 from winnow.engines.native.uploads import Uploads
 from winnow.records import IntArray
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Decoder:
-    """Forward passes over the newest token of every row, by a cache whose memory is reserved once.
+    """Forward passes over the newest token of every row, with a cache whose memory is reserved once.
 
-    It works on rows, whichever rollouts they belong to. What is computed depends on the request alone, and never on the
-    capacity that earlier requests have left: a resumed run must come to the same bits.
+    It works on rows, independent of their rollouts. The computation depends only on the request, never on the capacity
+    that earlier requests reserved: a resumed run must compute the same bits.
     """
 
     def __init__(self, model: PreTrainedModel, tokens: int, rows: int, graphs: CudaGraphs | None = None) -> None:
-        """With a cache of so many tokens, and so many rows at most."""
+        """`tokens` is the size of the cache, `rows` the most rows of a step; with `graphs`, steps are recorded."""
         self.rows = rows
         self.cache = KVCache(KVCacheSpec.of(model), tokens, recorded=graphs is not None)
         self._model, self._graphs = model, graphs
@@ -47,9 +47,9 @@ class Decoder:
         self._scheduler, self._pool = scheduler, scheduler.pool
         self.cache.begin(scheduler.pool)
         self._shape: Shape | None = None
-        self._known_own: tuple[int, ...] = ()  # what the index arrays were made of
-        self._known_prompts: tuple[int, ...] = ()
-        self._placed = 0  # how often rows have been placed
+        self._own_key: tuple[int, ...] = ()  # the state for which the index arrays were made
+        self._prompts_key: tuple[int, ...] = ()
+        self._placements = 0  # calls of `set_prompts`
         training = self._model.training
         self._model.eval()
         try:
@@ -63,13 +63,13 @@ class Decoder:
         return read(self._model, self.cache, texts)
 
     def set_prompts(self, numbers: IntArray) -> None:
-        """Which prompt each row [R] reads."""
+        """Set the prompt of each row [R]."""
         self._prompt_of_row = numbers
-        self._placed += 1
+        self._placements += 1
 
     def decode(self, tokens: IntArray, positions: IntArray, written: IntArray) -> Tensor:
-        """Logits [R, V] after the newest tokens [R], at their positions in the text, `written` [R] of a row's own
-        tokens before them.
+        """Logits [R, V] after the newest tokens [R] at these positions of the text; `written` [R] is the number of
+        tokens that each rollout has before its newest one.
         """
         running = len(tokens)
         self._arrange(int(written.max()) + 1)
@@ -82,25 +82,25 @@ class Decoder:
         return self._graphs.run((self._shape, *addresses), self._forward)[:running]
 
     def _arrange(self, columns: int) -> None:
-        """Index arrays, made anew where blocks or rows have changed: of rollouts' own, and of prompts."""
+        """Rebuild the index arrays of rollouts and of prompts where blocks or rows have changed."""
         pool, prompts = self._pool, self._prompt_of_row
         recorded = self._graphs is not None
-        shape = rounded(self._scheduler, before=self._shape) if recorded else exact(pool, prompts, columns)
+        shape = rounded_shape(self._scheduler, before=self._shape) if recorded else exact_shape(pool, prompts, columns)
         of_own = (shape.rows, shape.blocks, shape.longest, pool.own.changes)
-        if of_own != self._known_own:
-            self._own_index, self._known_own = self._own.put(own_arrays(pool, shape)), of_own
+        if of_own != self._own_key:
+            self._own_index, self._own_key = self._own.put(own_arrays(pool, shape)), of_own
         sizes = (shape.rows, shape.prompts, shape.prompt_blocks, shape.prompt_longest, shape.readers)
-        of_prompts = (*sizes, pool.prompts.changes, self._placed)
-        if of_prompts != self._known_prompts:
+        of_prompts = (*sizes, pool.prompts.changes, self._placements)
+        if of_prompts != self._prompts_key:
             arrays = prompt_arrays(pool, shape, prompts, self.cache.spec.heads)
-            self._prompt_index, self._known_prompts = self._prompts.put(arrays), of_prompts
+            self._prompt_index, self._prompts_key = self._prompts.put(arrays), of_prompts
         self._shape = shape
 
     def _newest_arrays(
         self, tokens: IntArray, positions: IntArray, written: IntArray, rows: int
     ) -> Mapping[str, IntArray]:
-        """[rows] tokens, their positions, and where their keys and values go; rows that only fill the shape write
-        behind the cache.
+        """[rows] tokens, their positions, and the block and column for their keys and values; padding rows write behind
+        the cache.
         """
         own, running = self._pool.own, len(tokens)
         arrays = {name: np.zeros(rows, dtype=np.int64) for name in ("token", "position", "block", "column")}
@@ -115,7 +115,7 @@ class Decoder:
         rows = self.cache.shape.rows
         out = self._model(
             input_ids=self._step["token"][:, None],
-            attention_mask=self.cache.no_mask,  # `attend` has its own; a model would make one for a prompt
+            attention_mask=self.cache.no_mask,  # `attend` has a mask; without this one the model would make another
             position_ids=self._step["position"][:, None],
             past_key_values=self.cache,
             use_cache=True,
@@ -124,5 +124,5 @@ class Decoder:
         logits: Tensor = out.logits[:, -1]
         if self._logits is None:
             return logits
-        # A recorded step may leave nothing behind in the graphs' own memory.
+        # The result must not be in the graphs' memory pool, which other recorded steps reuse.
         return self._logits[:rows].copy_(logits)

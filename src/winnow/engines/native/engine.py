@@ -1,4 +1,4 @@
-"""The fast engine: decodes on the policy's own module, without a copy of its weights."""
+"""The registration of the native engine, which decodes on the policy's module without a copy of its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fits(config: Config) -> None:
-    """Refuse a copy in another precision of a base that is packed. Raises ConfigError."""
+    """Raise ConfigError for a copy in another precision of a quantized base."""
     dtype = config.rollout.engine.options.get("dtype", "policy")
     if dtype != "policy" and config.model.quantization is not None:
         raise ConfigError(
@@ -33,8 +33,8 @@ def fits(config: Config) -> None:
 def job(demand: Demand) -> str:
     from winnow.engines.native.memory import evaluates_exactly, rounds
 
-    own = demand.options["dtype"] == "policy" and not demand.sharded
-    weights = "the policy's own weights" if own else "a copy of the weights"
+    shared = demand.options["dtype"] == "policy" and not demand.sharded
+    weights = "the policy's own weights" if shared else "a copy of the weights"
     if rounds(demand):
         weights += f" in {demand.options['dtype']}"
         weights += ", for evaluations with the policy's own" if evaluates_exactly(demand) else ", for evaluations too"
@@ -56,11 +56,11 @@ def native(
     graphs: bool = True,
     packed: bool = True,
 ) -> Engine:
-    """Fast decoding on the policy's own module: a prompt is read once for all its rollouts, and free rows are refilled.
+    """Fast decoding on the policy's module: a prompt is read once for all its rollouts, and free rows are refilled.
 
-    `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` bounds the memory
-    of keys and values (0: what the rest of the run leaves). `graphs` replays CUDA graphs, on a GPU.
-    `packed` multiplies by packed copies of the weights while rollouts are sampled, on a CPU.
+    A `dtype` other than "policy" decodes on a copy of the weights in that precision. `key_value_mb` limits the memory
+    of keys and values (0: the memory that the rest of the run leaves). `graphs` replays CUDA graphs on a GPU.
+    `packed` multiplies by packed copies of the weights while rollouts are sampled on a CPU.
     """
     from winnow.engines.native.sampler import Native
 

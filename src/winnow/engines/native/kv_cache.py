@@ -1,4 +1,4 @@
-"""The key and value cache of decoding: one memory, in blocks that rollouts and prompts hold."""
+"""The key and value cache of decoding: one memory, divided into blocks of rollouts and of prompts."""
 
 from __future__ import annotations
 
@@ -9,55 +9,56 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from winnow.engines.native.block_attention import joined, per_block
+from winnow.engines.native.block_attention import attend_per_block, combine_blocks
 from winnow.engines.native.blocks import BlockPool
 from winnow.engines.native.cache_size import BLOCK, KVCacheSpec
 from winnow.engines.native.shapes import Shape
 from winnow.models.precision import distinct_places
 from winnow.records import IntArray
 
-SPARE = 2 * BLOCK  # tokens behind the cache: rows that only fill a shape write there
+SPARE = 2 * BLOCK  # tokens behind the cache, to which padding rows write
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSection:
     """One end of the cache, in blocks of one width: keys [layers, N, heads, D, W] and values [layers, N, heads, W, D],
-    either as its product in attention reads it, and what is added to the scores [N, W]: -inf where nothing is written.
+    in the layout that attention multiplies, and the mask [N, W] to add to scores: -inf where nothing is written.
     """
 
     keys: Tensor
     values: Tensor
     mask: Tensor
-    reverse: bool  # block 0 is the last
+    reverse: bool  # block 0 is the last in memory
 
     def at(self, blocks: IntArray) -> IntArray:
-        """Where blocks lie, by their numbers."""
+        """Indices of blocks in the tensors, from their numbers."""
         return self.mask.shape[0] - 1 - blocks if self.reverse else blocks
 
     def piece(self, first: int, end: int) -> slice:
-        """Where blocks `first` to `end` lie."""
+        """The slice of the tensors with blocks `first` to `end` - 1."""
         most = self.mask.shape[0]
         return slice(most - end, most - first) if self.reverse else slice(first, end)
 
     def write(self, layer: int, block: Tensor, column: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Keys and values [T, heads, D] of tokens, each at its column [T] of its block [T]."""
+        """Write keys and values [T, heads, D] of tokens, each to its column [T] of its block [T]."""
         with distinct_places():
             self.keys[layer][block, :, :, column] = keys
             self.values[layer][block, :, column] = values
 
 
 class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
-    """A transformers cache whose memory is reserved once, and taken as blocks are handed out.
+    """A transformers cache whose memory is reserved once and used as blocks are allocated.
 
-    Blocks of rollouts lie at its beginning, those of prompts, which several rollouts read, at its end. On a CPU memory
-    that nobody has written takes no place; on a GPU all of it is taken at once, so that addresses do not change.
+    Blocks of rollouts are at its beginning, and those of prompts, which several rollouts read, at its end. On a CPU,
+    memory that was never written is not resident; on a GPU all of it is, so that addresses do not change.
     """
 
     def __init__(self, spec: KVCacheSpec, tokens: int, *, recorded: bool = False) -> None:
-        """Of so many tokens; `recorded` steps read more blocks than are in use."""
+        """A cache of `tokens` tokens; `recorded` steps read more blocks than are in use."""
         super().__init__(layers=[])
         self.spec = spec
-        self.tokens = tokens = -(-tokens // BLOCK) * BLOCK  # the end lies as any other cache's does in a cache line
+        # Rounded up, so that the end, where prompts are, has the same alignment in every cache: it can change bits
+        self.tokens = tokens = -(-tokens // BLOCK) * BLOCK
         self._recorded = recorded
         self.attended = set[int]()  # layers that have called `attend`
         cuda = spec.device.type == "cuda"
@@ -67,7 +68,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         exact = torch.promote_types(spec.dtype, torch.float32)
         self._mask = make(tokens + SPARE, dtype=exact, device=spec.device)
         self.no_mask = torch.zeros(1, 1, 1, 1, dtype=spec.dtype, device=spec.device)
-        self._front, self._back = (tokens, 0) if cuda else (0, 0)  # tokens at either end that were in use ever
+        self._front, self._back = (tokens, 0) if cuda else (0, 0)  # tokens at either end that were ever in use
 
     @property
     def bytes(self) -> int:
@@ -75,45 +76,46 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         return min(self._front + self._back, self.tokens) * self.spec.bytes_per_token
 
     def begin(self, pool: BlockPool) -> None:
-        """A request begins: nothing is in use."""
+        """Start a request; no block is in use."""
         self.own = self._section(pool.own.width, reverse=False)
         self.prompts = self._section(pool.prompts.width, reverse=True)
         self.pool = pool
-        self._written = 0  # columns of own blocks that any row has written, or more
+        self._written = 0  # upper bound of the columns of own blocks that any row has written
         if self._recorded:
-            self._mask.zero_()  # a block that nobody wrote is visible, as a row that sees nothing gets NaN
+            self._mask.zero_()  # unused blocks are visible: the softmax of a row without visible columns is NaN
 
     def add_prompts(self, tokens: IntArray) -> IntArray:
-        """Blocks for prompts of so many tokens; their numbers."""
+        """Allocate blocks for prompts of these lengths; returns the prompts' numbers."""
         blocks = self.pool.prompts.blocks(tokens)
         numbers = self.pool.prompts.add(blocks)
-        self._hand_out(prompts=int(blocks.sum()))
+        self._allocate(prompts=int(blocks.sum()))
         return numbers
 
     def add_rows(self, tokens: IntArray) -> None:
-        """Blocks for new rows that have so many tokens."""
-        if tokens.any():  # that were put back
+        """Allocate blocks for new rows with this many tokens each."""
+        if tokens.any():  # preempted rollouts, whose tokens will be read again
             self._written = self.pool.own.width
         blocks = self.pool.own.blocks(tokens)
         self.pool.own.add(blocks)
-        self._hand_out(own=int(blocks.sum()))
+        self._allocate(own=int(blocks.sum()))
 
     def extend(self, rows: IntArray) -> None:
-        """One more block for each of these rows."""
+        """Allocate one more block for each of these rows."""
         self.pool.own.extend(rows)
-        self._hand_out(own=len(rows))
+        self._allocate(own=len(rows))
 
     def remove_rows(self, rows: IntArray) -> None:
-        """The blocks of these rows are free, and the last rows have their numbers."""
+        """Free the blocks of these rows; the last rows take their numbers."""
         self._copy(self.own, *self.pool.own.remove(rows))
 
     def remove_prompts(self, prompts: IntArray) -> None:
-        """The blocks of these prompts are free, and the last prompts have their numbers."""
+        """Free the blocks of these prompts; the last prompts take their numbers."""
         self._copy(self.prompts, *self.pool.prompts.remove(prompts))
 
-    def _hand_out(self, *, own: int = 0, prompts: int = 0) -> None:
-        """The last so many blocks in use are new: their columns are hidden until they are written. Memory that was
-        never used is cleared, as attention multiplies by a weight of 0 what is hidden, and 0 x NaN is NaN.
+    def _allocate(self, *, own: int = 0, prompts: int = 0) -> None:
+        """Hide the columns of the last `own` and `prompts` blocks in use, which are new, until they are written.
+
+        Memory that was never used is cleared: attention multiplies hidden values by 0, and 0 x NaN is NaN.
         """
         for section, table, count in ((self.own, self.pool.own, own), (self.prompts, self.pool.prompts, prompts)):
             if count:
@@ -127,7 +129,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         self._front, self._back = max(self._front, front), max(self._back, back)
 
     def _copy(self, section: BlockSection, source: IntArray, target: IntArray) -> None:
-        """Overwrite blocks `target` by blocks `source`."""
+        """Copy blocks `source` to blocks `target`."""
         if not len(source):
             return
         device = self.spec.device
@@ -139,16 +141,17 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
             section.mask[end] = section.mask[begin]
 
     def begin_step(self, shape: Shape, arrays: dict[str, Tensor]) -> None:
-        """The next forward pass reads so much, by these index arrays (see layout.py), and writes one token per row."""
+        """Set the shape and index arrays (see layout.py) of the next forward pass, which writes one token per row."""
         self.shape, self._index, self._written = shape, arrays, shape.columns
         with distinct_places():
             self.own.mask[arrays["block"], arrays["column"]] = 0
         columns = arrays["column"]
-        apart = self._recorded or columns.is_cuda  # rows that only fill a shape have no block to write into
-        self._together = None if apart or not shape.in_order else _equal(columns)
+        # Padding rows have no block, and on a GPU comparing the columns would wait for the device
+        apart = self._recorded or columns.is_cuda
+        self._together = None if apart or not shape.in_order else _common_column(columns)
 
     def begin_pass(self) -> None:
-        """What all layers of a forward pass read: part of a step that is recorded."""
+        """Compute the mask that all layers of a forward pass share; this is part of a recorded step."""
         shape, index = self.shape, self._index
         if shape.single:
             prompt = self.prompts.mask[self.prompts.piece(0, shape.prompt_blocks)]
@@ -159,23 +162,23 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write one token per row [R, heads, 1, D]. What is returned is not used: `attend` reads the blocks."""
+        """Write one token per row [R, heads, 1, D]. The returned values are not used, because `attend` reads blocks."""
         keys, values, rows = key_states[:, :, 0], value_states[:, :, 0], self.shape.rows
         if self._together is None:
             self.own.write(layer_idx, self._index["block"], self._index["column"], keys, values)
-        else:  # rollouts that began together: several times as fast
+        else:  # all rollouts have the same length, and one slice is several times as fast
             self.own.keys[layer_idx, :rows, ..., self._together] = keys
             self.own.values[layer_idx, :rows, :, self._together] = values
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Models read it where they are given no positions; here they always are."""
+        """0: models use this only without explicit position ids, which decoding always passes."""
         return 0
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        """Attention of queries [R, Q, D], already scaled, over each row's prompt and own tokens.
+        """Attention of scaled queries [R, Q, D] over each row's prompt and own tokens.
 
-        The queries of the rows of a prompt are one matrix, so that its keys and values are read once for all.
+        The queries of all rows of a prompt form one matrix, so its keys and values are read once.
         """
         self.attended.add(layer)
         grouped = queries.view(self.shape.rows, self.spec.heads, -1, self.spec.width)  # [R, heads, queries per head, D]
@@ -183,7 +186,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         return attended.to(queries.dtype).view(queries.shape)
 
     def _attend_single(self, layer: int, grouped: Tensor) -> Tensor:
-        """Where no text takes more than a block: one softmax over both."""
+        """Attention where no text has more than one block: one softmax over prompt and own tokens."""
         keys, values, _ = self._prompt_piece(layer)
         own_keys, own_values, _ = self._own_piece(layer)
         width = keys.shape[-1]
@@ -196,22 +199,23 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         return output.add_(self._own_rows(self._by_owner(on_own) @ own_values))
 
     def _attend_many(self, layer: int, grouped: Tensor) -> Tensor:
-        """Each block by itself, then those of a text joined, then prompt and own tokens."""
+        """Attention per block; then the blocks of each text are combined, and last prompt and own tokens."""
         shape = self.shape
-        output, total = per_block(self._by_prompt(grouped), *self._prompt_piece(layer))
+        output, total = attend_per_block(self._by_prompt(grouped), *self._prompt_piece(layer))
         if shape.prompt_longest > 1:
-            output, total = joined(output, total, **self._joining("prompt"))
+            output, total = combine_blocks(output, total, **self._combine_arguments("prompt"))
         output, total = self._by_row(output), self._by_row(total[..., None])
-        own, own_total = per_block(self._by_owner(grouped), *self._own_piece(layer))
+        own, own_total = attend_per_block(self._by_owner(grouped), *self._own_piece(layer))
         if shape.longest > 1:
-            own, own_total = joined(own, own_total, **self._joining("own"))
+            own, own_total = combine_blocks(own, own_total, **self._combine_arguments("own"))
         else:
             own, own_total = self._own_rows(own), self._own_rows(own_total)
+        # sigmoid(a - b) = exp(a) / (exp(a) + exp(b)): the prompt's share of the softmax over both
         return torch.lerp(own.to(total.dtype), output.to(total.dtype), (total - own_total[..., None]).sigmoid_())
 
-    def _joining(self, kind: str) -> dict[str, Any]:
-        """Arguments of `joined`."""
-        return {name: self._index[f"{kind}_{name}"] for name in ("table", "held", "place", "order", "begins")}
+    def _combine_arguments(self, kind: str) -> dict[str, Any]:
+        """The index arguments of `combine_blocks`."""
+        return {name: self._index[f"{kind}_{name}"] for name in ("table", "held", "place", "order", "starts")}
 
     def _prompt_piece(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, values and mask of the prompts in use."""
@@ -225,23 +229,23 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         return keys, values, own.mask[:blocks, :columns]
 
     def _by_prompt(self, of_rows: Tensor) -> Tensor:
-        """[R, heads, q, X] as the matrices that prompts' blocks meet [M, heads, readers x q, X]."""
+        """Gather [R, heads, q, X] into one matrix per block of prompts: [M, heads, readers x q, X]."""
         entries = of_rows.flatten(0, 1).index_select(0, self._index["reader"].flatten())
         return entries.view(self.shape.prompt_blocks, self.spec.heads, -1, of_rows.shape[-1])
 
     def _by_row(self, of_prompts: Tensor) -> Tensor:
-        """What `_by_prompt` gave, multiplied, in the order of rows again: [R, heads, q, Y]."""
+        """Gather products of `_by_prompt` matrices back into the order of rows: [R, heads, q, Y]."""
         blocks, heads, places, last = of_prompts.shape
         entries = of_prompts.reshape(blocks * heads * self.shape.readers, -1)
         per_row = entries.index_select(0, self._index["entry"].flatten())
         return per_row.view(self.shape.rows, heads, places // self.shape.readers, last)
 
     def _by_owner(self, of_rows: Tensor) -> Tensor:
-        """[R, ...] as own blocks meet them: [N, ...]."""
+        """Gather [R, ...] into the order of own blocks: [N, ...]."""
         return of_rows if self.shape.in_order else of_rows.index_select(0, self._index["own_owner"])
 
     def _own_rows(self, of_blocks: Tensor) -> Tensor:
-        """[N, ...] of rows with one block each, in the order of rows: [R, ...]."""
+        """Gather [N, ...] of rows with one block each into the order of rows: [R, ...]."""
         return of_blocks if self.shape.in_order else of_blocks.index_select(0, self._index["own_table"][:, 0])
 
     def _section(self, width: int, *, reverse: bool) -> BlockSection:
@@ -254,7 +258,7 @@ class KVCache(Cache):  # type: ignore[misc]  # transformers is untyped here
         return BlockSection(keys, values, self._mask[first : first + most * width].view(most, width), reverse)
 
 
-def _equal(columns: Tensor) -> int | None:
-    """The column of all, if it is one."""
+def _common_column(columns: Tensor) -> int | None:
+    """The column that all rows share; None where they differ."""
     first = int(columns[0])
     return first if bool((columns == first).all()) else None

@@ -1,4 +1,4 @@
-"""Which queries meet which blocks in the next forward pass: index arrays, from what the sequences hold."""
+"""Index arrays that match queries with blocks in the next forward pass."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from winnow.records import IntArray
 
 
 def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
-    """For blocks of rollouts: [N] the row of each and its place in the table, [R, K] the table, [R] how many are held.
+    """For blocks of rollouts: [N] the row of each and its index in the flat table, [R, K] the table, [R] its lengths.
 
-    What is there only to fill a shape repeats row 0 or block 0, and its product is not used.
+    Padding repeats row 0 or block 0, and its products are not used.
     """
     own, rows, width = pool.own, pool.own.sequences, shape.longest
     owner = _padded(own.owner[: own.used], shape.blocks)
     table = np.zeros((shape.rows, width), dtype=np.int64)
     table[:rows, : own.table.shape[1]] = own.table[:rows, :width]
     held = _padded(own.held[:rows], shape.rows)
-    # What lies behind the blocks that a row holds is of an earlier row, and may be out of the piece that is read.
+    # Entries behind a row's blocks are left from an earlier row, and may be outside the part that is read
     table[np.arange(width) >= held[:, None]] = 0
     place = owner * width + _padded(own.ordinal[: own.used], shape.blocks)
     arrays = {"own_owner": owner, "own_place": place, "own_table": table, "own_held": held}
@@ -29,10 +29,10 @@ def own_arrays(pool: BlockPool, shape: Shape) -> Mapping[str, IntArray]:
 
 
 def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads: int) -> Mapping[str, IntArray]:
-    """For blocks of prompts: [M] and [S, K] as for rollouts; [M, heads, readers] the row and head of each query that a
-    block meets; [R, heads] where a row's answer is among them; [R] the block of a row's prompt, where it is one.
+    """For blocks of prompts: [M] and [S, K] as for rollouts; [M, heads, readers] the row and head of each query of a
+    block; [R, heads] the index of a row's result among them; [R] the first block of a row's prompt.
 
-    They lie at the end of the cache, the first of them last.
+    Prompts are at the end of the cache in reverse order, so the arrays are reversed.
     """
     prompts, blocks, readers = pool.prompts, shape.prompt_blocks, shape.readers
     owner = _padded(prompts.owner[: prompts.used], blocks)[::-1].copy()
@@ -46,7 +46,7 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
 
     rows, order = np.arange(len(prompt_of_row)), np.argsort(prompt_of_row, kind="stable")
     counts = np.bincount(prompt_of_row)
-    among = np.empty_like(prompt_of_row)  # place of a row among those of its prompt
+    among = np.empty_like(prompt_of_row)  # index of a row among those of its prompt
     among[order] = rows - np.repeat(np.cumsum(counts) - counts, counts)
     row_of = np.zeros((shape.prompts, readers), dtype=np.int64)
     row_of[prompt_of_row, among] = rows
@@ -68,15 +68,13 @@ def prompt_arrays(pool: BlockPool, shape: Shape, prompt_of_row: IntArray, heads:
 
 
 def _in_turn(kind: str, table: IntArray, held: IntArray, blocks: int) -> Mapping[str, IntArray]:
-    """[N] the numbers of blocks sequence by sequence, and [S + 1] where each sequence begins among them, and what only
-    fills the shape.
-    """
+    """[N] the numbers of blocks sequence by sequence, and [S + 1] the start of each sequence and of the padding."""
     order = _padded(table[np.arange(table.shape[1]) < held[:, None]], blocks)
-    return {f"{kind}_order": order, f"{kind}_begins": np.concatenate([[0], np.cumsum(held)])}
+    return {f"{kind}_order": order, f"{kind}_starts": np.concatenate([[0], np.cumsum(held)])}
 
 
 def _padded(array: IntArray, length: int) -> IntArray:
-    """[length] with zeros behind it."""
+    """The array, extended with zeros to [length]."""
     out = np.zeros(length, dtype=np.int64)
     out[: len(array)] = array
     return out

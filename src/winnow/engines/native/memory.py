@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from winnow.engines.forward_memory import USE_NATIVE, USE_VLLM, fewer_at_once, forward_parts
-from winnow.engines.native.cache_size import PIECE, KVCacheSpec, block_width, in_blocks
-from winnow.engines.native.packed_weights import packed_bytes, packs
+from winnow.engines.native.cache_size import PIECE, KVCacheSpec, block_width, round_to_blocks
+from winnow.engines.native.packed_weights import packable, packed_bytes
 from winnow.errors import ConfigError
 from winnow.memory import footprint
 from winnow.memory.demand import Demand
@@ -20,39 +20,39 @@ UNPACKED = ("set rollout.engine.packed = false",)
 
 
 def rounds(demand: Demand) -> bool:
-    """Whether rollouts are sampled on a copy of the weights in another precision than that of the trained ones."""
+    """Whether rollouts are sampled on a copy of the weights in another precision than the trained weights."""
     adapted = demand.config.model.lora is not None  # an adapter is in float32
     return demand.options["dtype"] not in ("policy", "float32" if adapted else demand.config.model.dtype)
 
 
 def evaluates_exactly(demand: Demand) -> bool:
-    """Whether an evaluation then decodes on the policy's own module; see `winnow.engines.base.evaluating`."""
+    """Whether an evaluation then decodes on the policy's module; see `winnow.engines.base.evaluating`."""
     return rounds(demand) and demand.exact_evaluation and not demand.sharded
 
 
 def parts(demand: Demand) -> Iterator[MemoryPart]:
-    """Its cache holds every prompt once, is kept between requests, and takes what the rest of the run leaves."""
+    """The memory of the native engine. Its cache is kept between requests, and may use all memory that is left."""
     model, options, device, remedy = demand.model, demand.options, demand.device, fewer_at_once(demand)
     other = None if options["dtype"] == "policy" else getattr(torch, options["dtype"])
     dtype = other or model.dtype
-    if demand.sharded:  # whole, made before the policy is divided, and gathered anew after each update
+    if demand.sharded:  # a whole copy, made before the policy is sharded, and gathered again after each update
         yield MemoryPart("decoding copy", weight_bytes(model, other), "load", device, USE_VLLM)
         yield MemoryPart("decoding copy", weight_bytes(model, other), "always", device, USE_VLLM)
     elif other is not None:
         yield MemoryPart("engine's copy", weight_bytes(model, other), "always", device, USE_NATIVE)
-    # By precision: there is a cache, and there are packed copies, of one at a time.
+    # Requests by precision. A cache and packed copies exist for one precision at a time, hence the maxima below.
     decoded = [(dtype, demand.requests), *([(model.dtype, demand.evaluations)] if evaluates_exactly(demand) else [])]
-    packable = [packed_bytes(model, each) for each, _ in decoded if packs(device, each)]
-    if options["packed"] and packable:
-        yield MemoryPart("packed weights", max(packable), "generate", device, UNPACKED)
+    packed = [packed_bytes(model, each) for each, _ in decoded if packable(device, each)]
+    if options["packed"] and packed:
+        yield MemoryPart("packed weights", max(packed), "generate", device, UNPACKED)
     rows, prompts = max(at_once for _, at_once in demand.requests), _prompts(demand, demand.requests)
     fixed = device.startswith("cuda") and options["graphs"]
     if fixed:
         logits = rows * footprint.head(model).shape[0] * dtype.itemsize
         yield MemoryPart("recorded logits", logits, "always", device)
     longest = demand.config.rollout.max_new_tokens
-    prompt = in_blocks(demand.prompt_tokens, block_width(demand.prompt_tokens, fixed=fixed))
-    own = in_blocks(longest, block_width(longest, fixed=fixed))
+    prompt = round_to_blocks(demand.prompt_tokens, block_width(demand.prompt_tokens, fixed=fixed))
+    own = round_to_blocks(longest, block_width(longest, fixed=fixed))
     per_token = {each: KVCacheSpec.of(model, each).bytes_per_token for each, _ in decoded}
     cache = max(
         (_prompts(demand, requests) * prompt + max(at_once for _, at_once in requests) * own) * per_token[each]
@@ -70,16 +70,16 @@ def parts(demand: Demand) -> Iterator[MemoryPart]:
     held, remedies = min(cache, most or cache), (*remedy, BOUND)
     wanted = None if held == cache else cache
     yield MemoryPart("keys and values", held, "always", device, remedies, least, wanted, takes_rest=not most)
-    # A rollout that made room is read again with its prompt, in pieces as a long prompt is.
+    # A preempted rollout is read again together with its prompt, in pieces like a long prompt.
     text = demand.prompt_tokens + longest if rows > 1 else demand.prompt_tokens
     read = min(PIECE, max(prompts * demand.prompt_tokens, text))
-    prefilled = max(read, text) * max(per_token.values())  # as the model returns them, before they are in the cache
+    prefilled = max(read, text) * max(per_token.values())  # the model's result, before it is copied to the cache
     yield MemoryPart("prompts' keys and values", prefilled, "generate", device, remedy)
     yield from forward_parts(demand, read=read, rows=rows)
 
 
 def _prompts(demand: Demand, requests: Sequence[tuple[int, int]]) -> int:
-    """In use at once; under unequal counts a prompt with more rollouts than others is held several times."""
+    """Prompts in use at once. Under unequal counts, a prompt with more rollouts than average is held several times."""
     most = demand.config.rollout.max_rollouts_at_once
     prompts = max(min(most, prompts) for prompts, _ in requests)
     return prompts if demand.config.allocate.label == "uniform" else min(most, 2 * prompts)

@@ -1,4 +1,4 @@
-"""Linear layers that multiply by their weights in the order in which a CPU's matrix products read them fastest."""
+"""Linear layers with copies of their weights in the memory layout that is fastest for a CPU's matrix products."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from winnow.models.meta import MetaModel
 
-LEAST = 2**16  # numbers of a weight; at fewer and few rows, calling oneDNN costs more than it saves
+MIN_NUMEL = 2**16  # of a weight; for smaller ones and few rows, the call of oneDNN costs more than it saves
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-def packs(device: str, dtype: torch.dtype) -> bool:
-    """Whether weights of a precision can be packed: on x86, in float32, and in bfloat16 where oneDNN computes in it."""
+def packable(device: str, dtype: torch.dtype) -> bool:
+    """Whether weights of a precision can be packed: on x86, in float32, and in bfloat16 where oneDNN supports it."""
     if device != "cpu" or dtype not in DTYPES or platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -35,27 +35,28 @@ def packed(model: PreTrainedModel) -> Iterator[None]:
     """Inside this context the large linear layers of a model on a CPU multiply by packed copies of their weights.
 
     The copies are made at its start and freed at its end, so they are never older than the weights. Making them takes
-    as long as decoding two or three tokens. Gradients cannot pass.
+    as long as decoding two or three tokens. Gradients are not supported.
     """
     layers = [
         layer
         for layer in model.modules()
         if type(layer) is nn.Linear
-        and "forward" not in vars(layer)  # no other package computes for it
-        and layer.weight.numel() > LEAST
-        and packs(layer.weight.device.type, layer.weight.dtype)
+        and "forward" not in vars(layer)  # no other package has replaced it
+        and layer.weight.numel() > MIN_NUMEL
+        and packable(layer.weight.device.type, layer.weight.dtype)
     ]
     try:
         for layer in layers:
-            vars(layer)["forward"] = _product(layer)  # before the class's own, and hooks are called as ever
+            # An instance attribute replaces the class's `forward`, and hooks are still called
+            vars(layer)["forward"] = _packed_product(layer)
         yield
     finally:
         for layer in layers:
             vars(layer).pop("forward", None)
 
 
-def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """What a linear layer computes, by a copy of its weight."""
+def _packed_product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """The function of a linear layer, computed with a packed copy of its weight."""
     linear, bias = torch.ops.mkldnn._linear_pointwise.default, layer.bias
     weight = torch.ops.mkldnn._reorder_linear_weight.default(layer.weight.detach())
 
@@ -67,7 +68,9 @@ def _product(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
 
 def packed_bytes(model: MetaModel, dtype: torch.dtype) -> int:
-    """Memory of the copies: every large matrix but those of 4 bits, and an embedding that is no output layer too."""
+    """Memory of the copies of all large matrices, except those of 4 bits and an embedding that is not also the output
+    layer.
+    """
     head = footprint.head(model)
     large = (p for name, p in model.named_parameters() if p.ndim == 2 and (p is head or "embed" not in name))
-    return sum(p.numel() * dtype.itemsize for p in large if p.numel() > LEAST and p.is_floating_point())
+    return sum(p.numel() * dtype.itemsize for p in large if p.numel() > MIN_NUMEL and p.is_floating_point())

@@ -1,4 +1,4 @@
-"""Reading texts whose keys and values the cache is to hold: prompts, and rollouts that were put back."""
+"""Prefill: forward passes over prompts and preempted rollouts that write their keys and values to the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Tokens [L] to be read, and who holds those from `first` on: prompts, or a row, by their numbers."""
+    """Tokens [L] to read, and the prompts or the row, by number, whose blocks hold the tokens from `first` on."""
 
     tokens: IntArray
     prompts: tuple[int, ...] = ()
@@ -32,9 +32,10 @@ class Text:
 
 
 def read(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tensor:
-    """Put the texts' keys and values into the blocks that are held for them; the logits [texts, V] of what comes next.
+    """Write the texts' keys and values to their blocks; returns the logits [texts, V] of the next tokens.
 
-    A forward pass reads at most PIECE tokens, padding included: texts of like length together, a longer one in pieces.
+    A forward pass reads at most PIECE tokens, padding included: texts of similar length together, longer ones in
+    pieces.
     """
     logits: list[Tensor] = [torch.empty(0)] * len(texts)
     for batch in batches([len(text.tokens) for text in texts]):
@@ -44,7 +45,7 @@ def read(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tenso
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of texts that are read together, shortest first."""
+    """Yield the indices of texts to read together, shortest first."""
     batch: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
         if batch and (len(batch) + 1) * lengths[number] > cache_size.PIECE:
@@ -56,7 +57,7 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _read_batch(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -> Tensor:
-    """Logits [texts, V]. Several are padded on the left; one alone is read piece by piece."""
+    """Logits [texts, V]. Several texts are padded on the left; a single one is read in pieces."""
     device = model.device
     if len(texts) == 1:
         tokens, kept = torch.from_numpy(texts[0].tokens)[None].to(device), DynamicCache()
@@ -70,8 +71,8 @@ def _read_batch(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -
         positions = (real.cumsum(dim=-1) - 1).clamp_(min=0)
         out = model(input_ids=tokens, attention_mask=real, position_ids=positions, use_cache=True, logits_to_keep=1)
         kept = out.past_key_values
-    for section, where in _places(cache, texts, width=tokens.shape[1]):
-        text, column, block, place = (torch.from_numpy(array).to(device) for array in where)
+    for section, arrays in _destinations(cache, texts, width=tokens.shape[1]):
+        text, column, block, place = (torch.from_numpy(array).to(device) for array in arrays)
         section.mask[block, place] = 0
         for layer, source in enumerate(kept.layers):
             keys, values = source.keys[text, :, column], source.values[text, :, column]
@@ -80,10 +81,10 @@ def _read_batch(model: PreTrainedModel, cache: KVCache, texts: Sequence[Text]) -
     return logits
 
 
-def _places(
+def _destinations(
     cache: KVCache, texts: Sequence[Text], *, width: int
 ) -> Iterator[tuple[BlockSection, tuple[IntArray, IntArray, IntArray, IntArray]]]:
-    """For prompts and for rows, of every token that is kept: its text, its column there [.., width], its block, and its
+    """For prompts and for rows, four arrays over the tokens to keep: text, column in the batch [.., width], block, and
     column in the block.
     """
     pool = cache.pool
@@ -91,14 +92,15 @@ def _places(
     rows = [(i, text, text.row) for i, text in enumerate(texts) if text.row is not None]
     for section, table, kept in ((cache.prompts, pool.prompts, prompts), (cache.own, pool.own, rows)):
         if kept:
-            parts = [_of_one(table, i, text, number, width) for i, text, number in kept]
+            parts = [_destination(table, i, text, number, width) for i, text, number in kept]
             text, column, block, place = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
             yield section, (text, column, section.at(block), place)
 
 
-def _of_one(
+def _destination(
     table: BlockTable, i: int, text: Text, number: int, width: int
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """The four arrays of `_destinations` for text `i`, and the prompt or row `number`."""
     length = len(text.tokens) - text.first
     token = np.arange(length)
     block = table.table[number, token // table.width]

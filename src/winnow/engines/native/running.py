@@ -17,11 +17,11 @@ from winnow.seeds import SeedName
 
 
 class RunningRollouts:
-    """Rollouts that are being sampled, in the first `len(self)` rows of every table [R, C]; the tables keep their size.
+    """The rollouts being sampled, in the first `len(self)` rows of every table [R, C]; the tables keep their size.
 
-    When rollouts finish, the last running rows move into the gaps, so that running rows stay contiguous; their keys and
-    values stay where they are, but for the blocks at the end that fill the finished ones' places. Then waiting rollouts
-    take the free rows. Where memory is short, the youngest rollout makes room for those that began before it.
+    When rollouts finish, the last running rows move into the gaps, so that running rows stay contiguous. Only the last
+    blocks of the cache are copied, into the blocks of finished rollouts. Then waiting rollouts take the free rows.
+    Where memory is short, the youngest rollout is preempted for older ones.
     """
 
     def __init__(self, decoder: Decoder, scheduler: Scheduler, sampling: Sampling, seed: tuple[SeedName, ...]) -> None:
@@ -38,7 +38,7 @@ class RunningRollouts:
         return len(self._rows)
 
     def admit(self) -> bool:
-        """Start waiting rollouts, as many as there is room for, and read their prompts; False once none is left."""
+        """Start the waiting rollouts that fit, and read their prompts; False once no rollout is running."""
         if admitted := self._scheduler.admit(len(self)):
             first, rows = len(self), slice(len(self), len(self) + len(admitted))
             after = self._read(admitted, first)
@@ -54,7 +54,7 @@ class RunningRollouts:
         return len(self) > 0
 
     def sample(self, rule: StopRule) -> IntArray:
-        """Choose the next token of every running row; the rows (ascending) whose rollouts it ends."""
+        """Sample the next token of every running row; returns the rows (ascending) whose rollouts have ended."""
         rows = np.arange(len(self))
         cells = rows, self._length[: len(self)]
         token, logprob = choose(self._logits, torch.from_numpy(self._uniforms[cells]), self._sampling)
@@ -75,7 +75,7 @@ class RunningRollouts:
         self._remove(ended)
 
     def decode(self) -> None:
-        """One forward pass over the newest tokens, which gives the logits of the next."""
+        """Compute the logits of the next tokens by one forward pass over the newest."""
         if not self._rows:
             return
         self._make_room()
@@ -84,9 +84,9 @@ class RunningRollouts:
         self._logits = self._decoder.decode(self._tokens[rows, written], self._prompt_lengths + written, written)
 
     def _read(self, admitted: list[PartialRollout], first: int) -> torch.Tensor:
-        """Blocks and reading for prompts that are not in the cache and for rollouts that were put back; logits [A, V].
+        """Allocate blocks for new prompts and preempted rollouts, and read them; returns the logits [A, V].
 
-        A prompt that recurs is read once.
+        A prompt that occurs several times is read once.
         """
         new = list({id(each.shared): each.shared for each in admitted if each.shared.number < 0}.values())
         recurring: dict[int, list[SharedPrompt]] = {}
@@ -116,19 +116,19 @@ class RunningRollouts:
         return torch.stack([row for row in after if row is not None])
 
     def _make_room(self) -> None:
-        """A block for every row whose newest token begins one; the youngest rollouts wait again where none is free."""
+        """Allocate a block for every row whose newest token needs one; without room, preempt the youngest rollouts."""
         pool = self._scheduler.pool
-        while len(beginning := np.flatnonzero(self._length[: len(self)] > pool.own.held[: len(self)] * pool.own.width)):
-            if len(beginning) * pool.own.width <= pool.free:
-                self._decoder.cache.extend(beginning)
+        while len(full := np.flatnonzero(self._length[: len(self)] > pool.own.held[: len(self)] * pool.own.width)):
+            if len(full) * pool.own.width <= pool.free:
+                self._decoder.cache.extend(full)
                 return
-            row = self._scheduler.put_back_youngest(self._rows)
+            row = self._scheduler.preempt_youngest(self._rows)
             rollout, length = self._rows[row], self._length[row]
             rollout.tokens, rollout.logprobs = self._tokens[row, :length].copy(), self._logprobs[row, :length].copy()
             self._remove(np.array([row]))
 
     def _remove(self, rows: IntArray) -> None:
-        """Take rollouts out: the last rows move into the gaps, and prompts that nobody reads leave the cache."""
+        """Remove rollouts: the last rows move into the gaps, and unused prompts are evicted."""
         self._decoder.cache.remove_rows(rows)
         source, target = fill_gaps(rows, len(self))
         for table in (self._length, self._tokens, self._logprobs, self._uniforms):
@@ -136,24 +136,24 @@ class RunningRollouts:
         for before, now in zip(source.tolist(), target.tolist(), strict=True):
             self._rows[now] = self._rows[before]
         del self._rows[len(self._rows) - len(rows) :]
-        self._remove_unread()
+        self._evict_unused_prompts()
         self._place_rows()
 
-    def _remove_unread(self) -> None:
-        """Take prompts out that nobody reads: the last ones have their numbers."""
-        unread = np.array([number for number, shared in enumerate(self._prompts) if self._scheduler.unread(shared)])
-        if not len(unread):
+    def _evict_unused_prompts(self) -> None:
+        """Evict unused prompts; the last ones take their numbers."""
+        unused = np.array([number for number, shared in enumerate(self._prompts) if self._scheduler.is_unused(shared)])
+        if not len(unused):
             return
-        self._decoder.cache.remove_prompts(unread)
-        for number in unread.tolist():
+        self._decoder.cache.remove_prompts(unused)
+        for number in unused.tolist():
             self._prompts[number].number, self._prompts[number].logits = -1, None
-        for before, now in zip(*(places.tolist() for places in fill_gaps(unread, len(self._prompts))), strict=True):
+        for before, now in zip(*(places.tolist() for places in fill_gaps(unused, len(self._prompts))), strict=True):
             self._prompts[now] = self._prompts[before]
             self._prompts[now].number = now
-        del self._prompts[len(self._prompts) - len(unread) :]
+        del self._prompts[len(self._prompts) - len(unused) :]
 
     def _place_rows(self) -> None:
-        """Rows have moved or begun."""
+        """Update the prompts of the rows, after rows have moved or started."""
         self._prompt_lengths = np.array([len(each.shared.prompt.tokens) for each in self._rows], dtype=np.int64)
         self._decoder.set_prompts(np.array([each.shared.number for each in self._rows], dtype=np.int64))
 

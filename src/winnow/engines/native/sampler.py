@@ -1,4 +1,4 @@
-"""What the native engine does: a scheduler, a decoder, and the running rollouts between them."""
+"""Implementation of the native engine: a scheduler, a decoder, and the running rollouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from winnow.engines.native.decoder import Decoder
 from winnow.engines.native.packed_weights import packed as packed_weights
 from winnow.engines.native.running import RunningRollouts
 from winnow.engines.native.scheduler import Scheduler
-from winnow.engines.own_weights import TOLERANCES, OwnWeights
+from winnow.engines.own_weights import TOLERANCES, PolicyCopy
 from winnow.engines.requests import SamplingRequest
 from winnow.engines.stopping import stop_rules
 from winnow.engines.weight_versions import check_newer
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Native:
     """See `native`."""
 
-    _model: PreTrainedModel  # that it decodes on
+    _model: PreTrainedModel  # the module on which it decodes
     _decoder: Decoder | None
 
     def __init__(
@@ -49,28 +49,28 @@ class Native:
         self.version = 0
         self._policy = context.model
         in_dtype = None if dtype == "policy" else getattr(torch, dtype)
-        own = in_dtype is not None or context.sharded
-        self._copy = OwnWeights(context.model, in_dtype) if own else None
-        self._cache_bytes = _bound(context, key_value_mb)
-        self._decode_on(context.model if self._copy is None else self._copy.model)
-        self._trained_in = _trained_in(context.model)
-        self._rounds = in_dtype not in (None, self._trained_in)
+        copies = in_dtype is not None or context.sharded
+        self._copy = PolicyCopy(context.model, in_dtype) if copies else None
+        self._cache_bytes = _cache_limit(context, key_value_mb)
+        self._set_model(context.model if self._copy is None else self._copy.model)
+        self._trained_dtype = _trained_dtype(context.model)
+        self._rounds = in_dtype not in (None, self._trained_dtype)
         self._exact = self._rounds and context.exact_evaluation and not context.sharded
         self.logprob_tolerance = TOLERANCES[self._model.dtype]
         self._put_back = 0
         self._graphs = graphs and self._model.device.type == "cuda"
-        self._weights = packed_weights if packed else contextlib.nullcontext  # what a request decodes on
+        self._pack = packed_weights if packed else contextlib.nullcontext
         self._at_once = context.max_rollouts_at_once
         self._rule = stop_rules(context.tokenizer, context.stop_tokens, context.model.config.vocab_size)
 
     @property
     def key_value_bytes(self) -> int:
-        """Memory of the key and value cache, which grows with the largest request so far."""
+        """Memory of the key and value cache, which has the size of the largest request so far."""
         return 0 if self._decoder is None else self._decoder.cache.bytes
 
     @property
     def put_back(self) -> int:
-        """Rollouts of all requests that had to make room for older ones, and went on later; each time counted."""
+        """Preemptions in all requests: a rollout waited because older ones needed its memory, and continued later."""
         return self._put_back
 
     def generate(
@@ -92,54 +92,56 @@ class Native:
             tokens=self._tokens,
             fixed=self._graphs,
         )
-        decoder = self._decoder_of(scheduler.pool.tokens, scheduler.rows)
+        decoder = self._get_decoder(scheduler.pool.tokens, scheduler.rows)
         try:
-            with request, decoder.sampling(scheduler), self._weights(self._model):
+            with request, decoder.sampling(scheduler), self._pack(self._model):
                 running = RunningRollouts(decoder, scheduler, sampling, seed)
                 while running.admit():
                     request.check()
                     running.finish(running.sample(rule), request)
                     running.decode()
         except BaseException:
-            self._decoder = None  # its cache may hold NaN, and attention's weight of 0 for it would still give NaN
+            self._decoder = None  # its cache may contain NaN, and attention with a weight of 0 would still give NaN
             raise
-        self._put_back += scheduler.put_back
+        self._put_back += scheduler.preemptions
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Takes the version, and refuses any but the module's own weights; where it decodes on a copy, copies them."""
+        """See `Engine`. Copies the weights where it decodes on a copy; else raises EngineError for weights that are not
+        those of the policy's module.
+        """
         check_newer(version, than=self.version)
         if self._copy is None:
-            self._check_own(weights)
+            self._check_policy_weights(weights)
         else:
-            self._copy.copy(weights)
+            self._copy.load(weights)
         self.version = version
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[int | None]:
-        """See `winnow.engines.base.evaluating`. In place of a rounded copy it decodes on the policy's own module, which
-        takes no further copy: keys and values take twice the bytes per token, within the same bound.
+        """See `winnow.engines.base.evaluating`. Inside it, the engine decodes on the policy's module instead of a
+        rounded copy. Keys and values then need twice the bytes per token, within the same limit.
         """
         if not self._exact or self._copy is None:
             yield torch.finfo(self._model.dtype).bits if self._rounds else None
             return
         try:
-            self._decode_on(self._policy)
-            yield torch.finfo(self._trained_in).bits
+            self._set_model(self._policy)
+            yield torch.finfo(self._trained_dtype).bits
         finally:
-            self._decode_on(self._copy.model)
+            self._set_model(self._copy.model)
 
     def close(self) -> None:
         """See `Engine`; releases the key and value cache."""
         self._decoder = None
 
-    def _decode_on(self, model: PreTrainedModel) -> None:
-        """From now on. The cache is of the other model's precision; two would take more memory than is planned."""
+    def _set_model(self, model: PreTrainedModel) -> None:
+        """Decode on this model from now on. Drops the cache, because caches of two precisions would exceed the plan."""
         self._model, self._decoder = model, None
         self._tokens = self._cache_bytes // KVCacheSpec.of(model).bytes_per_token
 
-    def _decoder_of(self, tokens: int, rows: int) -> Decoder:
-        """The last request's, if it is large enough: memory is reserved again only for a request that needs more."""
+    def _get_decoder(self, tokens: int, rows: int) -> Decoder:
+        """The decoder of the last request if it is large enough, else a larger one."""
         last = self._decoder
         if last is None or last.cache.tokens < tokens or last.rows < rows:
             if last is not None:
@@ -148,10 +150,10 @@ class Native:
             last = self._decoder = Decoder(self._model, tokens, rows, CudaGraphs() if self._graphs else None)
         return last
 
-    def _check_own(self, weights: Mapping[str, Tensor]) -> None:
-        own = self._policy.state_dict()
+    def _check_policy_weights(self, weights: Mapping[str, Tensor]) -> None:
+        state = self._policy.state_dict()
         for name, weight in weights.items():
-            if name not in own or own[name].data_ptr() != weight.data_ptr():
+            if name not in state or state[name].data_ptr() != weight.data_ptr():
                 raise EngineError(
                     f"{name!r} is not a weight of the policy's module, on which the native engine decodes",
                     remedy="pass the module's weights, not copies of them, or use the engine 'hf'",
@@ -159,15 +161,15 @@ class Native:
                 )
 
 
-def _trained_in(policy: PreTrainedModel) -> torch.dtype:
-    """The precision of the policy's trained weights: an adapter is in float32 also on a base of 16 bits."""
+def _trained_dtype(policy: PreTrainedModel) -> torch.dtype:
+    """The precision of the policy's trained weights: an adapter is in float32 even on a base of 16 bits."""
     trained: list[torch.dtype] = [weight.dtype for weight in policy.parameters() if weight.requires_grad]
     return trained[0] if trained else policy.dtype
 
 
-def _bound(context: EngineContext, key_value_mb: int) -> int:
-    """Bytes of keys and values at most: as many as are given, what the memory plan leaves, or, without a plan, half of
-    what the weights leave of the device.
+def _cache_limit(context: EngineContext, key_value_mb: int) -> int:
+    """Most bytes of keys and values: `key_value_mb` if it is set, else the memory that the plan leaves, else half of
+    the device's memory beside the weights.
     """
     if key_value_mb:
         return key_value_mb * 2**20

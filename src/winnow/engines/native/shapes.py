@@ -1,4 +1,4 @@
-"""How much a forward pass reads: exactly what is there, or rounded up to few sizes where steps are recorded."""
+"""The shape of a decoding step: exact, or rounded up to a few sizes where steps are recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winnow.engines.native.cuda_graphs import padded
+from winnow.engines.native.cuda_graphs import pad_rows
 from winnow.records import IntArray
 
 if TYPE_CHECKING:
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much the next forward pass reads. Recorded steps are recorded once per shape."""
+    """The sizes that the next forward pass reads. Steps are recorded once per shape."""
 
     rows: int  # R, running rollouts
-    blocks: int  # N, own blocks of all of them
-    longest: int  # K, own blocks of the one that holds most
-    columns: int  # of an own block that are read
-    in_order: bool  # row r holds block r, and no other
-    prompts: int  # S, that are in the cache
-    prompt_blocks: int  # M, of all of them
-    prompt_longest: int  # of the longest prompt
-    readers: int  # rollouts that share a prompt, at most
-    widths: tuple[int, int]  # tokens of an own block, and of a prompt's
+    blocks: int  # N, blocks of all running rollouts, without their prompts
+    longest: int  # K, most blocks of one rollout
+    columns: int  # columns of a rollout's block that are read
+    in_order: bool  # row r has block r, and no other
+    prompts: int  # S, prompts in the cache
+    prompt_blocks: int  # M, blocks of all prompts
+    prompt_longest: int  # most blocks of one prompt
+    readers: int  # most rollouts that share a prompt
+    widths: tuple[int, int]  # tokens of a rollout's block, and of a prompt's block
 
     @property
     def single(self) -> bool:
-        """Whether every rollout and every prompt holds one block."""
+        """Whether every rollout and every prompt has one block."""
         return self.longest == 1 and self.prompt_longest == 1
 
 
-def exact(pool: BlockPool, prompt_of_row: IntArray, columns: int) -> Shape:
-    """What is there; `columns` is the most that a row has written."""
+def exact_shape(pool: BlockPool, prompt_of_row: IntArray, columns: int) -> Shape:
+    """The sizes in use; `columns` is the most columns that a row has written."""
     own, prompts = pool.own, pool.prompts
     longest = own.longest()
     return Shape(
@@ -54,24 +54,24 @@ def exact(pool: BlockPool, prompt_of_row: IntArray, columns: int) -> Shape:
     )
 
 
-def rounded(scheduler: Scheduler, before: Shape | None) -> Shape:
-    """As recorded steps want it: few sizes, none of more blocks than the pool has. What prompts take only grows within
-    a request, from the shape `before`.
+def rounded_shape(scheduler: Scheduler, before: Shape | None) -> Shape:
+    """Sizes rounded up to a few values for recorded steps, never to more blocks than the pool has. The sizes of prompts
+    only grow within a request, from the shape `before`.
     """
     pool = scheduler.pool
     own, prompts, in_order = pool.own, pool.prompts, _in_order(pool.own)
     most, most_of_prompts = pool.tokens // own.width, pool.tokens // prompts.width
-    rows = padded(own.sequences, min(scheduler.rows, most) if in_order else scheduler.rows)
+    rows = pad_rows(own.sequences, min(scheduler.rows, most) if in_order else scheduler.rows)
     return Shape(
         rows=rows,
-        blocks=rows if in_order else min(_sized(own.used), most),
-        longest=_doubled(own.longest()),
+        blocks=rows if in_order else min(_round_up(own.used), most),
+        longest=_next_power_of_two(own.longest()),
         columns=own.width,
         in_order=in_order,
-        prompts=max(_sized(prompts.sequences), before.prompts if before else 0),
-        prompt_blocks=max(min(_sized(prompts.used), most_of_prompts), before.prompt_blocks if before else 0),
-        prompt_longest=max(_doubled(prompts.longest()), before.prompt_longest if before else 0),
-        readers=_sized(scheduler.readers),
+        prompts=max(_round_up(prompts.sequences), before.prompts if before else 0),
+        prompt_blocks=max(min(_round_up(prompts.used), most_of_prompts), before.prompt_blocks if before else 0),
+        prompt_longest=max(_next_power_of_two(prompts.longest()), before.prompt_longest if before else 0),
+        readers=_round_up(scheduler.readers),
         widths=(own.width, prompts.width),
     )
 
@@ -81,12 +81,12 @@ def _in_order(own: BlockTable) -> bool:
     return own.longest() == 1 and own.used == rows and bool((own.table[:rows, 0] == np.arange(rows)).all())
 
 
-def _sized(number: int) -> int:
-    """Rounded up by at most a quarter: four sizes between a power of two and the next."""
+def _round_up(number: int) -> int:
+    """Round up by at most a quarter: there are four sizes between a power of two and the next."""
     step = max(1, (1 << (number - 1).bit_length()) >> 3)
     return -(-number // step) * step
 
 
-def _doubled(number: int) -> int:
-    """The next power of two."""
+def _next_power_of_two(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()

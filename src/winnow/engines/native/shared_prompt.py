@@ -1,4 +1,4 @@
-"""Attention over a prompt that many rollouts share, for any model that attends through transformers' interface."""
+"""Attention over prompts shared by many rollouts, for any model that attends through transformers' interface."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NAME = "winnow_shared_prompt"
 
 
 def attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, shared: KVCache, scaling: float) -> Tensor:
-    """Attention of one new token per row [R, heads, 1, D] over the cache `shared`, which knows what each may see.
+    """Attention of one new token per row [R, heads, 1, D] over the cache `shared`, which masks each row's tokens.
 
-    Where no cache is given (a prompt is being read), attention is that of `attention.register`.
+    Without a cache, in a forward pass over prompts, attention is that of `attention.register`.
     """
     assert isinstance(module.layer_idx, int)
     return shared.attend(module.layer_idx, query[:, :, 0] * scaling)[:, None]
@@ -31,7 +31,7 @@ register(NAME, "shared", attend)
 
 @contextlib.contextmanager
 def attention(model: PreTrainedModel) -> Iterator[None]:
-    """Inside this context the model's layers attend through `attend`."""
+    """Inside this context the layers of the model attend through `attend`."""
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     try:

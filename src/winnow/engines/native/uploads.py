@@ -1,4 +1,4 @@
-"""Index arrays on the device, at addresses that depend on their sizes alone: what recorded steps want."""
+"""Index arrays on the device, at addresses that depend only on their sizes, as recorded steps need."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from winnow.records import IntArray
 
 
 class Uploads:
-    """Memory that arrays are copied to one behind the other; on a CPU they stay where they are."""
+    """Device memory into which arrays are copied one after another; on a CPU they are not copied."""
 
     def __init__(self, device: torch.device) -> None:
         self._memory = torch.zeros(0, dtype=torch.int64, device=device)
 
     @property
     def address(self) -> int:
-        """Of the memory, which moves when it must grow."""
+        """The address of the memory, which changes when it grows."""
         return self._memory.data_ptr()
 
     def put(self, arrays: Mapping[str, IntArray]) -> dict[str, Tensor]:
-        """The arrays as tensors, until the next call."""
+        """The arrays as tensors, which are valid until the next call."""
         if not self._memory.is_cuda:
             return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         flat = torch.from_numpy(np.concatenate([array.ravel() for array in arrays.values()]))

@@ -1,1 +1,1 @@
-"""Runs any engine in a separate process."""
+"""Any engine in a separate process."""

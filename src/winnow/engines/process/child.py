@@ -1,9 +1,9 @@
-"""The engine's own process: makes the engine, then answers the trainer's requests until the trainer has ended.
+"""The engine's process: makes the engine, then serves the trainer's requests until the trainer has exited.
 
     python -m winnow.engines.process.child <channel> <trainer> <folder>
 
-Its first two arguments are the numbers of inherited descriptors: the socket to the trainer, and a pipe whose other end
-only the trainer has open. The third is a folder of the trainer's that must not outlive it.
+The first two arguments are the numbers of inherited descriptors: the socket to the trainer, and a pipe whose other end
+only the trainer has open. The third is the trainer's temporary folder, which is removed when the trainer exits.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _GUARD = """trap '' INT TERM HUP; read -r _; rm -rf "$1"; kill -KILL 0"""
 
 
 def serve(channel: Channel) -> None:
-    """Make the engine and answer requests. Raises ChannelClosed when the trainer has ended."""
+    """Make the engine and serve requests. Raises ChannelClosed when the trainer has exited."""
     start = channel.receive()
     try:
-        engine = find(start.make)(**start.options)
+        engine = import_factory(start.make)(**start.options)
     except WinnowError as error:
         return channel.send(Refused(error))
     channel.send(Ready(engine.version, engine.logprob_tolerance))
@@ -53,11 +53,13 @@ def serve(channel: Channel) -> None:
             channel.send(Refused(error))
         else:
             state = "sampled" if isinstance(request, Generate) else "loaded"
-            channel.send(Done(engine.version, memory(engine, state)))
+            channel.send(Done(engine.version, measure_memory(engine, state)))
 
 
-def memory(engine: Engine, state: str) -> Mapping[str, float]:
-    """What the engine reports, as one that sleeps when a request is done; else what this process holds now."""
+def measure_memory(engine: Engine, state: str) -> Mapping[str, float]:
+    """The engine's `memory_mib` if it has one, such as an engine that sleeps between requests; else this process's
+    memory now.
+    """
     reported: Mapping[str, float] | None = getattr(engine, "memory_mib", None)
     return by_state(state) if reported is None else reported
 
@@ -71,7 +73,7 @@ def generate(engine: Engine, request: Generate, channel: Channel) -> None:
             remedy="load the weights of that version first",
             code="engine.stale_weights",
         )
-    prompts = [dataclasses.replace(prompt) for prompt in request.prompts]  # a prompt that recurs becomes two objects
+    prompts = [dataclasses.replace(prompt) for prompt in request.prompts]  # a repeated prompt becomes two objects
     indices = {id(prompt): index for index, prompt in enumerate(prompts)}
 
     def send(prompt: Prompt, rollout: Rollout) -> None:
@@ -81,15 +83,15 @@ def generate(engine: Engine, request: Generate, channel: Channel) -> None:
 
 
 def load(engine: Engine, request: LoadWeights) -> None:
-    """Hand the engine the weights, each of which is received when it is read."""
+    """Load the weights, each of which is received when the engine reads it."""
     try:
         engine.load(request.weights, version=request.version)
     finally:
         request.weights.finish()
 
 
-def find(make: str) -> Callable[..., Engine]:
-    """The function that "module:function" or "file.py:function" names. Raises ConfigError."""
+def import_factory(make: str) -> Callable[..., Engine]:
+    """Import a function by its name "module:function" or "file.py:function". Raises ConfigError."""
     if ".py:" in make:
         return load_function(make)
     module, _, name = make.partition(":")
@@ -104,24 +106,24 @@ def find(make: str) -> Callable[..., Engine]:
     return function
 
 
-def end_with_the_trainer(trainer: int, folder: str) -> None:
-    """Start a guard process that kills this one, everything it starts, and itself once the other end of the pipe
-    `trainer` is closed; it removes the folder first.
+def start_guard(trainer: int, folder: str) -> None:
+    """Start a process that waits until the other end of the pipe `trainer` is closed, removes the folder, and kills the
+    whole process group: this process, its children, and itself.
 
-    The kernel closes it however the trainer ends, and the guard works even where the engine hangs or has left processes
-    behind.
+    The kernel closes the pipe however the trainer exits, so the guard works even if the engine hangs or has started
+    processes that outlive it.
     """
     subprocess.Popen(["/bin/sh", "-c", _GUARD, "sh", folder], stdin=trainer)
     os.close(trainer)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until the trainer has ended; send it the exception that ends this process earlier."""
+    """Serve until the trainer has exited; an exception that ends this process earlier is sent to the trainer."""
     end, trainer, folder = int(arguments[0]), int(arguments[1]), arguments[2]
-    # Signals to a whole job are the trainer's to handle: it ends its last step, and then this process.
+    # The trainer handles signals to a whole job: it finishes its last step, and then ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # unlike SIG_IGN not inherited by what the engine starts
-    end_with_the_trainer(trainer, folder)
+        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, child processes do not inherit a handler
+    start_guard(trainer, folder)
     os.set_inheritable(end, False)
     channel = Channel(socket.socket(fileno=end))
     try:

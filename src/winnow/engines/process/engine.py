@@ -1,11 +1,11 @@
-"""An engine in a process of its own, with its own device and memory, and the same interface as any other.
+"""An engine in a separate process, with a separate device and memory, and the same interface as any other engine.
 
     engine = second_process(
         "winnow.engines.vllm.server:VllmEngine", {"served": served}, environment={"CUDA_VISIBLE_DEVICES": "1"}
     )
 
-Rollouts come back over a socket, each as soon as it is finished; weights go over one by one (weight_group.py). Every
-request names the version of the weights, and an engine that has another one raises EngineError.
+Rollouts return over a socket, each as soon as it is finished; weights are sent one by one (weight_group.py). Every
+request names the version of the weights, and an engine with another version raises EngineError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from winnow.engines.process.messages import (
     Request,
     Sampled,
 )
-from winnow.engines.process.weight_group import Backend, Broken, Meeting, WeightSender
+from winnow.engines.process.weight_group import Backend, GroupBroken, Rendezvous, WeightSender
 from winnow.errors import ConfigError, EngineError, WinnowError
 from winnow.records import Group, Prompt, Rollout, Sampling
 from winnow.seeds import SeedName
@@ -39,9 +39,9 @@ from winnow.seeds import SeedName
 if TYPE_CHECKING:
     from torch import Tensor
 
-_POLL_SECONDS = 0.1  # a process that ended can leave its end of the channel open in one that it started
-_BROKEN_SECONDS = 30.0  # in which an engine says why it takes no more weights
-_READERS_SECONDS = 0.002  # between two looks whether all that weights are for have come for them
+_POLL_SECONDS = 0.1  # between checks of the process: when it exits, a child of it can keep the channel open
+_BROKEN_SECONDS = 30.0  # wait for an engine's reply after a failed transfer of weights
+_READERS_SECONDS = 0.002  # between two checks whether all readers are ready for weights
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -57,14 +57,14 @@ def second_process(
 ) -> SecondProcess:
     """Start a process, make the engine `make(**options)` in it, and wait until it is made.
 
-    `make` is "module:function" or "file.py:function" (relative to the working directory), `options` can be pickled, and
-    `environment` is added to the trainer's before anything is imported. The process is killed after `timeout_seconds`
-    without a reply: not one more rollout is finished, or weights are not taken. Weights are read by `readers`
-    processes, that of the engine or as many workers that it has started; by NCCL where each has a GPU that is not the
-    trainer's.
+    `make` is "module:function" or "file.py:function" (relative to the working directory). `options` must be picklable,
+    and `environment` is added to the trainer's before anything is imported. The process is killed after
+    `timeout_seconds` without a reply: no further rollout was finished, or a load did not complete. `readers` is the
+    number of processes that read weights: the engine's own process, or the workers that it has started. The `backend`
+    "nccl" requires that each reader has a GPU other than the trainer's.
 
-    Raises EngineError when the process ends or is not ready within `start_seconds`, ConfigError for options that cannot
-    be pickled, and the error of `make` where that is a WinnowError.
+    Raises EngineError when the process exits or is not ready within `start_seconds`, ConfigError for options that
+    cannot be pickled, and the error of `make` where that is a WinnowError.
     """
     request = MakeEngine(make, options)
     _check_pickles(request)
@@ -72,7 +72,7 @@ def second_process(
 
 
 class SecondProcess:
-    """See `second_process`. Once its process has ended, every request raises EngineError with the reason."""
+    """See `second_process`. Once its process has exited, every request raises EngineError with the reason."""
 
     def __init__(
         self,
@@ -85,16 +85,17 @@ class SecondProcess:
     ) -> None:
         self._process = EngineProcess(environment=environment)
         file = f"{self._process.folder}/weights"
-        self._weights = WeightSender(Meeting(file=file, members=1 + readers, seconds=timeout_seconds, backend=backend))
+        rendezvous = Rendezvous(file=file, members=1 + readers, seconds=timeout_seconds, backend=backend)
+        self._weights = WeightSender(rendezvous)
         self._timeout_seconds = timeout_seconds
-        self._action = "nothing"  # what was requested last
-        self._requested = 0.0  # when
-        self._replied = True  # the last reply to it has come
+        self._action = "nothing"  # the last request, for error messages
+        self._requested = 0.0  # the time of the last request
+        self._replied = True  # whether its last reply has arrived
         self._failure: _Failure | None = None  # the reason why every further request fails
-        self.memory_mib: dict[str, float] = {}  # last reported: "sampled/cpu/resident" ...
+        self.memory_mib: dict[str, float] = {}  # by the latest reports: "sampled/cpu/resident" ...
         try:
             ready = self._request(make, "making the engine", start_seconds)
-        except WinnowError:  # the process then exits by itself, and ends what it has started
+        except WinnowError:  # the process then exits, and `stop` ends its children
             self._process.stop()
             raise
         except BaseException:
@@ -115,10 +116,10 @@ class SecondProcess:
     ) -> list[Group]:
         """See `Engine`."""
         self._drain()
-        found: list[dict[int, Rollout]] = [{} for _ in prompts]
+        received: list[dict[int, Rollout]] = [{} for _ in prompts]
 
         def keep(prompt_index: int, rollout: Rollout) -> None:
-            found[prompt_index][rollout.index] = rollout
+            received[prompt_index][rollout.index] = rollout
             if on_rollout is not None:
                 on_rollout(prompts[prompt_index], rollout)
 
@@ -128,16 +129,17 @@ class SecondProcess:
             self._timeout_seconds,
             keep,
         )
-        return [_group(*each) for each in zip(prompts, counts, found, strict=True)]
+        return [_group(*each) for each in zip(prompts, counts, received, strict=True)]
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
         """See `Engine`; each weight is read once, in the order of the mapping, and sent before the next is read."""
         self._drain()
         offered, seconds = self._weights.offer(list(weights)), self._timeout_seconds
-        self._send(LoadWeights(offered, version), f"taking the weights of version {version}", seconds)
-        reply = self._next_reply(seconds, unless=self._weights.is_awaited)
+        self._send(LoadWeights(offered, version), f"loading the weights of version {version}", seconds)
+        # An engine that refuses the load replies before it reads; nothing may be sent to it
+        reply = self._next_reply(seconds, unless=self._weights.has_readers)
         if reply is None:
-            self._give(weights)
+            self._send_weights(weights)
             reply = self._next_reply(seconds)
         if isinstance(reply, Refused):
             raise reply.error
@@ -145,19 +147,19 @@ class SecondProcess:
         self.memory_mib |= reply.memory
         if reply.version != version:
             raise EngineError(
-                f"stale weights: the engine was given version {version} and reports version {reply.version}",
-                remedy="set `version` in the engine's load_weights",
+                f"stale weights: version {version} was loaded, and the engine has version {reply.version}",
+                remedy="set `version` in the engine's `load`",
                 code="engine.stale_weights",
             )
         self.version = version
 
     def close(self) -> None:
-        """End the process, which otherwise ends when this object is garbage collected. Idempotent."""
+        """End the process; garbage collection of this object ends it too. Idempotent."""
         self._failure = self._failure or _Failure("the engine's process was closed")
         self._process.stop()
 
     def kill(self) -> None:
-        """End the process at once: it waits for what will not come."""
+        """Kill the process at once, because it waits for data that will not arrive."""
         self._failure = self._failure or _Failure("the engine's process was killed")
         self._process.kill()
 
@@ -168,7 +170,7 @@ class SecondProcess:
         seconds: float,
         keep: Callable[[int, Rollout], None] = lambda prompt_index, rollout: None,
     ) -> Ready | Done:
-        """Send a request and read its replies to the last; `seconds` is how long each may take."""
+        """Send a request and read its replies to the last; each may take `seconds`."""
         self._send(request, action, seconds)
         while True:
             match self._next_reply(seconds):
@@ -189,10 +191,10 @@ class SecondProcess:
         except TimeoutError:
             self._fail_by_timeout(seconds)
         except ChannelClosed:
-            self._fail_by_end()
+            self._fail_by_exit()
 
     def _drain(self) -> None:
-        """Read the replies to a request that was left unfinished, as by an exception in `on_rollout`. Raises
+        """Discard the remaining replies to an interrupted request, as after an exception in `on_rollout`. Raises
         EngineError.
         """
         if self._failure is not None:
@@ -207,34 +209,35 @@ class SecondProcess:
     def _next_reply(
         self, seconds: float, unless: Callable[[], bool] | None = None
     ) -> Ready | Sampled | Done | Refused | None:
-        """None once `unless` is true. Raises EngineError once there will be none, or there was none for too long."""
+        """The next reply, or None once `unless` is true. Raises EngineError after an exit, and after `seconds`."""
         until = time.monotonic() + seconds
         poll = _POLL_SECONDS if unless is None else _READERS_SECONDS
         while (left := until - time.monotonic()) > 0:
-            ended = self._process.ended  # read before the channel: what it sent before its end is still to be received
+            ended = self._process.ended  # before the channel is read: messages sent before the exit may still be in it
             try:
                 reply: Reply | None = self._process.channel.receive(min(left, poll))
             except ChannelClosed:
-                self._fail_by_end()
+                self._fail_by_exit()
             if isinstance(reply, Crashed):
-                self._fail_by_end(f"raised {reply.exception}")
+                self._fail_by_exit(f"raised {reply.exception}")
             if reply is not None:
                 self._replied = not isinstance(reply, Sampled)
                 return reply
             if ended:
-                self._fail_by_end()
+                self._fail_by_exit()
             if unless is not None and unless():
                 return None
         self._fail_by_timeout(seconds)
 
-    def _give(self, weights: Mapping[str, Tensor]) -> None:
-        """Send them all; where that breaks off, the process is of no use any more."""
+    def _send_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Send all weights; after an interruption the process cannot be used any more and is killed."""
         try:
             self._weights.send(weights)
-        except Broken as error:
+        except GroupBroken as error:
             if time.monotonic() - self._requested > self._timeout_seconds and not self._process.ended:
                 self._fail_by_timeout(self._timeout_seconds)
-            reply = self._next_reply(_BROKEN_SECONDS)  # it ends, or its workers did, of which it will tell
+            # Either the process exits, which raises here, or it reports the failure of its workers
+            reply = self._next_reply(_BROKEN_SECONDS)
             self._process.kill()
             self._fail(f"read no more weights: {reply.error if isinstance(reply, Refused) else error}")
         except BaseException:
@@ -247,9 +250,9 @@ class SecondProcess:
             f"sent nothing for {seconds:g} seconds and was killed (timeout_seconds and start_seconds set the limit)"
         )
 
-    def _fail_by_end(self, reason: str | None = None) -> NoReturn:
+    def _fail_by_exit(self, reason: str | None = None) -> NoReturn:
         self._process.stop()
-        self._fail(reason or self._process.how_it_ended())
+        self._fail(reason or self._process.describe_exit())
 
     def _fail(self, reason: str) -> NoReturn:
         seconds = time.monotonic() - self._requested
@@ -262,28 +265,28 @@ class SecondProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why the process answers no more requests."""
+    """The reason why the process serves no more requests."""
 
     problem: str
-    printed: str = ""  # what the process printed last
+    printed: str = ""  # the last lines that the process printed
 
     def error(self) -> EngineError:
-        """A new error; what was printed is a note of it, for it has many lines."""
-        error = EngineError(self.problem, remedy="resume the run that was under way", code="engine.failed")
+        """A new error; the printed lines are a note, because they are many."""
+        error = EngineError(self.problem, remedy="resume the interrupted run", code="engine.failed")
         if self.printed:
             error.add_note(self.printed)
         return error
 
 
-def _group(prompt: Prompt, count: int, found: Mapping[int, Rollout]) -> Group:
-    """The rollouts in index order. Raises EngineError where they are not those asked for."""
-    if sorted(found) != list(range(count)):
+def _group(prompt: Prompt, count: int, received: Mapping[int, Rollout]) -> Group:
+    """The rollouts in index order. Raises EngineError where they are not exactly the requested ones."""
+    if sorted(received) != list(range(count)):
         raise EngineError(
-            f"prompt {prompt.id!r}: {count} rollouts were requested, and the engine announced {len(found)}",
+            f"prompt {prompt.id!r}: {count} rollouts were requested, and on_rollout was called with {len(received)}",
             remedy="call on_rollout once for each rollout",
             code="engine.contract",
         )
-    return Group(prompt=prompt, rollouts=tuple(found[index] for index in range(count)))
+    return Group(prompt=prompt, rollouts=tuple(received[index] for index in range(count)))
 
 
 def _check_pickles(request: MakeEngine) -> None:
@@ -292,7 +295,7 @@ def _check_pickles(request: MakeEngine) -> None:
     except Exception as error:
         raise ConfigError(
             f"the options of {request.make!r} cannot be sent to a second process: {error}",
-            remedy="give it names, numbers and paths, and let it make the rest there",
+            remedy="pass names, numbers and paths, and make other objects inside the engine's function",
             key="rollout.engine",
             code="config.value",
         ) from error

@@ -1,4 +1,4 @@
-"""Starting and ending an engine's process from the trainer, and what it printed last."""
+"""Start and end of an engine's process from the trainer, and the last lines that it printed."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from typing import IO
 
 from winnow.engines.process.messages import Channel
 
-STOP_SECONDS = 10.0  # for a process to exit by itself once its channel is closed; vLLM on two devices takes 6
+STOP_SECONDS = 10.0  # time for a process to exit after its channel is closed; vLLM on two devices takes 6
 LAST_LINES = 20
 _LINE_BYTES = 1000
-_OF_A_RANK = frozenset(  # what torch's launchers set
+_RANK_VARIABLES = frozenset(  # set by torch's launchers
     f"{of}{what}" for of in ("", "LOCAL_", "GROUP_", "ROLE_") for what in ("RANK", "WORLD_SIZE")
 ) | {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC_USE_AGENT_STORE"}
 _MODULE = ("-P", "-u", "-X", "faulthandler", "-m", "winnow.engines.process.child")
 
 
 class EngineProcess:
-    """A process that runs an engine, and the channel to it. All processes that it started end with it.
+    """A process that runs an engine, and the channel to it. Its child processes end with it.
 
-    It ends by `stop` or `kill`, when this object is garbage collected, and with the trainer, however that ends.
+    It ends by `stop` or `kill`, when this object is garbage collected, and when the trainer exits for any reason.
     """
 
     def __init__(self, *, environment: Mapping[str, str]) -> None:
-        """`environment` is added to the trainer's, of which it gets all but what makes it a rank of a run."""
+        """`environment` is added to the trainer's, without the variables of a rank."""
         ours, theirs = socket.socketpair()
         watched, held = os.pipe()
         inherited = (theirs.fileno(), watched)
-        self.folder = tempfile.mkdtemp(prefix="winnow-engine-")  # gone when the process or the trainer ends
+        self.folder = tempfile.mkdtemp(prefix="winnow-engine-")  # removed when the process or the trainer exits
         self._process = subprocess.Popen(
             [sys.executable, *_MODULE, *map(str, inherited), self.folder],
             pass_fds=inherited,
@@ -46,7 +46,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**_without_rank(os.environ), "PYTHONPATH": _import_path(), **environment},
-            start_new_session=True,  # Ctrl-C goes to the trainer alone
+            start_new_session=True,  # only the trainer receives Ctrl-C
         )
         theirs.close()
         os.close(watched)
@@ -56,7 +56,7 @@ class EngineProcess:
         output = (self._process.stdout, self._printed)
         self._reader = threading.Thread(target=_read_output, args=output, daemon=True)
         self._reader.start()
-        self._did_not_exit = False  # by itself, when the channel was closed
+        self._did_not_exit = False  # whether it had to be killed after its channel was closed
         self._stop = weakref.finalize(self, _stop, self._process, self.channel, held, self.folder)
 
     @property
@@ -65,24 +65,24 @@ class EngineProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended."""
+        """Whether the process has exited."""
         return self._process.poll() is not None
 
     def stop(self) -> None:
-        """Close the channel, at which the process exits; kill it where it has not in time. Idempotent."""
+        """Close the channel, so that the process exits; kill it after `STOP_SECONDS`. Idempotent."""
         self._did_not_exit = bool(self._stop()) or self._did_not_exit
         self._reader.join(STOP_SECONDS)
 
     def kill(self) -> None:
-        """End it at once. Idempotent."""
+        """Kill the process at once. Idempotent."""
         if self._stop.alive:
             _kill_group(self.pid)
         self.stop()
 
-    def how_it_ended(self) -> str:
-        """In words, for an error message; only once it has ended."""
+    def describe_exit(self) -> str:
+        """How the process ended, for an error message; only after its end."""
         if self._did_not_exit:
-            return f"closed its end of the connection, and had to be killed {STOP_SECONDS:g} seconds later"
+            return f"closed its end of the connection, and was killed {STOP_SECONDS:g} seconds later"
         code = self._process.returncode
         if code >= 0:
             return f"exited with status {code}"
@@ -90,26 +90,26 @@ class EngineProcess:
         return f"was killed by {signal.Signals(-code).name}{hint}"
 
     def last_output(self) -> str:
-        """The last lines it printed, if any."""
+        """The last lines that the process printed."""
         lines = [line.decode("utf-8", "replace").rstrip() for line in list(self._printed)]
         return "\n  ".join(["The last lines that it printed:", *lines]) if lines else "It printed nothing."
 
 
 def _read_output(stream: IO[bytes], printed: deque[bytes]) -> None:
-    """Read what the process prints, so that it never waits for a reader; the last lines are kept."""
+    """Read all output of the process, so that a full pipe never blocks it; keep the last lines."""
     with stream:
         printed.extend(iter(lambda: stream.readline(_LINE_BYTES), b""))
 
 
 def _stop(process: subprocess.Popen[bytes], channel: Channel, held: int, folder: str) -> bool:
-    """Whether it had to be killed."""
+    """End the process and release its resources; returns whether it had to be killed."""
     channel.close()
     try:
         process.wait(STOP_SECONDS)
         killed = False
     except subprocess.TimeoutExpired:
         killed = True
-    _kill_group(process.pid)
+    _kill_group(process.pid)  # also after an exit, because child processes may still run
     process.wait()
     os.close(held)
     shutil.rmtree(folder, ignore_errors=True)
@@ -122,10 +122,10 @@ def _kill_group(leader: int) -> None:
 
 
 def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
-    """An engine's process is no rank of the run, and joins no group of theirs."""
-    return {name: value for name, value in environment.items() if name not in _OF_A_RANK}
+    """The environment without a rank's variables: an engine's process must not join the ranks' process group."""
+    return {name: value for name, value in environment.items() if name not in _RANK_VARIABLES}
 
 
 def _import_path() -> str:
-    """The trainer's."""
+    """The trainer's import path."""
     return os.pathsep.join(entry or os.getcwd() for entry in sys.path)

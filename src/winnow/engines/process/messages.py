@@ -1,12 +1,12 @@
-"""The messages between a trainer and its engine's process, and the channel that carries them. Every wait has a limit.
+"""The messages between a trainer and its engine's process, and their channel. Every wait of the trainer has a limit.
 
     trainer  --MakeEngine-->    engine's process    --Ready | Refused | Crashed-->
              --Generate-->                          --Sampled, Sampled ... Done | Refused | Crashed-->
              --LoadWeights-->                       --Done | Refused | Crashed-->
 
-Messages are pickled, and reading a pickle can run code. Here nobody else can write one: the channel is a socket pair
-without a name between a trainer and a process that it started itself, from the same installation and for the same user,
-and in that process runs an engine, never a program that a model wrote.
+Messages are pickled, and loading a pickle can run code. Here no third party can write one: the channel is an unnamed
+socket pair between a trainer and a process that it started, from the same installation and for the same user. That
+process runs an engine, never a program that a model wrote.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PIECE = 1 << 20  # bytes read at once
 
 @dataclass(frozen=True, slots=True)
 class MakeEngine:
-    """Make the engine, with the function that `make` names."""
+    """Make the engine with the function named `make`."""
 
     make: str
     options: Mapping[str, Any]
@@ -41,7 +41,7 @@ class MakeEngine:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Sample, with the weights of `version` and no others."""
+    """Sample rollouts with exactly the weights of `version`."""
 
     prompts: Sequence[Prompt]
     counts: Sequence[int]
@@ -52,7 +52,7 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class LoadWeights:
-    """Take the weights, which are sent as they are read."""
+    """Load weights, each of which is sent when it is read."""
 
     weights: SentWeights
     version: int
@@ -74,7 +74,7 @@ class Sampled:
     rollout: Rollout
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Token ids travel as 32 bits each."""
+        """Pickle token ids as 32 bits each."""
         return _sampled, (self.prompt_index, replace(self.rollout, tokens=self.rollout.tokens.astype(np.int32)))
 
 
@@ -84,7 +84,7 @@ def _sampled(prompt_index: int, rollout: Rollout) -> Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request is fulfilled."""
+    """The request is complete."""
 
     version: int  # of the weights that the engine now has
     memory: Mapping[str, float] = field(default_factory=dict)  # MiB, as winnow.memory.usage.by_state
@@ -92,14 +92,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A deliberate error; the engine is as it was."""
+    """A deliberate error; the engine can serve further requests."""
 
     error: WinnowError
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """Any other exception; the process ends."""
+    """Any other exception; the process exits."""
 
     exception: str
 
@@ -114,14 +114,14 @@ class ChannelClosed(Exception):
 
 
 class Channel:
-    """One end of a socket pair, carrying whole objects."""
+    """One end of a socket pair, for whole messages."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._incoming = bytearray()
 
     def send(self, message: Message, seconds: float | None = None) -> None:
-        """Raises TimeoutError where the other end does not take it within `seconds` (None: wait), and ChannelClosed."""
+        """Send a message. Raises TimeoutError after `seconds` (None: no limit), and ChannelClosed."""
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         self._end.settimeout(seconds)
         try:
@@ -133,9 +133,9 @@ class Channel:
             raise ChannelClosed from error
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message, or None where it has not come whole within `seconds` (None: wait). Raises ChannelClosed."""
+        """The next message, or None where it is incomplete after `seconds` (None: no limit). Raises ChannelClosed."""
         until = None if seconds is None else time.monotonic() + seconds
-        while (message := self._whole()) is None:
+        while (message := self._pop_message()) is None:
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 return None
@@ -157,8 +157,8 @@ class Channel:
             raise ChannelClosed
         return piece
 
-    def _whole(self) -> Any:
-        """The first message that has come whole, taken out."""
+    def _pop_message(self) -> Any:
+        """Remove and return the first message if it is complete, else None."""
         if len(self._incoming) < _LENGTH.size:
             return None
         end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]

@@ -1,9 +1,9 @@
-"""Weights from a trainer to the processes that need them, one tensor after another, over a process group of their own.
+"""Transfer of weights from a trainer to the processes of an engine, tensor by tensor, over a dedicated process group.
 
-The trainer is its member 0, whoever reads the weights are the others: the engine's process, or the workers that it has
-started. The group is none of torch's default ones, so it stands beside those of a run of several ranks. Neither side
-holds a second copy of the model: a tensor is sent once it has been read from the trainer's mapping, and is the reader's
-to keep. Between CPUs, and to an engine on the trainer's own device, tensors go by gloo; from a GPU to others by NCCL.
+The trainer is member 0; the readers are the other members: the engine's process, or the workers that it has started.
+The group is not torch's default one, so it can exist beside the group of a run with several ranks. Neither side holds
+a second copy of the model: a tensor is sent when it is read from the trainer's mapping, and the reader keeps or drops
+it. Between CPUs, and to an engine on the trainer's device, tensors are sent by gloo; from a GPU to others by NCCL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from winnow.models.weights_on_read import WeightsOnRead
 
 Backend = Literal["gloo", "nccl"]
 
-_distributed: Any = torch.distributed  # whose groups, made by hand, have no types
+_distributed: Any = torch.distributed  # its classes of process groups have no type annotations
 
 _DTYPES = (
     *(torch.float32, torch.bfloat16, torch.float16, torch.float64),
@@ -32,94 +32,95 @@ _MOST_DIMENSIONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
-    """Where the members of a group find each other. It pickles."""
+class Rendezvous:
+    """The rendezvous of a group's members. It can be pickled."""
 
-    file: str  # in a folder that only this user may enter; all members are on one machine
-    members: int  # the trainer included
-    seconds: float  # the longest that a member waits for the others
+    file: str  # in a folder that only this user can access; all members are on one machine
+    members: int  # including the trainer
+    seconds: float  # limit of a member's wait for the others
     backend: Backend = "gloo"
 
 
 class SentWeights(WeightsOnRead):
-    """Weights by name, received by the process that reads them, where its torch has its device; it pickles on its way
-    to that process. Each is read once, best in the order of the names: one that is passed over is kept until then.
+    """Weights by name, each received when this process reads it, on the current device of its torch. It can be pickled.
+
+    Each weight can be read once, preferably in the order of the names: skipped weights are kept until they are read.
     """
 
-    def __init__(self, meeting: Meeting, number: int, names: Sequence[str], member: int = 1) -> None:
-        """The `number`-th that are sent; `member` is who reads them."""
-        self._meeting, self._number, self._names, self._member = meeting, number, tuple(names), member
+    def __init__(self, rendezvous: Rendezvous, number: int, names: Sequence[str], member: int = 1) -> None:
+        """The `number`-th weights of this sender, as read by this `member` of the group."""
+        self._rendezvous, self._number, self._names, self._member = rendezvous, number, tuple(names), member
 
     def by_worker(self, worker: int) -> SentWeights:
-        """As they are read by the engine's worker of that number, from 0."""
-        return SentWeights(self._meeting, self._number, self._names, 1 + worker)
+        """The same weights, as read by the engine's worker of this number, counted from 0."""
+        return SentWeights(self._rendezvous, self._number, self._names, 1 + worker)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise KeyError(name)
-        return _reader(self._meeting, self._member).read(self._number, self._names, name)
+        return _reader(self._rendezvous, self._member).read(self._number, self._names, name)
 
     @property
     def names(self) -> Collection[str]:
         return self._names
 
     def finish(self) -> None:
-        """Receive the rest, where this process has begun to: the trainer must not wait for a reader that has failed."""
-        reader = _readers.get(self._meeting.file)
+        """Receive the rest if this process has started to read: the trainer must not wait for a failed reader."""
+        reader = _readers.get(self._rendezvous.file)
         if reader is not None and reader.number == self._number:
             for _ in reader.rest(self._names):
                 pass
 
 
 class WeightSender:
-    """The trainer's end."""
+    """The trainer's end of the transfer."""
 
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
-        self._store = _store(meeting)
-        self._store.set("begun", "")
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
+        self._store = _store(rendezvous)
+        self._store.set("started", "")
         self._group: _Group | None = None
         self._number = 0
 
     def offer(self, names: Sequence[str]) -> SentWeights:
-        """What the readers are to be given, who then wait for `send`."""
+        """The weights to pass to the readers, whose reads then wait for `send`."""
         self._number += 1
-        return SentWeights(self._meeting, self._number, names)
+        return SentWeights(self._rendezvous, self._number, names)
 
-    def is_awaited(self) -> bool:
-        """Whether every reader has begun to read what was offered last."""
-        there: bool = self._store.check([_key(self._number, i) for i in range(1, self._meeting.members)])
-        return there
+    def has_readers(self) -> bool:
+        """Whether every reader has started to read the weights of the last `offer`."""
+        complete: bool = self._store.check([_key(self._number, i) for i in range(1, self._rendezvous.members)])
+        return complete
 
     def send(self, weights: Mapping[str, Tensor]) -> None:
-        """Send what was offered, each weight as it is read. Raises Broken where a reader is gone or hangs."""
+        """Send the offered weights, each when it is read. Raises GroupBroken where a reader has exited or hangs."""
         if self._group is None:
-            self._group = _joined(self._meeting, self._store, 0)
+            self._group = _join(self._rendezvous, self._store, 0)
         for place, weight in enumerate(weights.values()):
             self._group.send(place, weight.detach())
         self._group.wait()
 
 
-class Broken(Exception):
+class GroupBroken(Exception):
     """The other members of the group cannot be reached any more."""
 
 
 @dataclass
 class _Reader:
-    """This process's end of a group, as one that reads."""
+    """A reader's end of the transfer."""
 
-    meeting: Meeting
+    rendezvous: Rendezvous
     member: int
     store: Any
     group: _Group | None = None
-    number: int = 0  # of what is being read
-    place: int = 0  # of the next to come
-    kept: dict[str, Tensor] = field(default_factory=dict)  # passed over
+    number: int = 0  # of the weights being read
+    place: int = 0  # index of the next weight to receive
+    kept: dict[str, Tensor] = field(default_factory=dict)  # skipped weights
 
     def read(self, number: int, names: Sequence[str], name: str) -> Tensor:
-        """Raises EngineError where it has been read already."""
+        """The weight `name`, after all weights before it. Raises EngineError if it was read before."""
         if number != self.number:
-            self._begin(number)
+            self._start(number)
         if name in self.kept:
             return self.kept.pop(name)
         for arrived, weight in self.rest(names):
@@ -133,31 +134,32 @@ class _Reader:
         )
 
     def rest(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Receive the remaining weights with their names."""
         assert self.group is not None
         while self.place < len(names):
             weight = self.group.receive(self.place)
             self.place += 1
             yield names[self.place - 1], weight
 
-    def _begin(self, number: int) -> None:
+    def _start(self, number: int) -> None:
         self.number, self.place = number, 0
         self.kept.clear()
-        self.store.set(_key(number, self.member), "")
+        self.store.set(_key(number, self.member), "")  # before the join, which waits for the trainer's `send`
         if self.group is None:
-            self.group = _joined(self.meeting, self.store, self.member)
+            self.group = _join(self.rendezvous, self.store, self.member)
 
 
-_readers: dict[str, _Reader] = {}  # of this process, by the file of their meeting
+_readers: dict[str, _Reader] = {}  # of this process, by the file of the rendezvous
 
 
-def _reader(meeting: Meeting, member: int) -> _Reader:
-    if meeting.file not in _readers:
-        _readers[meeting.file] = _Reader(meeting, member, _store(meeting))
-    return _readers[meeting.file]
+def _reader(rendezvous: Rendezvous, member: int) -> _Reader:
+    if rendezvous.file not in _readers:
+        _readers[rendezvous.file] = _Reader(rendezvous, member, _store(rendezvous))
+    return _readers[rendezvous.file]
 
 
 class _Group:
-    """A member of a process group; what it sends, the trainer has sent to all."""
+    """A member's end of the process group; all transfers are broadcasts of the trainer."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
         self._group, self._device = group, device
@@ -165,17 +167,17 @@ class _Group:
         self._from_trainer.rootRank = 0
 
     def send(self, place: int, weight: Tensor) -> None:
-        """A line of what comes, and its bytes."""
+        """Send a header with index, type and shape, then the bytes of the weight."""
         shape = [*weight.shape, *[0] * (_MOST_DIMENSIONS - weight.dim())]
-        line = [place, _DTYPES.index(weight.dtype), weight.dim(), *shape]
-        self._broadcast(torch.tensor(line, device=self._device))
+        header = [place, _DTYPES.index(weight.dtype), weight.dim(), *shape]
+        self._broadcast(torch.tensor(header, device=self._device))
         self._broadcast(weight.to(self._device).contiguous())
 
     def receive(self, place: int) -> Tensor:
-        """The next weight, in memory of its own."""
-        line = torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64, device=self._device)
-        self._broadcast(line)
-        sent, dtype, dimensions, *shape = line.tolist()
+        """The next weight, in new memory. Raises EngineError where the trainer sends another one."""
+        header = torch.empty(3 + _MOST_DIMENSIONS, dtype=torch.int64, device=self._device)
+        self._broadcast(header)
+        sent, dtype, dimensions, *shape = header.tolist()
         if sent != place:
             raise EngineError(
                 f"the trainer sent weight {sent} where {place} was next: its mapping changed its order",
@@ -187,7 +189,7 @@ class _Group:
         return weight
 
     def wait(self) -> None:
-        """Until what was sent has left: then the weights may change."""
+        """Wait until all transfers are complete; before that the weights must not change."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -196,28 +198,28 @@ class _Group:
             try:
                 self._group.broadcast([tensor.view(-1).view(torch.uint8)], self._from_trainer).wait()
             except RuntimeError as error:
-                raise Broken(str(error)) from error
+                raise GroupBroken(str(error)) from error
 
 
-def _joined(meeting: Meeting, store: Any, member: int) -> _Group:
-    """The group, once all members are there; each is on its way already."""
-    limit, common = timedelta(seconds=meeting.seconds), _distributed.PrefixStore("group", store)
+def _join(rendezvous: Rendezvous, store: Any, member: int) -> _Group:
+    """Join the group; waits until all members have joined, which `has_readers` ensures."""
+    limit, common = timedelta(seconds=rendezvous.seconds), _distributed.PrefixStore("group", store)
     try:
-        if meeting.backend == "nccl":
+        if rendezvous.backend == "nccl":
             options = _distributed.ProcessGroupNCCL.Options()
             options._timeout = limit
             device = torch.device("cuda", torch.cuda.current_device())
-            return _Group(_distributed.ProcessGroupNCCL(common, member, meeting.members, options), device)
+            return _Group(_distributed.ProcessGroupNCCL(common, member, rendezvous.members, options), device)
         gloo = _distributed.ProcessGroupGloo
         of_gloo = gloo._Options()
         of_gloo._timeout, of_gloo._devices = limit, [gloo.create_device(hostname="127.0.0.1")]
-        return _Group(gloo(common, member, meeting.members, of_gloo), torch.device("cpu"))
+        return _Group(gloo(common, member, rendezvous.members, of_gloo), torch.device("cpu"))
     except RuntimeError as error:
-        raise Broken(str(error)) from error
+        raise GroupBroken(str(error)) from error
 
 
-def _store(meeting: Meeting) -> Any:
-    return _distributed.FileStore(meeting.file, meeting.members)
+def _store(rendezvous: Rendezvous) -> Any:
+    return _distributed.FileStore(rendezvous.file, rendezvous.members)
 
 
 def _key(number: int, member: int) -> str:

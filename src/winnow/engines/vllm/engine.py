@@ -1,7 +1,7 @@
-"""vLLM as an engine: rollouts from its scheduler and kernels, on weights of its own.
+"""The registration of the vLLM engine, which samples with vLLM's scheduler and kernels on a copy of the weights.
 
-It starts with random weights; the policy's come in through vLLM's weight-transfer interface, at the start as after
-every update, and every worker records which version it has copied. vLLM is imported when the engine is made.
+vLLM starts with random weights. The policy's are sent through vLLM's weight-transfer interface, at the start and after
+every update, and every worker records the version that it has copied. vLLM is imported when the engine is made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import Field
 from winnow import ranks
 from winnow.config import Config
 from winnow.engines.base import Engine, EngineContext
-from winnow.engines.vllm.settings import DTYPES, VllmSettings, beside, kernel_rank, no_sleep
+from winnow.engines.vllm.settings import DTYPES, VllmSettings, kernel_rank, serves_adapter, sleep_unsupported
 from winnow.errors import ConfigError
 from winnow.memory.demand import Demand
 from winnow.registry import register
@@ -30,22 +30,22 @@ Cuda = Annotated[str, Field(pattern=r"^cuda(:\d+)?$")]
 
 
 def fits(config: Config) -> None:
-    """Refuse what vLLM cannot do before anything is loaded. Raises ConfigError."""
+    """Raise ConfigError for settings that vLLM does not support, before anything is loaded."""
     options, lora = config.rollout.engine.options, config.model.lora
     process, device, count = options.get("process", "inside"), options.get("device"), options.get("tensor_parallel", 1)
     check(config.model.dtype, process=process, device=device, tensor_parallel=count)
     check_devices(device, count)
     if options.get("sleep") and config.device == "cpu":
-        raise no_sleep()
+        raise sleep_unsupported()
     if lora is not None:
         how, sharded = options.get("lora", "auto"), config.ranks.learner == "sharded" and ranks.asked_for() > 1
         check_merge(config.model.dtype, how, sharded=sharded)
-        if beside(how, config.model.dtype, sharded=sharded):
+        if serves_adapter(how, config.model.dtype, sharded=sharded):
             kernel_rank(lora.rank)
     if config.deterministic:
         raise ConfigError(
-            "deterministic = true: the order of vLLM's sums depends on what it samples side by side, so its bits need "
-            "not repeat",
+            "deterministic = true: the order of vLLM's sums depends on the rollouts that it samples together, so its "
+            "results may differ in the last bits",
             remedy="choose the engine 'native' or 'hf'",
             key="deterministic",
             code="config.combination",
@@ -85,7 +85,7 @@ def vllm(
     timeout_seconds: Seconds = 600.0,
     start_seconds: Seconds = 600.0,
 ) -> Engine:
-    """vLLM on a copy of the policy, in the trainer's process or, on a device of its own, in one of its own."""
+    """vLLM on a copy of the policy, in the trainer's process or, with `process = "own"`, in a separate one."""
     from winnow.engines.process.engine import second_process
     from winnow.engines.vllm.served import FromPolicy, describe
     from winnow.engines.vllm.server import VllmEngine
@@ -102,8 +102,9 @@ def vllm(
     check(dtype, process=process, device=device, tensor_parallel=tensor_parallel)
     if adapted:
         check_merge(dtype, lora, sharded=context.sharded)
-    adapter, on_cuda = adapted and beside(lora, dtype, sharded=context.sharded), context.model.device.type == "cuda"
-    with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # read once, at the start
+    adapter = adapted and serves_adapter(lora, dtype, sharded=context.sharded)
+    on_cuda = context.model.device.type == "cuda"
+    with TemporaryDirectory(prefix="winnow-vllm-") as folder:  # vLLM reads it only at its start
         served = describe(context, Path(folder), adapter=adapter)
         if process == "inside":
             return FromPolicy(VllmEngine(served, settings), context.model, adapter=adapter)
@@ -112,7 +113,7 @@ def vllm(
             {"served": served, "settings": settings},
             timeout_seconds=timeout_seconds,
             start_seconds=start_seconds,
-            environment=visible(device, tensor_parallel) if on_cuda or device is not None else {},
+            environment=device_environment(device, tensor_parallel) if on_cuda or device is not None else {},
             readers=tensor_parallel,
             backend="nccl" if on_cuda and device is not None else "gloo",
         )
@@ -120,7 +121,7 @@ def vllm(
 
 
 def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int = 1) -> None:
-    """Refuse a precision that vLLM lacks, and devices that it would not sample on. Raises ConfigError."""
+    """Raise ConfigError for a precision that vLLM does not support, and for devices that it would not use."""
     if device is not None and process == "inside":
         raise ConfigError(
             f"rollout.engine.device = {device!r}: inside the trainer's process vLLM samples where the policy is",
@@ -130,8 +131,8 @@ def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int 
         )
     if tensor_parallel > 1 and process == "inside":
         raise ConfigError(
-            f"rollout.engine.tensor_parallel = {tensor_parallel}: inside the trainer's process vLLM has the policy's "
-            f"device alone",
+            f"rollout.engine.tensor_parallel = {tensor_parallel}: inside the trainer's process vLLM uses only the "
+            f"policy's device",
             remedy="set rollout.engine.process = 'own' and rollout.engine.device",
             key="rollout.engine.tensor_parallel",
             code="config.combination",
@@ -146,23 +147,23 @@ def check(dtype: str, *, process: str, device: str | None, tensor_parallel: int 
 
 
 def check_devices(device: str | None, tensor_parallel: int) -> None:
-    """Refuse devices of its own that a trainer has, or that are not there. Raises ConfigError."""
+    """Raise ConfigError for devices that a trainer uses or that do not exist."""
     trainers = ranks.launched_here()
     if device is None:
         return
-    if _first(device) < trainers:
+    if _index(device) < trainers:  # each trainer of this machine uses the device of its local rank
         raise ConfigError(
-            f"rollout.engine.device = {device!r}: a trainer is on it, and weights are sent from GPU to GPU",
+            f"rollout.engine.device = {device!r}: a trainer uses it, and weights are sent from GPU to GPU",
             remedy=f"set it to 'cuda:{trainers}', the first that is free, or remove it to share the trainer's",
             key="rollout.engine.device",
             code="config.combination",
         )
     for rank in range(trainers):
-        visible(device, tensor_parallel, rank)
+        device_environment(device, tensor_parallel, rank)
 
 
 def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
-    """Refuse to merge an adapter where that would round it away, or needs a whole base. Raises ConfigError."""
+    """Raise ConfigError where merging an adapter would round it away, or needs a whole base."""
     if lora == "merged" and sharded:
         raise ConfigError(
             "rollout.engine.lora = 'merged' with ranks.learner = 'sharded': no rank has the whole base that the "
@@ -181,23 +182,23 @@ def check_merge(dtype: str, lora: str, *, sharded: bool = False) -> None:
         )
 
 
-def visible(device: str | None, count: int, rank: int | None = None) -> dict[str, str]:
-    """The environment in which the engine of a rank sees its `count` CUDA devices and no others: from `device`
-    ("cuda:1") on, those of one rank of this machine after those of another. Without a `device` it is the trainer's own.
+def device_environment(device: str | None, count: int, rank: int | None = None) -> dict[str, str]:
+    """Environment variables that limit the engine of a rank to its `count` CUDA devices.
 
-    Raises ConfigError where the trainer itself does not see that many.
+    The engines of this machine's ranks use consecutive devices from `device` ("cuda:1") on. Without a `device`, the
+    engine uses the trainer's. Raises ConfigError where the trainer has too few devices.
     """
     rank = ranks.local_rank() if rank is None else rank
     if device is None and ranks.launched_here() == 1:
         return {}
-    begin = rank if device is None else _first(device) + rank * count
+    first = rank if device is None else _index(device) + rank * count
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = listed.split(",") if listed else [str(i) for i in range(_cuda_devices() or begin + count)]
-    shown = names[begin:][:count]
+    names = listed.split(",") if listed else [str(i) for i in range(_cuda_devices() or first + count)]
+    shown = names[first:][:count]
     if len(shown) < count:
         raise ConfigError(
             f"rollout.engine.device = {device!r} with tensor_parallel = {count}: the engine of rank {rank} would start "
-            f"at 'cuda:{begin}', and its trainer has {len(names)} devices only",
+            f"at 'cuda:{first}', and its trainer has only {len(names)} devices",
             remedy="choose devices that exist",
             key="rollout.engine.device",
             code="config.unsupported",
@@ -206,11 +207,11 @@ def visible(device: str | None, count: int, rank: int | None = None) -> dict[str
 
 
 def _cuda_devices() -> int:
-    """How many are there; 0 where there is no CUDA."""
+    """The number of CUDA devices; 0 without CUDA."""
     import torch
 
     return torch.cuda.device_count()
 
 
-def _first(device: str | None) -> int:
+def _index(device: str | None) -> int:
     return int((device or "").partition(":")[2] or 0)

@@ -1,4 +1,4 @@
-"""A LoRA adapter that vLLM applies beside the base weights, instead of weights it is merged into."""
+"""A LoRA adapter that vLLM applies beside the base weights, instead of merging it into them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class ServedAdapter:
-    """The one adapter that a vLLM engine serves. vLLM reads it from a folder, which is removed once it is read."""
+    """The only adapter of a vLLM engine. vLLM reads it from a temporary folder."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """`config` is what peft writes into adapter_config.json."""
-        self.request: Any = None  # to go with every prompt
+        """`config` is the content of peft's adapter_config.json."""
+        self.request: Any = None  # passed with every prompt
         self._config = dict(config)
 
     def load(self, llm: Any, weights: Mapping[str, Tensor], names: Sequence[str], version: int) -> None:
-        """Replace it by those of the weights that have these names; vLLM's workers read them and write the file."""
+        """Replace the adapter by the weights of these names, which vLLM's workers read and write to the file."""
         from vllm.lora.request import LoRARequest
 
         if self.request is not None:
@@ -33,10 +33,10 @@ class ServedAdapter:
             llm.llm_engine.add_lora(self.request)
 
     def is_of(self, llm: Any, version: int) -> bool:
-        """Whether vLLM's workers hold this version, and no other."""
+        """Whether vLLM's workers have this version and no other."""
         return set(llm.llm_engine.list_loras()) == {_number(version)}
 
 
 def _number(version: int) -> int:
-    """vLLM counts adapters from 1."""
+    """The id of a version's adapter; vLLM's ids start at 1, and versions at 0."""
     return version + 1

@@ -1,4 +1,4 @@
-"""vLLM's memory parts, for the device plan, without importing it."""
+"""vLLM's memory parts, for the device plan, without importing vLLM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, beside
+from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, serves_adapter
 from winnow.memory.demand import Demand
 from winnow.memory.footprint import parameter_bytes
 from winnow.memory.plan import MemoryPart, Phase
@@ -15,16 +15,16 @@ from winnow.models.meta import weight_bytes
 
 
 def parts(demand: Demand) -> Iterator[MemoryPart]:
-    """vLLM takes a share of each of its devices, for weights, keys and values together, unless `key_value_gib` sets the
-    latter. Weights reach it one by one.
+    """The memory of vLLM on each of its devices: a share of the device for weights, keys and values together, or, with
+    `key_value_gib`, the weights plus that size. Weights are sent to it one by one.
     """
     options, packed = demand.options, demand.config.model.quantization is not None
-    weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # it computes with plain ones
+    weights = parameter_bytes(demand.model) if packed else weight_bytes(demand.model)  # vLLM's are never quantized
     for device in _devices(_first_device(demand), options["tensor_parallel"]):
         yield from _on_device(demand, device, weights)
-    if demand.config.model.lora is not None and not beside(options["lora"], demand.config.model.dtype):
+    if demand.config.model.lora is not None and not serves_adapter(options["lora"], demand.config.model.dtype):
         yield MemoryPart("merged weights", weights, "generate", demand.device)
-    if packed:  # all at once, on their way to vLLM
+    if packed:  # all dequantized weights exist at once while they are sent
         yield MemoryPart("weights of 4 bits as plain ones", weights, "generate", demand.device)
 
 
@@ -46,6 +46,6 @@ def _first_device(demand: Demand) -> str:
 
 
 def _devices(first: str, count: int) -> list[str]:
-    """ "cuda:1" and the devices after it; there is but one cpu."""
+    """ "cuda:1" and the devices after it; on a CPU, the same device `count` times."""
     kind, _, index = first.partition(":")
     return [first] * count if count == 1 or kind == "cpu" else [f"{kind}:{int(index or 0) + i}" for i in range(count)]

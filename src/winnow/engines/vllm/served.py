@@ -1,8 +1,7 @@
-"""What an engine with weights of its own must know: what to serve, as plain data, and the weights by the model's names.
+"""The policy as a plain model for an engine with separate weights: a description, and the weights by name.
 
-The policy may be wrapped by an adapter or trained in part; whoever serves it sees a plain model under the names that a
-checkpoint of it would have. `Served` and a mapping of weights are all that crosses to such an engine, so it may live in
-another process.
+The policy may have an adapter, or be trained in part. The engine serves a plain model with the names of a checkpoint.
+It receives only `Served` and a mapping of weights, so it may run in another process.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What to serve. It pickles."""
+    """The description of a model to serve. It can be pickled."""
 
-    folder: Path  # with the model's config.json, and no weights; there while the server starts
+    folder: Path  # with the model's config.json and no weights; it exists only while the server starts
     dtype: str  # "float32" ...
     names: frozenset[str]  # of the plain model's weights
-    adapter: Mapping[str, Any] | None  # as in peft's adapter_config.json, where one is served beside the model
-    adapter_names: frozenset[str]  # of its weights
+    adapter: Mapping[str, Any] | None  # content of peft's adapter_config.json; None: no adapter beside the model
+    adapter_names: frozenset[str]  # of the adapter's weights
     tokenizer: PreTrainedTokenizerBase
     stop_tokens: tuple[int, ...]
     vocabulary: int
@@ -52,12 +51,13 @@ class Served:
 
 
 class Server(Engine, Protocol):
-    """An engine that takes a plain model's weights, from version 0 on: before the first `load` its version is -1."""
+    """An engine that loads a plain model's weights, from version 0 on: before the first `load` its version is -1."""
 
 
 class FromPolicy:
-    """The engine that a run sees: passes requests on to a server, and hands it the policy as a plain model; with
-    `adapter`, as a plain model once, and then as the adapter beside it.
+    """The engine of a run with a server: it forwards requests, and sends the policy's weights as a plain model's.
+
+    With `adapter`, the first load sends the base and the adapter, and later loads only the adapter.
     """
 
     def __init__(self, server: Server, model: Any, *, adapter: bool) -> None:
@@ -65,7 +65,7 @@ class FromPolicy:
         self._adapter = adapter_names(model) if adapter else {}
         self.logprob_tolerance = server.logprob_tolerance
         try:
-            server.load(self._beginning(), version=0)
+            server.load(self._first_weights(), version=0)
         except BaseException:
             server.close()
             raise
@@ -84,7 +84,7 @@ class FromPolicy:
         return self._server.generate(prompts, counts, sampling, seed=seed, on_rollout=on_rollout)
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Hand the policy over as it is now; every trained parameter must be among `weights`."""
+        """Send the current policy to the server; every trained parameter must be among `weights`."""
         check_policy_weights(self._model, weights)
         if self._adapter:
             changed = MadeOnRead({name: partial(weights.__getitem__, key) for name, key in self._adapter.items()})
@@ -95,7 +95,7 @@ class FromPolicy:
 
     @property
     def memory_mib(self) -> Mapping[str, float]:
-        """MiB that the server last reported, by state and name; empty where it reports none."""
+        """The server's last `memory_mib`, by state and name; empty where it has none."""
         reported: Mapping[str, float] = getattr(self._server, "memory_mib", {})
         return reported
 
@@ -103,7 +103,7 @@ class FromPolicy:
         """See `Engine`."""
         self._server.close()
 
-    def _beginning(self) -> MadeOnRead:
+    def _first_weights(self) -> MadeOnRead:
         if not self._adapter:
             return served_weights(self._model, {})
         base = {name: parameter.detach for name, parameter in _plain_parameters(self._model)}
@@ -112,7 +112,7 @@ class FromPolicy:
 
 
 def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> Served:
-    """Write the policy's settings into a folder, and say what else a server must know.
+    """Write the model's config.json to a folder, and return the description for a server.
 
     With `adapter`, the policy's adapter is served beside the plain model.
     """
@@ -136,12 +136,12 @@ def describe(context: EngineContext, folder: Path, *, adapter: bool = False) -> 
 
 
 def check_policy_weights(model: Any, weights: Mapping[str, Tensor]) -> None:
-    """Raise EngineError unless the names are a policy's, and every trained parameter is among them."""
-    check_names(weights, own=model.state_dict(), trained=list(trained_parameters(model)))
+    """Raise EngineError unless all names are the policy's, and every trained parameter is among them."""
+    check_names(weights, known=model.state_dict(), trained=list(trained_parameters(model)))
 
 
 class MadeOnRead(WeightsOnRead):
-    """Weights by name, each of which is made, or gathered from all ranks, when it is read; names cost nothing."""
+    """Weights by name, each made, or gathered from all ranks, when it is read; reading the names makes none."""
 
     def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
         self._make = make
@@ -155,16 +155,16 @@ class MadeOnRead(WeightsOnRead):
 
 
 def served_weights(model: Any, weights: Mapping[str, Tensor]) -> MadeOnRead:
-    """The plain model's weights by its own names: `weights` where they say anything, the module's own elsewhere.
+    """The plain model's weights by name: those in `weights`, and the module's for all others.
 
-    An adapter is added to copies. Its A and B are read from the module, so `weights` must be the module's own. Tied
-    weights appear once.
+    An adapter is merged into copies. Its A and B are read from the module, so `weights` must be those of the module.
+    Tied weights occur once.
     """
     given = {id(p): partial(weights.__getitem__, name) for name, p in model.named_parameters() if name in weights}
-    own = {name: given.get(id(p), p.detach) for name, p in _plain_parameters(model)}
-    return MadeOnRead({**own, **merges(model)})
+    plain = {name: given.get(id(p), p.detach) for name, p in _plain_parameters(model)}
+    return MadeOnRead({**plain, **merges(model)})
 
 
 def _plain_parameters(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Those of the plain model, by the names they have without an adapter; tied ones once."""
+    """The parameters of the plain model, by their names without an adapter; tied ones once."""
     return plain_names(plain_model(model).named_parameters())

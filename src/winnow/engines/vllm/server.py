@@ -1,6 +1,6 @@
-"""What the engine `vllm` does: one request per rollout to vLLM's scheduler, and the policy's weights into its workers.
+"""Implementation of the engine `vllm`: one request per rollout to vLLM's scheduler, and weights for its workers.
 
-vLLM itself is imported when the engine is made.
+vLLM is imported when the engine is made.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class VllmEngine:
-    """See `vllm`. Takes whole models by the names of their checkpoints; until the first its version is -1.
+    """See `vllm`. Loads whole models by the names of their checkpoints; before the first load its version is -1.
 
-    A rollout is a request of its own, with a seed of its own: `on_rollout` gets it when it is finished, it can be
-    aborted and repeated alone, and the prefix cache shares what prompts have in common. Stop strings are found here and
-    not by vLLM, so that every engine ends a rollout at the same token.
+    Each rollout is a separate request with a separate seed: `on_rollout` receives it when it is finished, it can be
+    aborted and repeated alone, and vLLM's prefix cache shares common prefixes. Stop strings are detected here and not
+    by vLLM, so that every engine ends a rollout at the same token.
     """
 
     def __init__(self, served: Served, settings: VllmSettings) -> None:
@@ -61,7 +61,7 @@ class VllmEngine:
         seed: tuple[SeedName, ...],
         on_rollout: OnRollout | None = None,
     ) -> list[Group]:
-        """See `Engine`. Raises EngineError when the workers' weights are not of `version`, too."""
+        """See `Engine`. Also raises EngineError when the workers' weights are not of `version`."""
         rule = self._rule(sampling.stop)
         with SamplingRequest(prompts, counts, rule=rule, version=self.version, on_rollout=on_rollout) as request:
             _check_context(request.rollouts, sampling, self._served.context_tokens)
@@ -76,10 +76,11 @@ class VllmEngine:
         return request.groups()
 
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy weights into vLLM's workers, and empty the prefix cache, which older weights have filled. Each is read
-        once, in the mapping's order.
+        """Copy weights to vLLM's workers, and empty the prefix cache, which was computed with older weights. Each
+        weight is read once, in the mapping's order.
 
-        They are those of the whole model; where an adapter is served, first with it, and then of the adapter alone.
+        The mapping contains the whole model. Where an adapter is served, the first mapping contains model and adapter,
+        and later ones only the adapter.
         """
         check_newer(version, than=self.version)
         adapter = [name for name in weights if name in self._served.adapter_names]
@@ -88,7 +89,7 @@ class VllmEngine:
         if self._adapter is None or self.version < 0:
             _check_names(base, self._served.names)
         self._wake("weights")
-        with engine_errors("take new weights"):
+        with engine_errors("load new weights"):
             if base:
                 self._copy(weights, base, version)
             if self._adapter is not None:
@@ -96,7 +97,7 @@ class VllmEngine:
             emptied = self._llm.reset_prefix_cache()
         if not emptied:
             raise EngineError(
-                "vLLM kept prefixes read by older weights",
+                "vLLM did not empty its prefix cache, which was computed with older weights",
                 remedy="load weights only while no rollouts are in flight",
                 code="engine.contract",
             )
@@ -109,7 +110,7 @@ class VllmEngine:
             self._llm.llm_engine.engine_core.shutdown()
 
     def _copy(self, weights: Mapping[str, Tensor], names: Sequence[str], version: int) -> None:
-        """The workers read them, one by one: from a mapping of this process, or as the trainer sends them."""
+        """Have the workers read the weights one by one, from a mapping of this process or from the trainer."""
         self._llm.start_weight_update()
         self._llm.update_weights({"update_info": {"weights": weights, "names": names, "version": version}})
         self._llm.finish_weight_update(weight_version=str(version))
@@ -119,7 +120,7 @@ class VllmEngine:
         engine, unfinished = self._llm.llm_engine, {str(i): pending for i, pending in enumerate(request.rollouts)}
         sampled = {name: GrowingRollout() for name in unfinished}
         try:
-            with engine_errors("take prompts"):
+            with engine_errors("accept prompts"):
                 for name, pending in unfinished.items():
                     parameters = self._parameters(pending, rule, sampling, seed)
                     engine.add_request(name, _prompt(pending), parameters, **adapter)
@@ -152,35 +153,37 @@ class VllmEngine:
             min_p=sampling.min_p,
             seed=seeds.derive(*seed, pending.prompt.id, pending.index) % 2**63,
             stop_token_ids=list(rule.tokens),
-            ignore_eos=True,  # of vLLM's own guess; ours are named
-            logprobs=0,  # of the sampled token alone
+            ignore_eos=True,  # vLLM's guess of the end-of-sequence token; stop_token_ids lists the real ones
+            logprobs=0,  # only that of the sampled token
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA if rule.strings else RequestOutputKind.FINAL_ONLY,
         )
 
     def _wake(self, *tags: str) -> None:
-        """Where it sleeps between steps: take back the memory for what `tags` name, or for everything."""
+        """If it sleeps between steps: allocate again the memory that `tags` name, or all of it."""
         if self._sleep:
             with engine_errors("wake up"):
                 self._llm.wake_up(list(tags) or None)
 
     def _read_memory(self, state: str) -> None:
-        """Of the devices as the workers see them, which may be processes of their own."""
+        """Record the memory of the workers' devices; the workers may be separate processes."""
         with engine_errors("report its memory"):
             of_workers = self._llm.collective_rpc("used_on_devices")
         devices = {name: max(worker.get(name, 0.0) for worker in of_workers) for name in set().union(*of_workers)}
         self.memory_mib |= by_state(state, devices)
 
     def _check_fresh(self) -> None:
-        """With an adapter the base stays what it was at first, and the adapter is what must be new."""
-        wanted = self.version if self._adapter is None else 0
+        """Raise EngineError unless the workers have the weights of `version`. With an adapter, the base stays at
+        version 0, and the adapter must have that version.
+        """
+        expected = self.version if self._adapter is None else 0
         with engine_errors("report its version"):
-            held = set(self._llm.collective_rpc("weights_version"))
-            fresh = held == {wanted} and (self._adapter is None or self._adapter.is_of(self._llm, self.version))
+            versions = set(self._llm.collective_rpc("weights_version"))
+            fresh = versions == {expected} and (self._adapter is None or self._adapter.is_of(self._llm, self.version))
         if not fresh:
             raise EngineError(
-                f"stale weights: vLLM's workers have copied version {', '.join(sorted(map(str, held)))}, and rollouts "
+                f"stale weights: vLLM's workers have version {', '.join(sorted(map(str, versions)))}, and rollouts "
                 f"of version {self.version} were requested",
                 remedy="load the weights again",
                 code="engine.stale_weights",
@@ -188,14 +191,17 @@ class VllmEngine:
 
 
 class GrowingRollout:
-    """What vLLM has said of a rollout so far; it says only what is new, where stop strings are watched for."""
+    """The tokens and log-probs of a rollout so far, from vLLM's outputs.
+
+    With stop strings, an output contains the new tokens; without, the only output contains all of them.
+    """
 
     def __init__(self) -> None:
         self.tokens = array("q")
         self._logprobs = array("d")
 
     def add(self, completion: Any) -> None:
-        """Raises EngineError where a log-prob is missing or not finite."""
+        """Append an output. Raises EngineError where a log-prob is missing or not finite."""
         if not completion.token_ids:
             return
         new = completion.logprobs.logprobs
@@ -217,7 +223,7 @@ class GrowingRollout:
         self._logprobs.extend(new)
 
     def newest(self, count: int) -> IntArray:
-        """[count] the last tokens."""
+        """[count] the newest tokens."""
         return np.array(self.tokens[-count:], dtype=np.int64)
 
     def arrays(self) -> tuple[IntArray, FloatArray]:
@@ -229,7 +235,7 @@ def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, conte
     longest = max((len(pending.prompt.tokens) for pending in rollouts), default=0)
     if longest + sampling.max_new_tokens > context_tokens:
         raise EngineError(
-            f"a prompt of {longest} tokens and max_new_tokens = {sampling.max_new_tokens} are more than the "
+            f"a prompt of {longest} tokens and max_new_tokens = {sampling.max_new_tokens} exceed the "
             f"{context_tokens} tokens that vLLM was started for",
             remedy="lower one, or raise prompt.max_prompt_tokens",
             key="prompt.max_prompt_tokens",
@@ -239,9 +245,9 @@ def _check_context(rollouts: Sequence[PendingRollout], sampling: Sampling, conte
 
 def _check_names(weights: Sequence[str], names: frozenset[str]) -> None:
     if wrong := sorted(names.symmetric_difference(weights)):
-        what = "lack" if wrong[0] in names else "have a needless"
+        what = "lack" if wrong[0] in names else "contain the unknown"
         raise EngineError(
-            f"the weights {what} {wrong[0]!r} ({len(wrong)} such names)",
+            f"the weights {what} {wrong[0]!r} ({len(wrong)} wrong names)",
             remedy="pass the whole model",
             code="engine.contract",
         )
@@ -253,13 +259,13 @@ def _prompt(pending: PendingRollout) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def engine_errors(action: str) -> Iterator[None]:
-    """Raise vLLM's own exceptions as EngineError: there are too many kinds of them to tell apart."""
+    """Raise vLLM's exceptions as EngineError: they have too many types to distinguish."""
     try:
         yield
     except WinnowError:
         raise
     except Exception as error:
-        beginning = " ".join(str(error).split()[:60])  # of many lines the first rarely says what was wrong
+        beginning = " ".join(str(error).split()[:60])  # words, because the first of many lines rarely has the cause
         reason = f"{type(error).__name__}: {beginning}"
         raise EngineError(
             f"vLLM could not {action}: {reason}",

@@ -1,4 +1,4 @@
-"""How vLLM serves, and what is known of it before it is started."""
+"""vLLM's settings and limits that are known without importing vLLM."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from winnow.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16")
 CPU_KEY_VALUE_GIB = 2.0
-LORA_RANKS = (8, 16, 32, 64, 128, 256)  # that vLLM has kernels for
+LORA_RANKS = (8, 16, 32, 64, 128, 256)  # the ranks with kernels in vLLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSettings:
-    """How vLLM serves; see docs/engines.md."""
+    """Options of the engine `vllm`; see docs/engines.md."""
 
     tensor_parallel: int = 1
     gpu_memory_utilization: float = 0.5
@@ -22,18 +22,19 @@ class VllmSettings:
     sleep: bool = False
 
 
-def beside(lora: str, dtype: str, *, sharded: bool = False) -> bool:
-    """Whether an adapter is applied beside the base, instead of merged into it. By "auto" it is where merging would
-    round: in bfloat16, of 8 significant bits, most of what a small adapter changes is lost; and where no rank has the
-    whole base.
+def serves_adapter(lora: str, dtype: str, *, sharded: bool = False) -> bool:
+    """Whether an adapter is applied beside the base, instead of merged into it.
+
+    With "auto" it is applied beside the base where no rank has the whole base, and in bfloat16: a merge into 8
+    significant bits would lose most of a small adapter's change.
     """
     return lora == "adapter" or (lora == "auto" and (dtype == "bfloat16" or sharded))
 
 
-def no_sleep() -> ConfigError:
-    """The error of a `sleep` on a CPU."""
+def sleep_unsupported() -> ConfigError:
+    """The error for `sleep` on a CPU."""
     return ConfigError(
-        "rollout.engine.sleep: vLLM cannot sleep on a CPU, whose memory is the machine's",
+        "rollout.engine.sleep: vLLM cannot sleep on a CPU, because it cannot release the machine's memory",
         remedy="remove it",
         key="rollout.engine.sleep",
         code="config.combination",
@@ -41,7 +42,7 @@ def no_sleep() -> ConfigError:
 
 
 def kernel_rank(rank: int) -> int:
-    """The smallest that vLLM has kernels for and an adapter of `rank` fits in. Raises ConfigError above the largest."""
+    """The smallest rank with kernels in vLLM that is at least `rank`. Raises ConfigError above the largest."""
     if rank > LORA_RANKS[-1]:
         raise ConfigError(
             f"model.lora.rank = {rank}: vLLM applies adapters up to rank {LORA_RANKS[-1]}",

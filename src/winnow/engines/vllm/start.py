@@ -1,4 +1,4 @@
-"""How vLLM is started in a process that has other work to do."""
+"""Start of vLLM in a process that has other tasks, without lasting changes to that process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import torch.distributed
 
 from winnow import ranks
 from winnow.engines.vllm.served import Served
-from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, VllmSettings, kernel_rank, no_sleep
+from winnow.engines.vllm.settings import CPU_KEY_VALUE_GIB, VllmSettings, kernel_rank, sleep_unsupported
 
-TRANSFER_BACKEND = "winnow"  # the name under which weight_transfer.py registers its backend in vLLM
+TRANSFER_BACKEND = "winnow"  # name of the backend that weight_transfer.py registers in vLLM
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 CPU_TOKENS_AT_ONCE = 4096  # vLLM's own default
 
 
 def start(served: Served, settings: VllmSettings) -> Any:
-    """A `vllm.LLM` with random weights, ready for its first weights. Raises ConfigError for what the CPU lacks."""
-    with _environment(), _own_threads(), ranks_kept(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # vLLM's imports and compilers warn of what its users cannot change
+    """Start a `vllm.LLM` with random weights. Raises ConfigError for settings that a CPU does not support."""
+    with _environment(), _threads_kept(), ranks_kept(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # users cannot act on the warnings of vLLM's imports and compilers
         from vllm import LLM
         from vllm.platforms import current_platform
 
@@ -33,9 +33,9 @@ def start(served: Served, settings: VllmSettings) -> Any:
             settings, limits = _on_cpu(settings, served)
         llm = LLM(
             model=str(served.folder),
-            skip_tokenizer_init=True,  # tokens go in and tokens come out
+            skip_tokenizer_init=True,  # prompts and outputs are tokens
             load_format="dummy",
-            generation_config="vllm",  # a model's own sampling defaults would alter the distribution
+            generation_config="vllm",  # the model's sampling defaults would alter the distribution
             dtype=served.dtype,
             max_model_len=served.context_tokens,
             max_num_seqs=served.max_rollouts_at_once,
@@ -50,7 +50,7 @@ def start(served: Served, settings: VllmSettings) -> Any:
             worker_extension_cls="winnow.engines.vllm.weight_transfer.WorkerExtension",
             disable_log_stats=True,
             **_lora(served),
-            **_among_ranks(),
+            **_rank_options(),
             **limits,
         )
         llm.init_weight_transfer_engine({"init_info": {}})
@@ -58,11 +58,13 @@ def start(served: Served, settings: VllmSettings) -> Any:
 
 
 def _on_cpu(settings: VllmSettings, served: Served) -> tuple[VllmSettings, dict[str, Any]]:
-    """A bound on memory, as vLLM would take half of the machine; and no prompt read in pieces, as vLLM then takes back
-    random numbers, which a generator of the CPU cannot do.
+    """Settings and limits for a CPU.
+
+    Memory is limited, because vLLM would use half of the machine. Prompts are not read in pieces, because vLLM would
+    then rewind its random generators, which a CPU generator does not support.
     """
     if settings.sleep:
-        raise no_sleep()
+        raise sleep_unsupported()
     at_once = max(CPU_TOKENS_AT_ONCE, served.context_tokens, served.max_rollouts_at_once)
     bounded = settings if settings.key_value_gib else replace(settings, key_value_gib=CPU_KEY_VALUE_GIB)
     return bounded, {"enable_chunked_prefill": False, "max_num_batched_tokens": at_once}
@@ -74,16 +76,16 @@ def _lora(served: Served) -> dict[str, Any]:
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": kernel_rank(served.adapter["r"])}
 
 
-def _among_ranks() -> dict[str, Any]:
-    """In the process of one of several ranks vLLM finds a world of all of them, in which its one worker must know its
-    place, and its device; it computes alone all the same.
+def _rank_options() -> dict[str, Any]:
+    """Options for a run with several ranks. vLLM then finds the process group of all ranks, and with this executor it
+    uses the rank and the device of its process. Each vLLM still computes alone.
     """
     return {"distributed_executor_backend": "external_launcher"} if ranks.count() > 1 else {}
 
 
 @contextmanager
 def ranks_kept() -> Iterator[None]:
-    """With itself vLLM ends torch's default process group, which among several ranks is theirs, and not its own."""
+    """Keep torch's default process group, which vLLM would destroy at its end; with several ranks it is the run's."""
     distributed: Any = torch.distributed
     destroy = distributed.destroy_process_group
 
@@ -105,8 +107,8 @@ def _bytes(gib: float | None) -> int | None:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """One process, so that weights are passed by reference and no process is left behind; and, unless the
-    user sets another level, only vLLM's errors are logged.
+    """Set vLLM's environment variables. It runs in one process, so that weights are passed by reference and no process
+    outlives it. It logs only errors, unless the user has set another level.
     """
     values = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", LOG_LEVEL: os.environ.get(LOG_LEVEL, "ERROR")}
     before = {name: os.environ.get(name) for name in values}
@@ -122,8 +124,8 @@ def _environment() -> Iterator[None]:
 
 
 @contextmanager
-def _own_threads() -> Iterator[None]:
-    """On a CPU vLLM sets the threads of the whole process, and replaces torch's function so that nobody else can."""
+def _threads_kept() -> Iterator[None]:
+    """Keep torch's threads: on a CPU, vLLM sets them for the whole process, and replaces torch's function for it."""
     threads, setter = torch.get_num_threads(), torch.set_num_threads
     try:
         yield

@@ -1,8 +1,8 @@
-"""What runs inside vLLM's own workers: the backend of vLLM's weight transfer by which the policy's weights come in. A
-worker in the trainer's process reads the policy's own; any other receives them over a process group.
+"""The backend of vLLM's weight transfer that loads the policy's weights, inside vLLM's workers. A worker in the
+trainer's process reads the policy's tensors; any other worker receives them over a process group.
 
-vLLM imports this module by name in each of its workers (`worker_extension_cls`), wherever they run, and importing it
-registers the backend there. Nothing else of winnow should import it: vLLM is not always installed.
+vLLM imports this module by name in each of its workers (`worker_extension_cls`), and the import registers the backend
+in that process. Other modules of winnow must not import it, because vLLM is optional.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from winnow.memory.usage import used_on_devices
 
 @dataclass
 class NoInitInfo(WeightTransferInitInfo):  # type: ignore[misc]  # vllm is untyped here
-    """There is nothing to agree on beforehand."""
+    """Empty: the transfer needs no initialization."""
 
 
 @dataclass
@@ -39,22 +39,22 @@ class WeightUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
     """A whole model, by the names of its checkpoints."""
 
     weights: Mapping[str, Tensor]
-    names: Sequence[str]  # of those to copy, in the order in which they are to be read
+    names: Sequence[str]  # of the weights to copy, in reading order
     version: int
 
 
 class OneByOne(WeightTransferEngine):  # type: ignore[misc]
-    """Weight transfer tensor by tensor: vLLM keeps those of a layer until they are all there."""
+    """Weight transfer tensor by tensor: vLLM keeps the tensors of a layer until all have arrived."""
 
     init_info_cls = NoInitInfo
     update_info_cls = WeightUpdate
     version: int | None = None  # of the weights that were copied last; None while they are being copied
 
     def init_transfer_engine(self, init_info: NoInitInfo) -> None:
-        """Nothing to set up."""
+        """Do nothing."""
 
     def start_weight_update(self) -> None:
-        """Until `finish_weight_update` the model must not be sampled from."""
+        """Start an update; the model must not sample until `finish_weight_update`."""
         self.version = None
         initialize_layerwise_reload(self.model)
 
@@ -66,11 +66,11 @@ class OneByOne(WeightTransferEngine):  # type: ignore[misc]
         """See `update_weights`."""
         self._arriving = update_info.version
         weights = for_worker(update_info.weights, self.parallel_config.rank)
-        with finished(weights):
+        with finish_on_error(weights):
             self.model.load_weights((name, weights[name]) for name in update_info.names)
 
     def finish_weight_update(self) -> None:
-        """Bring the weights into the form that the kernels need; then the model has the version that has arrived."""
+        """Convert the weights to the form that the kernels need, and record their version."""
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
             _pack_heads(self.model)
@@ -79,12 +79,12 @@ class OneByOne(WeightTransferEngine):  # type: ignore[misc]
         self.version = self._arriving
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _pack_heads(model: torch.nn.Module) -> None:
-    """On a CPU vLLM computes with packed copies of the weights. It renews those of the modules that were loaded; a head
-    tied to the embedding never is, and would go on with the weights that vLLM started with.
+    """Renew the packed copies of output layers. On a CPU, vLLM computes with packed copies of the weights, and renews
+    those of loaded modules. A head tied to the embedding is never loaded, and would keep vLLM's random weights.
     """
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
@@ -92,35 +92,36 @@ def _pack_heads(model: torch.nn.Module) -> None:
 
 
 class WorkerExtension:
-    """What vLLM adds to its workers."""
+    """Methods that vLLM adds to its workers."""
 
     def weights_version(self) -> int | None:
-        """Of the weights this worker has."""
+        """The version of this worker's weights; None during an update."""
         version: int | None = self.weight_transfer_engine.version  # type: ignore[attr-defined]
         return version
 
     def used_on_devices(self) -> dict[str, float]:
-        """MiB of each CUDA device that this worker has touched."""
+        """MiB in use on each CUDA device of this worker."""
         return used_on_devices()
 
     def write_adapter(self, weights: Mapping[str, Tensor], names: Sequence[str], path: str) -> None:
-        """Read an adapter's weights, and have the first worker of this engine write them down."""
+        """Read an adapter's weights; the engine's first worker writes them to `path`."""
         worker: int = self.parallel_config.rank  # type: ignore[attr-defined]
-        own = for_worker(weights, worker)
-        with finished(own):
-            found = {name: own[name].cpu().contiguous() for name in names}
+        source = for_worker(weights, worker)
+        with finish_on_error(source):
+            read = {name: source[name].cpu().contiguous() for name in names}
+        # In the trainer's process there is one worker, whose rank is that of the run
         if worker == 0 or not isinstance(weights, SentWeights):
-            save_file(found, path)
+            save_file(read, path)
 
 
 def for_worker(weights: Mapping[str, Tensor], worker: int) -> Mapping[str, Tensor]:
-    """The weights as the engine's worker of that number reads them."""
+    """The weights, as read by the engine's worker of this number."""
     return weights.by_worker(worker) if isinstance(weights, SentWeights) else weights
 
 
 @contextmanager
-def finished(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Where reading fails, the trainer is not left waiting for a reader of the rest."""
+def finish_on_error(weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """Receive the remaining weights where reading fails, so that the trainer does not wait for this reader."""
     try:
         yield
     except BaseException:
