@@ -1,30 +1,27 @@
-"""What a checkpoint holds, and how it is saved and found again: it is whole or absent.
+"""Saves, finds and loads checkpoints. A checkpoint is whole or absent.
 
     checkpoints/step-000010/
-      config.json, model.safetensors, tokenizer.json ...   what `write_model` wrote: a usable model folder
+      config.json, model.safetensors, tokenizer.json ...   written by `write_model`: a usable model folder
       adapter/                                             the LoRA adapter, when there is one
       trainer.safetensors                                  optimizer tensors
       trainer.json                                         step, and everything else as JSON
-      manifest.json                                        size and SHA-256 of every other file; where both logs ended
+      manifest.json                                        size and SHA-256 of every other file; the ends of both logs
 
 "step 10" means that ten steps, 0 to 9, are done; a resumed run continues with step 10. There is no pickle anywhere.
 
-The parameters to resume from: a model folder has every parameter in its own precision, so a full model resumes
-bit-exactly from that, or, where its weights are rounded from float32 masters, from those in trainer.safetensors. A LoRA
-run resumes from its base model and `adapter/`; its model folder is the merged model, for use, from which base and
-adapter cannot be separated any more.
+A full model resumes bit-exactly from its model folder, which has every parameter in its own precision. Where weights
+are rounded from float32 masters, it resumes from the masters in trainer.safetensors. A LoRA run resumes from its base
+model and `adapter/`. Its model folder is the merged model, from which the adapter cannot be recovered.
 
-Tensors are written one by one and hashed as they are written: nothing but the one under way is copied to the host, and
-the digests in the manifest are of the bytes that were given to the disk. After the rename, sizes alone are compared.
-Hashing the files again there would read what the system still holds in memory, and so show no fault of the disk; what a
-disk loses later a resume finds, which hashes every file once.
+Tensors are copied to the host, hashed and written one at a time, so the manifest has the digests of the bytes that were
+sent to the disk. After the rename, only sizes are compared: hashing the files again would read them from the system's
+cache, and so detect no fault of the disk. A resume hashes every file once, and so detects later damage.
 
 A save writes into a folder with a temporary name, syncs every file, renames the folder, and only then removes older
-checkpoints (checkpoint_cleanup.py). A kill at any moment leaves the newest whole checkpoint in place and at worst a
-leftover that the next save removes. Where an old checkpoint cannot be removed, a notice says so: a save fails only
-where the new checkpoint itself cannot be written. Files and folders with other names than those of a save are never
-touched. Whatever is no folder (a file, say) where a checkpoint belongs is renamed, not deleted; of a link, only the
-link is removed.
+checkpoints (checkpoint_cleanup.py). SIGKILL at any moment leaves the newest whole checkpoint in place, and at worst a
+leftover that the next save removes. A save fails only where the new checkpoint cannot be written. An old checkpoint
+that cannot be removed causes a notice. Files and folders with other names are never changed. A file in the place of a
+checkpoint is renamed, not deleted. Of a symbolic link, only the link is removed.
 """
 
 from __future__ import annotations
@@ -52,22 +49,22 @@ from winnow.state.disk import InTheWay, check_kind, kind, sync, write_json
 from winnow.state.log_marks import Mark, lost
 
 STATE = "trainer.json"
-SPARE = 1.5  # times the last checkpoint's size that must be free
+SPARE = 1.5  # required free space, as a multiple of the last checkpoint's size
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose every file was found as it was written."""
+    """A checkpoint of which every file is as it was written."""
 
     path: Path  # a usable model folder
     step: int  # steps done; the next one to run
-    notices: tuple[str, ...] = ()  # which checkpoints were passed over or could not be removed, and why
-    logs: Mapping[str, Mark] = field(default_factory=dict)  # where the run's logs ended, by file name
+    notices: tuple[str, ...] = ()  # checkpoints that were skipped or could not be removed, with the reason
+    logs: Mapping[str, Mark] = field(default_factory=dict)  # the ends of the run's logs at the save, by file name
 
 
 def check(folder: Path, needed: int) -> None:
-    """Before a run: raise RunFolderError where its folder cannot hold checkpoints, or its disk has less than `needed`
-    bytes free, one checkpoint's size. A full quota that the system does not report shows only at the first save.
+    """Check a folder before a run: raise RunFolderError where it cannot contain checkpoints, or where its disk has less
+    than `needed` bytes free, the size of one checkpoint. A quota that the system does not report cannot be checked.
     """
     with _refusals(folder):
         check_kind(folder / FOLDER, "a folder")
@@ -77,7 +74,7 @@ def check(folder: Path, needed: int) -> None:
         return
     if usage.total and usage.free < needed:
         raise RunFolderError(
-            f"a checkpoint of this run takes {needed / 1e6:.0f} MB, and {usage.free / 1e6:.0f} MB are free in {folder}",
+            f"a checkpoint of this run needs {needed / 1e6:.0f} MB, and {usage.free / 1e6:.0f} MB are free in {folder}",
             remedy="make room, or choose another folder with the key output",
             key="output",
             code="run_folder.unwritable",
@@ -98,14 +95,14 @@ def save(
 ) -> Checkpoint:
     """Write the checkpoint of `step` below the run folder, then remove all but the newest `keep_last`.
 
-    `write_model` fills a folder and returns the SHA-256 of files that it hashed as it wrote them (see models/save.py);
-    `tensors` may live anywhere, and stay as they are until this returns; where this process has only shares of them,
-    `read` gives each one whole; `state` is strict JSON; `logs` say where the
-    run's logs end, which are on the disk up to there. A whole checkpoint of this very step is left as it is, where the
-    logs still hold what it relies on: it is what the run resumed from, or has just saved. The files of one that is
-    `known`, from `newest` or from an earlier save of this process, are not hashed again to know that.
+    `write_model` fills a folder and returns the SHA-256 of files that it hashed while writing (see models/save.py).
+    `tensors` may be on any device, and must not change until this returns. Where this process has only shares of them,
+    `read` returns each one whole. `state` is strict JSON. `logs` are the ends of the run's logs, synced up to there.
 
-    Raises RunFolderError where there is too little room or a write fails. Older checkpoints are then untouched and the
+    A whole checkpoint of the same step is kept if the logs still have the rows that it relies on: the run has resumed
+    from it, or has just saved it. Its files are not hashed again if it is `known`, from `newest` or an earlier save.
+
+    Raises RunFolderError where there is too little space or a write fails. Older checkpoints are then unchanged and the
     new files are removed, so a run may continue and try again later. ValueError for a state that is not JSON.
     """
     final = path_of(folder, step)
@@ -136,11 +133,11 @@ def save(
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint below a run folder, each file checked against its SHA-256; None when none was saved.
+    """The newest whole checkpoint below a run folder, each file checked against its SHA-256; None if there is none.
 
-    One that is damaged or cannot be read is passed over with a notice.
+    A checkpoint that is damaged or cannot be read is skipped with a notice.
 
-    Raises RunFolderError when there are checkpoints and none can be used, or when their folder cannot be read.
+    Raises RunFolderError where checkpoints exist and none can be used, or where their folder cannot be read.
     """
     notices: list[str] = []
     with _refusals(folder):
@@ -149,7 +146,7 @@ def newest(folder: Path) -> Checkpoint | None:
         damage = list(damages(path))
         if not damage:
             return Checkpoint(path, step, tuple(notices), marks_in(path))
-        notices.append(f"checkpoint {path} is damaged ({'; '.join(damage)}) and was passed over")
+        notices.append(f"checkpoint {path} is damaged ({'; '.join(damage)}) and was skipped")
     if notices:
         raise RunFolderError(
             f"no checkpoint can be used: {'; '.join(notices)}",
@@ -160,11 +157,11 @@ def newest(folder: Path) -> Checkpoint | None:
 
 
 def load(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors (on the CPU) and the state that `save` was given. The model is loaded from `checkpoint.path`.
+    """The tensors (on the CPU) and the state that were passed to `save`. The model is loaded from `checkpoint.path`.
 
-    The file is mapped: a tensor takes memory when it is read.
+    The file is mapped: a tensor uses memory when it is read.
 
-    Raises RunFolderError when they cannot be read any more.
+    Raises RunFolderError where they cannot be read any more.
     """
     try:
         saved = json.loads((checkpoint.path / STATE).read_text(encoding="utf-8"))
@@ -186,11 +183,11 @@ def _write(
     state: Mapping[str, Any],
     logs: Mapping[str, Mark],
 ) -> None:
-    """Fill a draft folder and make it durable, its manifest last."""
+    """Fill a draft folder and sync it, its manifest last."""
     draft.mkdir()
     try:
         digests = dict(write_model(draft))
-    except Exception as error:  # a full disk is reported as an exception of any type, depending on the model's library
+    except Exception as error:  # libraries raise exceptions of any type on a full disk
         raise OSError(f"writing the model raised {type(error).__name__}: {error}") from error
     digests[TENSORS] = write_tensors(draft / TENSORS, tensors, read)
     write_json(draft / STATE, {"step": step, "state": dict(state)}, indent=None)
@@ -203,30 +200,31 @@ def _write(
 
 
 def _publish(draft: Path, final: Path) -> list[str]:
-    """Give the draft its final name and compare sizes there. Whatever had that name is renamed, and removed where it
-    may be an earlier checkpoint. Returns notices.
+    """Rename the draft to its final name and compare the sizes there. Returns notices.
+
+    What had that name is renamed, and then removed if it may be an earlier checkpoint.
     """
-    found = kind(final)
-    aside_name = f"{LEFTOVER}old-{final.name}" if found in REMOVABLE else f"{final.name}-moved-aside"
+    existing = kind(final)
+    aside_name = f"{LEFTOVER}old-{final.name}" if existing in REMOVABLE else f"{final.name}-moved-aside"
     aside = unused(final.with_name(aside_name))
-    if found:
+    if existing:
         final.replace(aside)
     try:
         draft.replace(final)
     except OSError:
-        if found:
+        if existing:
             aside.replace(final)
         raise
     sync(final.parent)
     if damage := list(damages(final, hashed=False)):
-        raise OSError(f"read back otherwise than written: {'; '.join(damage)}")
-    if not found or found in REMOVABLE:
-        return list(delete(aside)) if found else []
-    return [f"{final} was {found}, where a checkpoint belongs; it is now called {aside.name}"]
+        raise OSError(f"the files differ from what was written: {'; '.join(damage)}")
+    if not existing or existing in REMOVABLE:
+        return list(delete(aside)) if existing else []
+    return [f"{final} was {existing}, where a checkpoint belongs; it is now called {aside.name}"]
 
 
 def _is_saved(final: Path, folder: Path, *, hashed: bool) -> bool:
-    """Whether there is a whole checkpoint whose rows the logs still hold."""
+    """Whether `final` is a whole checkpoint and the logs still have its rows."""
     if kind(final) != "a folder" or any(damages(final, hashed=hashed)):
         return False
     return all(lost(folder / name, mark) is None for name, mark in marks_in(final).items())
@@ -238,7 +236,7 @@ def _check_room(folder: Path) -> None:
         needed = int(SPARE * sum(file.stat().st_size for path in saved[-1:] for file in path.rglob("*")))
         free = shutil.disk_usage(folder / FOLDER).free
     except OSError:
-        return  # the size of an old checkpoint is not known: try to save
+        return  # the size of the old checkpoint is unknown: try to save
     if free < needed:
         raise OSError(f"{free / 1e6:.0f} MB are free and {needed / 1e6:.0f} MB are needed")
 

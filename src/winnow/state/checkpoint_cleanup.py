@@ -1,6 +1,6 @@
-"""What a save may remove: older checkpoints, and the leftovers of a save that was interrupted.
+"""Removes older checkpoints, and the leftovers of an interrupted save.
 
-Whatever cannot be removed stays and is named in a notice; no save fails because of it.
+A path that cannot be removed stays and is named in a notice. No save fails because of it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from winnow.state.checkpoint_names import FOLDER, find
 from winnow.state.disk import kind
 
-LEFTOVER = ".unfinished-"  # how the name of a draft, or of a checkpoint that is being removed, begins
+LEFTOVER = ".unfinished-"  # prefix of a draft, and of a checkpoint that is being removed
 REMOVABLE = ("a folder", "a symbolic link")  # of a link, only the link is removed
 
 
 def prune(run: Path, step: int, keep_last: int) -> list[str]:
-    """Remove checkpoints older than `step` beyond the newest `keep_last - 1` of them; returns notices.
+    """Remove the checkpoints older than `step`, except the newest `keep_last - 1`; returns notices.
 
-    Newer ones are damaged ones that the resume has passed over; the run overwrites them when it reaches their steps.
+    Newer checkpoints are damaged ones that the resume skipped. The run overwrites them when it reaches their steps.
     """
     try:
         saved = find(run)
@@ -31,14 +31,14 @@ def prune(run: Path, step: int, keep_last: int) -> list[str]:
 
 
 def clear_leftovers(run: Path) -> Iterator[str]:
-    """Remove what interrupted saves have left; yields notices."""
+    """Remove the leftovers of interrupted saves; yields notices."""
     for path in sorted((run / FOLDER).glob(f"{LEFTOVER}*")):
         if kind(path) in REMOVABLE:
             yield from delete(path)
 
 
 def delete(leftover: Path) -> Iterator[str]:
-    """Remove as much of a folder as can be removed, or a link but not its target; yields a notice of what stays."""
+    """Remove as much of a folder as possible, or a link without its target; yields a notice where something stays."""
     try:
         if kind(leftover) == "a folder":
             shutil.rmtree(leftover)
@@ -46,21 +46,21 @@ def delete(leftover: Path) -> Iterator[str]:
             leftover.unlink()
     except OSError as error:
         shutil.rmtree(leftover, ignore_errors=True)
-        yield f"{leftover}, which no run needs any more, could not be removed ({error}); remove it by hand"
+        yield f"{leftover}, which no run needs any more, could not be removed ({error}); remove it manually"
 
 
 def unused(path: Path) -> Path:
-    """A path at which there is nothing yet: this one, or the first of it with a number."""
+    """The path itself if nothing exists there, else the first unused one with a number after its name."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(1))
     return next(free for free in itertools.chain([path], numbered) if kind(free) is None)
 
 
 def _discard(path: Path) -> Iterator[str]:
-    """Rename first, so that a kill halfway leaves a leftover instead of a damaged checkpoint."""
+    """Rename, then delete: SIGKILL in between leaves a leftover instead of a damaged checkpoint."""
     leftover = unused(path.with_name(f"{LEFTOVER}old-{path.name}"))
     try:
         path.replace(leftover)
     except OSError as error:
-        yield f"the old checkpoint {path} could not be removed ({error.strerror}) and is as it was"
+        yield f"the old checkpoint {path} could not be removed ({error.strerror}) and is unchanged"
         return
     yield from delete(leftover)

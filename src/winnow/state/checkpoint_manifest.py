@@ -1,4 +1,4 @@
-"""A checkpoint's own manifest: size and SHA-256 of each of its files, and where the run's logs ended at the save."""
+"""The manifest of a checkpoint: size and SHA-256 of each of its files, and the ends of the run's logs at the save."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MANIFEST = "manifest.json"
 def write_manifest(
     folder: Path, step: int, files: Iterable[Path], logs: Mapping[str, Mark], digests: Mapping[str, str]
 ) -> None:
-    """Describe `files` of a checkpoint's folder. One whose digest is not among `digests`, which are by path in the
-    folder, is read and hashed. Raises OSError.
+    """Write the manifest of `files` in a checkpoint's folder. `digests` are by path in the folder; a file without one
+    is read and hashed. Raises OSError.
     """
     names = {path.relative_to(folder).as_posix(): path for path in files}
     sizes_and_digests = {
@@ -31,13 +31,13 @@ def write_manifest(
 
 
 def marks_in(path: Path) -> dict[str, Mark]:
-    """Where the logs ended when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
+    """The ends of the logs when the checkpoint was saved, by file name; empty where the manifest lists no logs."""
     return {name: Mark(**mark) for name, mark in _read(path).get("logs", {}).items()}
 
 
 def damages(path: Path, *, hashed: bool = True) -> Iterator[str]:
-    """What is wrong with a checkpoint, in words; nothing when every file is as it was written: in its size, and where
-    it is `hashed`, in its SHA-256.
+    """The damages of a checkpoint, in words; none where each file has the size, and with `hashed` the SHA-256, of the
+    manifest.
     """
     try:
         check_kind(path, "a folder", follow=True)

@@ -1,4 +1,4 @@
-"""Where a run's checkpoints are, and how they are named: `checkpoints/step-000010` below the run folder.
+"""Places and names of a run's checkpoints: `checkpoints/step-000010` below the run folder.
 
 This module imports no torch.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from winnow.state.disk import kind
 
 FOLDER = "checkpoints"
-TENSORS = "trainer.safetensors"  # in a checkpoint: what is trained or remembered beside the model's folder
+TENSORS = "trainer.safetensors"  # in a checkpoint: moments, and trained tensors that the model folder does not contain
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -33,12 +33,12 @@ def find(run: Path) -> list[tuple[int, Path]]:
     folder = run / FOLDER
     if kind(folder, follow=True) is None:
         return []
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted((int(match[1]), path) for match, path in found if match)
+    matches = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def paths(run: Path) -> list[Path]:
-    """The paths that `find` gives; none where the folder of the checkpoints cannot be read."""
+    """The paths of `find`; none where the folder of the checkpoints cannot be read."""
     try:
         return [path for _, path in find(run)]
     except OSError:

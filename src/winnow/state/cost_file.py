@@ -1,4 +1,4 @@
-"""Files of a step's costs: what `winnow profile` writes, or two curves by hand.
+"""Files of a step's costs: written by `winnow profile`, or manually with two curves.
 
 {"winnow_costs": 1, "source": "...", "per": "prompt",
  "sampling": {"rollouts": [16, 32], "seconds": [5.1, 5.5], "tokens_per_rollout": null},
@@ -20,13 +20,13 @@ from winnow.errors import DataError
 from winnow.state.disk import check_kind
 
 FORMAT = 1
-MEASURED = "measured"  # the ending of a point of a profile that has seconds
+MEASURED = "measured"  # `ending` of a profile's point that has seconds
 SAMPLING, UPDATE = "sampling", "update, accumulation"
 
 
 def read_costs(path: Path) -> StepCosts:
-    """The costs in a file. Raises DataError for one that cannot be read, that lacks a curve, or that has a number which
-    is not finite or below 0.
+    """The costs in a file. Raises DataError where it cannot be read, lacks a curve, or has a number that is negative or
+    not finite.
     """
     try:
         check_kind(path, "a file", follow=True)
@@ -97,8 +97,10 @@ def _of_costs(data: Mapping[str, Any], path: Path) -> StepCosts:
 
 
 def of_profile(data: Mapping[str, Any], source: str) -> StepCosts:
-    """The medians of a profile: sampling, and updates of all rollouts with accumulation. `data` has its "points" as the
-    .json file does, and `source` is named in messages. Raises DataError for a curve without a measured point.
+    """The medians of a profile: of sampling, and of updates on all rollouts with accumulation.
+
+    `data` has "points" in the form of the .json file. `source` names it in messages. Raises DataError for a curve
+    without a measured point.
     """
 
     def curve(what: str, counted: str) -> CostCurve:

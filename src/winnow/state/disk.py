@@ -1,4 +1,4 @@
-"""Writes files that are whole or absent whenever the process is killed, and refuses links, pipes and the like."""
+"""Writes files that are whole or absent, even after SIGKILL, and refuses links, pipes and devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
 
 
 class InTheWay(OSError):
-    """There is something else where a file or a folder of a run belongs."""
+    """Something else is in the place of a file or a folder of a run."""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -39,7 +39,7 @@ def sync(path: Path) -> None:
 
 
 def kind(path: Path, *, follow: bool = False) -> str | None:
-    """What there is at a path, in words; None for nothing. With `follow`, what a link leads to instead of the link."""
+    """The kind of what exists at a path, in words; None for nothing. With `follow`, a link counts as its target."""
     try:
         mode = (path.stat if follow else path.lstat)().st_mode
     except FileNotFoundError:
@@ -48,16 +48,16 @@ def kind(path: Path, *, follow: bool = False) -> str | None:
 
 
 def check_kind(path: Path, wanted: str, *, follow: bool = False) -> None:
-    """Raise InTheWay where there is anything else at a path than what is `wanted` ("a file", "a folder")."""
-    found = kind(path, follow=follow)
-    if found not in (wanted, None):
-        raise InTheWay(errno.EINVAL, f"{path.name} is {found}, where {wanted} belongs")
+    """Raise InTheWay where something else than `wanted` ("a file", "a folder") exists at a path."""
+    existing = kind(path, follow=follow)
+    if existing not in (wanted, None):
+        raise InTheWay(errno.EINVAL, f"{path.name} is {existing}, where {wanted} belongs")
 
 
 def open_file(path: Path, flags: int) -> int:
     """A descriptor of a regular file. Does not follow a link or wait for a pipe.
 
-    Raises InTheWay where there is something else than a file, OSError as os.open does.
+    Raises InTheWay for anything but a file, and OSError as os.open does.
     """
     check_kind(path, "a file")
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
@@ -74,7 +74,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Every byte, however many the system takes at a time."""
+    """Write every byte. A single os.write may write fewer than requested."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -98,12 +98,12 @@ def replace_file(path: Path, data: bytes) -> None:
             os.fsync(descriptor)
         draft.replace(path)
     except BaseException:
-        with suppress(OSError):  # half a file would take of a full disk what the next attempt needs
+        with suppress(OSError):  # on a full disk, the next attempt needs the space of the draft
             draft.unlink()
         raise
     sync(path.parent)
 
 
 def draft_of(path: Path) -> Path:
-    """Where `replace_file` prepares a file before it moves it."""
+    """The path at which `replace_file` prepares a file before it moves it."""
     return path.with_name(f".{path.name}.draft")

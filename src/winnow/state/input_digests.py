@@ -1,4 +1,4 @@
-"""Digests of the files that a configuration names, by key: what a run reads besides its configuration.
+"""Digests of the files that a configuration names, by key: the other inputs of a run.
 
     {"reward.use": {"mine.py": "sha256:..."}, "task.path": {"train.jsonl": "sha256:..."}, "model.path": {...}}
 
@@ -19,7 +19,7 @@ from winnow.errors import DataError
 from winnow.models.model_folder import cached_folder, on_hub, settings_folder
 from winnow.state.checkpoint_names import TENSORS
 
-WHOLE = 64 * 2**20  # bytes up to which every byte counts
+WHOLE = 64 * 2**20  # bytes up to which a file is hashed whole
 BLOCKS, BLOCK = 1024, 4096
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja")  # what a loader may open
 
@@ -27,21 +27,23 @@ Digests = dict[str, dict[str, str]]
 
 
 def digests(config: Config, base: Path, *, below: str = "", but: str | None = None) -> Digests:
-    """{key of the configuration: {file: digest}} for every existing file that the configuration names, under the keys
-    that begin with `below`, `but` not with that. A file named in a list is under the list's key.
+    """{key of the configuration: {file: digest}} for every existing file that the configuration names.
+
+    Keys are limited to those that start with `below` and do not start with `but`. A file named in a list is under the
+    list's key.
     """
-    found: Digests = {}
+    digests_by_key: Digests = {}
     texts = ((key_of(path), leaf) for path, leaf in leaves(dump(config)) if isinstance(leaf, str))
     for key, value in texts:
         if not key.startswith(below) or (but is not None and key.startswith(but)):
             continue
         for name, path in _files(key, value, base):
-            found.setdefault(key, {})[name] = digest(path)
-    return found
+            digests_by_key.setdefault(key, {})[name] = digest(path)
+    return digests_by_key
 
 
 def digest(path: Path) -> str:
-    """The digest of one file, as the module says above."""
+    """The digest of one file, as described in the module's docstring."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if size <= WHOLE:
@@ -71,7 +73,7 @@ def _files(key: str, value: str, base: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _if_file(name: str, path: Path) -> Iterator[tuple[str, Path]]:
-    if os.path.isfile(path):  # False for a text that cannot be a path, where Path.is_file raises
+    if os.path.isfile(path):  # False for a text that is not a path (a null byte, say), where Path.is_file raises
         yield name, path
 
 
@@ -84,5 +86,5 @@ def _model_folder(path: str) -> Path | None:
     """A model's folder on this machine: the bundled one, a given one, or that of a hub id in the cache."""
     try:
         return cached_folder(path) if on_hub(path) else settings_folder(path)
-    except DataError:  # there is none; loading the model reports it
+    except DataError:  # no such folder; loading the model raises the error
         return None

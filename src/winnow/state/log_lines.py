@@ -1,6 +1,6 @@
 """Logs of JSON lines: rows in step order, each with its step first, appended whole or not at all.
 
-A log is cut where a resume begins. Where a checkpoint marked it (log_marks.py), nothing before the mark is read.
+A resume cuts the log at its first step. It does not parse the rows before a checkpoint's mark (log_marks.py).
 This module imports no torch.
 """
 
@@ -23,31 +23,31 @@ _STEP = re.compile(rb'\{"step":\s*(\d{1,15})[,}]')
 
 
 class LineLog:
-    """One file that this process appends to. `mark` says where it ended when the checkpoint was saved from which the
-    run resumes.
-    """
+    """One file that this process appends to. `mark` is its end in the checkpoint from which the run resumes."""
 
     def __init__(self, path: Path, mark: Mark | None = None) -> None:
         self.path = path
         self._mark = mark
-        self._newest: tuple[int, int] | None = None  # the newest step in it, and the byte it begins at
+        self._newest: tuple[int, int] | None = None  # the newest step in the file, and the byte at which it starts
 
     @property
     def known(self) -> bool:
-        """Whether a checkpoint marked it, or this process wrote to it."""
+        """Whether a checkpoint has a mark of the file, or this process wrote to it."""
         return self._mark is not None or self._newest is not None
 
     def append(self, step: int, row: bytes) -> None:
-        """Append a row, which ends in a line break, or nothing. Raises RunFolderError."""
+        """Append a row with its line break, whole or not at all. Raises RunFolderError."""
         if not ranks.is_writer():
             return
-        if self._newest is None or self._newest[0] < step:  # before writing: a signal may arrive right after it
+        # Before the write: a signal right after it must not leave a row that `sync` counts to an earlier step
+        if self._newest is None or self._newest[0] < step:
             self._newest = step, self.path.stat().st_size if self.path.exists() else 0
         append(self.path, row)
 
     def lost(self) -> str | None:
-        """What it lacks of the rows that it was marked for, in words; None when it has them all. Raises
-        RunFolderError for what is no file.
+        """The rows before the mark that are missing, in words; None where all exist.
+
+        Raises RunFolderError where something else is in the place of the file.
         """
         with refusals(self.path):
             check_kind(self.path, "a file")
@@ -65,8 +65,9 @@ class LineLog:
             yield row_of(self.path, number, line)
 
     def sync(self, step: int) -> Mark | None:
-        """Wait until every row is on the disk; where the rows before `step` end, which is the newest one that has rows,
-        or the next. None where there is no file. Raises RunFolderError.
+        """Wait until every row is on the disk, and return the mark at the end of the rows before `step`.
+
+        `step` is the newest one with rows, or the next. None without a file. Raises RunFolderError.
         """
         newest, began = self._newest or (-1, 0)
         with refusals(self.path):
@@ -75,11 +76,13 @@ class LineLog:
             return synced_mark(self.path, began if newest >= step else None)
 
     def cut_from(self, step: int, stays: Callable[[bytes], bool] = lambda row: False) -> bool:
-        """Remove the rows of `step` and everything after them, an incomplete last line included. The first of them
-        stays where `stays` says so, which is returned. The file is cut once, at a row's beginning, so that a kill
-        leaves it either uncut or cut. A damaged row behind a mark was never synced, and is removed with what follows.
+        """Remove the rows of `step` and everything after them, an incomplete last line included.
 
-        Raises DataError for a damaged row where there is no mark, RunFolderError when cutting fails.
+        The first of these rows stays if `stays` returns True for it; this is returned. The file is cut once, at the
+        start of a row, so an interruption leaves it either whole or cut. A damaged row after a mark was never synced,
+        and is removed with all that follow.
+
+        Raises DataError for a damaged row in a file without a mark, RunFolderError where cutting fails.
         """
         with refusals(self.path):
             check_kind(self.path, "a file")
@@ -94,8 +97,8 @@ class LineLog:
         return stay
 
     def _end_before(self, step: int) -> tuple[int, bytes]:
-        """The number of bytes before the first row of `step` or later, or before the first damaged row behind the mark;
-        and that row of `step`.
+        """The number of bytes before the first row of `step` or later, and that row. A damaged row after the mark also
+        ends the count, with an empty row.
         """
         end = 0 if self._mark is None else self._mark.bytes
         if self._newest is not None and self._newest[0] <= step:
@@ -125,16 +128,16 @@ def rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def extent(path: Path) -> str:
-    """Up to which step a log goes, for a message."""
+    """The last step of a log, in words for a message."""
     last: int | None = None
     with contextlib.suppress(DataError, OSError):
         for number, line in enumerate(_lines(path, 0), start=1):
             last = step_of(path, number, line)
-    return "it holds no whole row" if last is None else f"its last whole row is of step {last}"
+    return "it contains no whole row" if last is None else f"its last whole row is of step {last}"
 
 
 def ends_cut(path: Path) -> bool:
-    """Whether a log's last row is incomplete: it is being written, or the writer was killed. Readers ignore it."""
+    """Whether a log's last row is incomplete: it is being written, or the writer was interrupted. Readers skip it."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read() != b"\n"
     return False
@@ -179,7 +182,7 @@ def named(path: Path, number: int, what: str) -> Iterator[None]:
 
 
 def _lines(path: Path, start: int) -> Iterator[bytes]:
-    """Each whole line from byte `start` on."""
+    """Each whole line from byte `start` on, without an incomplete last one."""
     with path.open("rb") as file:
         file.seek(start)
         for line in file:
@@ -189,13 +192,13 @@ def _lines(path: Path, start: int) -> Iterator[bytes]:
 
 
 def step_of(path: Path, number: int, line: bytes) -> int:
-    """The step of a row; only its beginning is parsed."""
+    """The step of a row. Only the start of the row is parsed, as rows can be long."""
     match = _STEP.match(line)
     return int(match[1]) if match else int(row_of(path, number, line)["step"])
 
 
 def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """A parsed row. Raises DataError for what is not JSON, and for what has no step."""
+    """A parsed row. Raises DataError where it is not JSON, or has no step."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -205,7 +208,7 @@ def row_of(path: Path, number: int, line: bytes) -> dict[str, Any]:
     step = row.get("step") if isinstance(row, Mapping) else None
     if type(step) is not int or not 0 <= step < 10**15:
         raise DataError(
-            f"{path}, line {number}: not a row of a run's log, it has no step",
+            f"{path}, line {number}: not a row of a run's log: it has no step",
             remedy="name a run folder or its metrics.jsonl; if this file is one, delete the line"
             if number == 1
             else "delete the line",

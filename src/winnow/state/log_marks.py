@@ -1,7 +1,7 @@
-"""Where a log ended when a checkpoint was saved, and whether it still holds every row up to there.
+"""Marks of the ends of a run's logs in a checkpoint, by which a resume checks that no row is missing.
 
-A mark is a length and a digest of the bytes before it. Rows are only ever appended and are synced before they are
-marked, so a file that is long enough and has the same bytes there is the same file. This module imports no torch.
+A mark is a length and a digest of the bytes before it. Rows are only appended, and synced before they are marked. So a
+file that is long enough and has the same bytes before the mark is the same file. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from winnow.state.disk import opened
 
-TAIL_BYTES = 2**16  # compared before the mark: the last rows there, which differ from those of any other run
+TAIL_BYTES = 2**16  # bytes before the mark that are compared: the last rows, which differ between runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Mark:
     """The end of a log."""
 
     bytes: int
-    tail_sha256: str  # of its last 64 KiB, or of all of it
+    tail_sha256: str  # of the last 64 KiB before the end, or of all bytes
 
 
 def synced_mark(path: Path, end: int | None = None) -> Mark:
-    """The mark of a log's byte `end`, or of its present end, once all of it is on the disk. Raises OSError."""
+    """Sync a log, and return the mark of its byte `end`, or of its present end. Raises OSError."""
     with opened(path, os.O_RDONLY) as descriptor:
         os.fsync(descriptor)
         end = os.fstat(descriptor).st_size if end is None else end
@@ -39,14 +39,14 @@ def mark_of(descriptor: int) -> Mark:
 
 
 def lost(path: Path, mark: Mark) -> str | None:
-    """What a log lacks of the rows before its mark, in words; None when it has them all. Raises OSError."""
+    """How a log differs from the file before its mark, in words; None where it has all rows. Raises OSError."""
     if not path.exists():
-        return f"there is no such file, and there were {mark.bytes} bytes"
+        return f"the file does not exist, and had {mark.bytes} bytes"
     with opened(path, os.O_RDONLY) as descriptor:
         size = os.fstat(descriptor).st_size
         if size < mark.bytes:
-            return f"there are {size} bytes, and there were {mark.bytes}"
-        return None if _tail(descriptor, mark.bytes) == mark.tail_sha256 else "its rows there are others"
+            return f"the file has {size} bytes, and had {mark.bytes}"
+        return None if _tail(descriptor, mark.bytes) == mark.tail_sha256 else "its rows have changed"
 
 
 def _tail(descriptor: int, end: int) -> str:

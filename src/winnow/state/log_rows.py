@@ -1,7 +1,7 @@
-"""Rows of a run's logs and the records that they were: metrics as lines of JSON, rollouts as rows by column.
+"""Conversion of records to rows of a run's logs and back: metrics as lines of JSON, rollouts as rows by column.
 
-What the columns of a rollout are is said in rollout_columns.py. JSON is strict: a number that is not finite is null,
-and is read back as NaN. This module imports no torch.
+rollout_columns.py describes the columns of a rollout. JSON is strict: a number that is not finite is written as null,
+and read back as NaN. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from winnow import metrics as words
+from winnow import metrics as metric_names
 from winnow.records import FloatArray, Group, Outcome, Prompt, Rollout
 
 
@@ -33,7 +33,7 @@ class LoggedGroup:
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> bytes:
     """A row of metrics.jsonl. Raises KeyError for a metric without a meaning."""
-    words.check(metrics)
+    metric_names.check(metrics)
     return encode({"step": step, **metrics}) + b"\n"
 
 
@@ -60,7 +60,7 @@ def prompt_of(row: Mapping[str, Any]) -> Prompt:
 
 
 def rollout_of(row: Mapping[str, Any]) -> Rollout:
-    """The rollout in a row. Raises ValueError for one that was logged without its text."""
+    """The rollout in a row. Raises ValueError where it was logged without its text."""
     if row["text"] is None:
         raise ValueError('it was logged without text and tokens, as log.rollouts = "kept"; read its row instead')
     return Rollout(
@@ -90,7 +90,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome:
 
 
 def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
-    """The group whose rows these are. Raises ValueError for one that was logged without its texts."""
+    """The group of these rows. Raises ValueError where it was logged without texts."""
     per_token = rows[0]["advantages"] is not None
     group = Group(
         prompt=prompt_of(rows[0]),
@@ -113,7 +113,7 @@ def logged_group(rows: Sequence[Mapping[str, Any]]) -> LoggedGroup:
 
 
 def _of_value_model(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[FloatArray, ...] | None:
-    """N x [L], NaN for a rollout that no value model has read; None where it has read none of them."""
+    """N x [L] numbers of a value model, NaN for a rollout that it has not read; None where it has read none."""
     if all(row[name] is None for row in rows):
         return None
     return tuple(
@@ -122,7 +122,7 @@ def _of_value_model(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[Float
 
 
 def encode(data: Any) -> bytes:
-    """JSON in UTF-8; or in ASCII with escapes, where a text holds a lone surrogate, which UTF-8 cannot encode."""
+    """JSON in UTF-8, or in ASCII with escapes where a text has a lone surrogate, which UTF-8 cannot encode."""
     try:
         return orjson.dumps(data, default=_other, option=orjson.OPT_SERIALIZE_NUMPY)
     except orjson.JSONEncodeError:
@@ -130,14 +130,14 @@ def encode(data: Any) -> bytes:
 
 
 def _other(value: Any) -> Any:
-    """For types that orjson cannot encode: a user's reward or metadata may hold arrays that are not contiguous."""
+    """Data of a type that orjson cannot encode, such as a user's arrays that are not contiguous."""
     if isinstance(value, np.ndarray):
         return value.tolist()
-    raise TypeError(f"a row cannot hold a {type(value).__name__}: {value!r:.80}")
+    raise TypeError(f"a row cannot contain a {type(value).__name__}: {value!r:.80}")
 
 
 def plain(value: Any, text: Callable[[str], str] = str) -> Any:
-    """The same data in Python's own types, with null for every number that JSON cannot represent, and `text` of every
+    """The same data in Python's types: None for every number that JSON cannot represent, and `text` applied to every
     text. Raises TypeError for other objects.
     """
     if isinstance(value, (np.generic, np.ndarray)):

@@ -1,8 +1,8 @@
 """The logs of a run: metrics.jsonl, one row per step, and rollouts/, one file per step (see rollout_log.py).
 
-A row or a file that cannot be written raises RunFolderError, and nothing of it is left. The run should then stop: a
-resume from the last checkpoint writes again what is missing since then, bit by bit the same, while a run that continued
-would have a gap in its logs. This module imports no torch.
+A row or a file that cannot be written raises RunFolderError, and no part of it remains. The run should then stop. A
+resume from the last checkpoint writes the missing rows again, bit by bit the same, while a run that continued would
+have a gap in its logs. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ METRICS = "metrics.jsonl"
 class Logbook:
     """Writes the logs of a run folder. Rows are in step order, and each is written at once.
 
-    `marks` say where the logs ended, by name, when the checkpoint was saved from which the run resumes. `rollouts` and
-    `every` are the keys `log.rollouts` and `log.every`.
+    `marks` are the ends of the logs, by name, in the checkpoint from which the run resumes. `rollouts` and `every` are
+    the keys `log.rollouts` and `log.every`.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Logbook:
         self._rollouts = RolloutLog(folder, seed=seed, mark=marks.get(INDEX), rollouts=rollouts, every=every)
 
     def check(self, saved: Path | None = None) -> None:
-        """Raise RunFolderError unless the logs can be written and hold every row that the checkpoint in `saved` relies
-        on, which may be missing after a power cut or an edit.
+        """Raise RunFolderError unless the logs can be written and have every row before the checkpoint `saved`. Rows
+        may be missing after a power cut or an edit.
         """
         rollouts, metrics = self._rollouts.lost(), self._metrics.lost()
-        for path, what, is_there in (
+        for path, loss, last_row in (
             (self._folder / ROLLOUTS, rollouts, self._rollouts.extent),
             (self._metrics.path, metrics, lambda: extent(self._metrics.path)),
         ):
-            if what is not None:
+            if loss is not None:
                 raise RunFolderError(
-                    f"{path} lacks rows that it had when the checkpoint {saved} was saved: {what}; {is_there()}",
-                    remedy="put the file back as it was; or delete the checkpoint, to resume from the one before it; "
+                    f"{path} lacks rows that it had when the checkpoint {saved} was saved: {loss}; {last_row()}",
+                    remedy="restore the file; or delete the checkpoint, to resume from the one before it; "
                     f'or, to resume without these rows, remove "logs" from {saved}/manifest.json',
                     code="run_folder.damaged",
                 )
@@ -78,10 +78,10 @@ class Logbook:
                 )
 
     def sync(self, step: int) -> dict[str, Mark]:
-        """Wait until every row is on the disk, and return where the rows before `step` end in each log, on which the
-        checkpoint of `step` will rely. `step` is the newest one that has rows, or the next.
+        """Wait until every row is on the disk, and return the marks at the ends of the rows before `step`, by log.
 
-        Raises RunFolderError when that fails.
+        The checkpoint of `step` relies on these rows. `step` is the newest one with rows, or the next. Raises
+        RunFolderError where that fails.
         """
         with refusals(self._folder):
             sync(self._folder)
@@ -93,10 +93,10 @@ class Logbook:
     ) -> StepReport:
         """Log a finished step: its rollouts, then its metrics, whose row marks the step as complete.
 
-        `groups` are filled up to their advantages, in the order that `TrainingSequence.group` of the batches counts.
+        `groups` are filled up to their advantages. `TrainingSequence.group` of the batches is their position.
 
-        Raises KeyError for a metric without a meaning, ValueError for a group that is not filled, RunFolderError when
-        writing fails.
+        Raises KeyError for a metric that is not in metrics.py, ValueError for a group that is not filled, and
+        RunFolderError where writing fails.
         """
         with ranks.together("writing the log"):
             row = metrics_line(step, metrics)
@@ -106,23 +106,24 @@ class Logbook:
         return StepReport(step=step, metrics=dict(metrics))
 
     def write_between(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log what was measured before `step`: an evaluation, a probe. Readers merge it with the step's row. Raises as
-        `write`.
+        """Log metrics from before `step`, of an evaluation or a probe. Readers merge them with the step's row.
+
+        Raises as `write`.
         """
         with ranks.together("writing the log"):
             self._metrics.append(step, metrics_line(step, metrics))
 
     def metrics(self) -> list[dict[str, float]]:
-        """What is in the log, as `read_metrics` reads it; nothing where there is none yet."""
+        """The rows of the log, as `read_metrics` returns them; none where the log does not exist yet."""
         return read_metrics(self._metrics.path) if self._metrics.path.exists() else []
 
     def truncate_from(self, step: int, *, but_evaluation: bool = False) -> bool:
-        """Remove `step` and everything after it, what was half written included, before a resume.
+        """Remove `step` and everything after it before a resume, incomplete rows and files included.
 
-        With `but_evaluation` an evaluation before `step` stays, as it is one of the weights that are resumed. Returns
-        whether there is one.
+        With `but_evaluation`, an evaluation before `step` stays, as it was made with the weights that are resumed.
+        Returns whether one stays.
 
-        Raises DataError for a damaged row of a log that no checkpoint marked, RunFolderError when removing fails.
+        Raises DataError for a damaged row in a log without a mark, RunFolderError where removing fails.
         """
         self._rollouts.remove_from(step)
         return self._metrics.cut_from(step, lambda row: but_evaluation and _is_evaluation(row, step))
@@ -143,7 +144,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 def totals(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The totals over the rows of a run: "steps", and sums of budget/..., seconds/... and eval/seconds by name."""
+    """The totals over the rows of a run: "steps", and the sums of budget/..., seconds/... and eval/seconds by name."""
     out: dict[str, float] = {"steps": 0}
     for row in rows:
         out["steps"] += is_step(row)
@@ -154,18 +155,19 @@ def totals(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def read_rows(path: Path, step: int | None = None, columns: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rollouts of a run, one by one, by column (rollout_columns.py says which there are); those of one step, or
-    these columns of them, when given. Lists are arrays, JSON is decoded.
+    """The rollouts of a run, one by one, as {column: value}; rollout_columns.py lists the columns.
 
-    `path` is a run folder, its folder of rollouts, or a file of it. A part of a file is read at a time. Raises
-    DataError, with the file, for what is not there or is not what a run writes.
+    `step` and `columns` limit them where given. Lists are arrays, and JSON is decoded. `path` is a run folder, its
+    folder of rollouts, or a file of it. A part of a file is read at a time. Raises DataError, naming the file, where it
+    does not exist or was not written by a run.
     """
     return rollout_files.read(path, step, columns)
 
 
 def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
-    """The groups of a run, rebuilt as they were logged; those of one step when given. Raises as `read_rows`, and
-    DataError for rollouts that were logged without their texts.
+    """The groups of a run as they were logged; those of one step when given.
+
+    Raises as `read_rows`, and DataError for rollouts that were logged without their texts.
     """
     for (at, prompt), of_group in itertools.groupby(
         read_rows(path, step), key=lambda row: (row["step"], row["prompt_id"])
@@ -182,7 +184,7 @@ def read_rollouts(path: Path, step: int | None = None) -> Iterator[LoggedGroup]:
 
 
 def _is_evaluation(line: bytes, step: int) -> bool:
-    """Whether a row is that of the evaluation before `step`, which is the first row of its step."""
+    """Whether a row is the evaluation before `step`. Such a row is the first one of its step."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a run was made of, as manifest.json in its folder: enough to tell why two runs of one configuration differ."""
+"""manifest.json of a run: configuration, inputs, versions and machine, which explain why two runs differ."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def describe_run(
     gpu: Mapping[str, Any] | None = None,
     ranks: int = 1,
 ) -> dict[str, Any]:
-    """The resolved configuration, the folder its files are relative to, digests of the files it reads by key, the
-    versions of everything that computes, and the machine, as JSON. `packages` brought members of the run; `gpu` is the
-    policy's device where that is one, with what drives it. `ranks` compute the run together.
+    """The manifest as JSON data: the resolved configuration, digests of its files by key, versions, and the machine.
+
+    `base` is the folder that the configuration's files are relative to. `packages` contain members of the run. `gpu`
+    describes the policy's GPU and its driver, if it has one. `ranks` is the number of processes of the run.
     """
     return {
         "config": dump(config),
@@ -46,9 +47,9 @@ def describe_run(
 
 
 def parse(text: bytes, path: Path) -> dict[str, Any] | None:
-    """The manifest in the bytes of the file `path`; None where they are no manifest of winnow's.
+    """The manifest in the bytes of the file `path`; None where winnow did not write it.
 
-    Raises RunFolderError for one of a later format, which this version may misread.
+    Raises RunFolderError for a later format, which this version might misread.
     """
     try:
         data = json.loads(text)

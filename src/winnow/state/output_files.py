@@ -1,7 +1,7 @@
-"""The files and folders that a command writes for a person: whole or absent, whatever the disk refuses.
+"""Writes the files and folders that a command makes for a person: whole or absent, also on a full disk.
 
-A file is prepared under another name, synced and renamed; a folder is renamed once all that belongs in it is there.
-What cannot be written is a DataError, and a second attempt finds nothing in its way. This module imports no torch.
+A file is prepared under another name, synced and renamed. A folder is renamed once it is complete. A failed write
+raises DataError and leaves nothing that would prevent a second attempt. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_new(*outputs: Path) -> None:
-    """Refuse, before any work is done, to overwrite, and to write where nothing can be written. Raises DataError."""
+    """Check outputs before any work: raise DataError where one exists, or where nothing can be written."""
     for place, path in enumerate(outputs):
         if path in outputs[:place]:
             raise DataError(
                 f"two outputs would be written to {path}", remedy="name different files", code="data.exists"
             )
-        if os.path.lexists(path):  # a link to nothing would be written through
+        if os.path.lexists(path):  # unlike exists(), True for a broken link, through which a file would be written
             raise DataError(
                 f"{path} already exists", remedy="choose another file to write, or remove it", code="data.exists"
             )
@@ -36,7 +36,7 @@ def check_new(*outputs: Path) -> None:
 
 
 def check_parent(path: Path) -> None:
-    """Raise DataError unless there is a folder for `path`, in which this process may write."""
+    """Raise DataError unless the folder of `path` exists and this process may write to it."""
     if not os.path.isdir(path.parent):
         raise DataError(
             f"there is no folder {path.parent} to write {path.name} into",
@@ -52,9 +52,7 @@ def check_parent(path: Path) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file, in the place of an older one. A link is not written through. Raises DataError; `path` is then as
-    it was.
-    """
+    """Write a file, or replace an older one. Refuses a link. Raises DataError; `path` is then unchanged."""
     with refused(path):
         check_kind(path, "a file")
         replace_file(path, data)
@@ -66,7 +64,7 @@ def write_output_json(path: Path, data: Any) -> None:
 
 
 def write_output_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Make a folder of these files, which are all there or none. Raises DataError; there is then no such folder."""
+    """Make a folder with these files, all or none. Raises DataError; the folder does not exist then."""
     with new_folder(path) as draft:
         for name, data in files.items():
             replace_file(draft / name, data)
@@ -74,7 +72,7 @@ def write_output_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which is called `path` once the block has ended well; of one that fails nothing is left.
+    """A folder to fill in a block. It is renamed to `path` at the end, and removed where the block raises.
 
     Raises DataError where `path` exists, and in the place of an OSError of the block.
     """
@@ -93,7 +91,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """An OSError inside becomes a DataError that names what was to be written, why it was not, and a remedy."""
+    """An OSError inside becomes a DataError with the path, the reason and a remedy."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The results of a run's prompts so far, and the plan how many rollouts each prompt gets next.
+"""The results of a run's prompts so far, and the plan: how many rollouts each prompt gets next.
 
-The allocator reads `stats` and its answer is written back with `record_plan`; a training step only reads `plan`.
-This module imports no torch.
+The allocator reads `stats`, and `record_plan` stores its result. A training step only reads `plan`. This module imports
+no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Seen:
 
     verified: float = 0.0  # rollouts with a verdict
     correct: float = 0.0  # of these, correct
-    gradient_norm: float | None = None  # at the last visit with a correct rollout; None where it was never measured
+    gradient_norm: float | None = None  # at the last visit with a correct rollout; None if never measured
 
     @property
     def pass_rate(self) -> float:
@@ -46,17 +46,18 @@ class Planned:
     """The plan for one prompt."""
 
     count: int  # rollouts to generate
-    pass_rate: float | None  # the estimate that the count is based on; None where there was none
+    pass_rate: float | None  # the estimate that the count is based on; None without one
 
 
 class History:
     """The results of every prompt and the current plan; both are restored at a resume through `state_dict`.
 
-    The results of a probe are kept apart from those of training: they were measured together, under the same weights,
-    for all prompts of a plan, and the next probe replaces them.
+    The results of a probe are separate from those of training. They were measured with the same weights for all prompts
+    of a plan, and the next probe replaces them.
 
-    The results of training are kept for every prompt that was ever sampled, in the checkpoints too (docs/allocation.md
-    has the number of bytes), and only with `remember`, which is set where an allocator or a weighting reads them.
+    The results of training are stored for every prompt that was ever sampled, also in the checkpoints; see
+    docs/allocation.md for the number of bytes. They are stored only with `remember`, for an allocator or a weighting
+    that reads them.
     """
 
     def __init__(self, *, decay: float = 1.0, remember: bool = True) -> None:
@@ -75,13 +76,13 @@ class History:
         return _stats(prompts, self._probed)
 
     def observe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
-        """Add the verdicts of a step, failed ones left out, and [G] gradient norms where they were measured."""
+        """Add the verdicts of a step (without failed ones), and [G] gradient norms where they were measured."""
         if self._remember:
             self._seen = self._seen | self._after(self._seen, groups, gradient_norms, self._decay)
 
     def snapshot(self) -> History:
-        """A copy that later observations and plans do not change: the tables in it are replaced, never modified."""
-        return copy.copy(self)
+        """A copy that later observations and plans do not change."""
+        return copy.copy(self)  # shallow is enough: the tables are replaced, never modified
 
     def record_probe(self, groups: Sequence[Group], gradient_norms: FloatArray | None = None) -> None:
         """Replace the results of the last probe."""
@@ -124,12 +125,12 @@ class History:
         return np.array([self._planned(prompt, step).count for prompt in prompts], dtype=np.int64)
 
     def planned_pass_rates(self, prompts: Sequence[Prompt]) -> FloatArray:
-        """[G] the pass rates that the plan is based on, NaN where there was none and for prompts outside the plan."""
+        """[G] the pass rates that the plan is based on; NaN where unknown, and for prompts outside the plan."""
         planned = [self._plan.get(prompt.id) for prompt in prompts]
         return np.array([math.nan if p is None or p.pass_rate is None else p.pass_rate for p in planned])
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as JSON: a prompt's results as [verified, correct, gradient norm], its plan as [count, rate]."""
+        """The state as JSON: a prompt's results as [verified, correct, gradient norm], its plan as [count, rate]."""
         return {
             "seen": {name: (s.verified, s.correct, s.gradient_norm) for name, s in self._seen.items()},
             "probed": {name: (s.verified, s.correct, s.gradient_norm) for name, s in self._probed.items()},

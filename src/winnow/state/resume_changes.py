@@ -1,4 +1,4 @@
-"""What a resumed run may change: two manifests are compared, and any other change is refused by its key."""
+"""Compares the manifests of a run and of its resume. Changes that a resume may not make are refused by their keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from winnow.config import key_of, leaves
 from winnow.errors import ConfigError, RunFolderError, near_miss, resumable
 from winnow.hidden_options import with_secrets_hidden
 
-# Keys of the configuration that a resume may change: where the run stands and what it may use, never what it computes.
-# Options of the engine are not among them: each engine declares its own.
+# Keys that a resume may change: the place of the run and its resources, but nothing that changes its numbers.
+# Options of the engine are not in this list, as each engine declares its own.
 MAY_CHANGE = (
     "steps",
     "max_hours",
@@ -35,18 +35,18 @@ MAY_CHANGE = (
     "update.tokens_per_micro_batch",
     "verify.workers",
 )
-WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # of an evaluation, they change no number
+WHEN_EVALUATED = ("evaluate.every", "evaluate.every_minutes")  # they change no number of an evaluation
 
 
 @dataclass(frozen=True)
 class Change:
     """A difference between a run's manifest and that of its resume."""
 
-    step: int  # the first one that it holds for
+    step: int  # the first step with the new value
     key: str
     was: Any
     now: Any
-    notice: str  # in words
+    notice: str  # a sentence for a person
 
 
 def compare(
@@ -58,20 +58,22 @@ def compare(
     may_change: Sequence[str] = (),
     allow: Sequence[str] = (),
 ) -> tuple[Change, ...]:
-    """What a resume of `run` at `step` changes: in the configuration and in the files it names, `MAY_CHANGE`, the keys
-    in `may_change`, which its members declare, and those in `allow` (or below one of them); everything around them.
+    """The changes that a resume of `run` at `step` makes, all of them permitted.
 
-    Raises ConfigError for a key in `allow` that does not exist, and RunFolderError for fewer steps than are done and,
-    by name, for every other change.
+    In the configuration and in the files that it names, a resume may change the keys of `MAY_CHANGE`, those of
+    `may_change` (declared by its members), and those of `allow` or below one of them. Versions and machine may differ.
+
+    Raises ConfigError for a key in `allow` that does not exist. Raises RunFolderError for fewer steps than are done,
+    and for every other change, with its key.
     """
-    after = json.loads(json.dumps(after))  # tuples as the lists that were read
+    after = json.loads(json.dumps(after))  # the manifest was read from JSON, so tuples must be lists here too
     _check_allowed(allow, [before, after])
     _check_steps(run, step, after["config"])
     bases = (str(before.get("base", "")), str(after.get("base", "")))
     config = [
-        Change(step, *found, _sentence(*found))
-        for found in _differences(with_secrets_hidden(before.get("config")), after["config"])
-        if _placed(found[1], bases[0]) != _placed(found[2], bases[1])
+        Change(step, key, was, now, _sentence(key, was, now))
+        for key, was, now in _differences(with_secrets_hidden(before.get("config")), after["config"])
+        if _placed(was, bases[0]) != _placed(now, bases[1])
     ]
     changes = [*config, *_edited(before.get("inputs", {}), after.get("inputs", {}), bases, step)]
     refused = [c for c in changes if not (_may_change(c.key, after["config"]) or _within(c.key, (*may_change, *allow)))]
@@ -86,20 +88,28 @@ def compare(
         )
         raise resumable(error, allow_change=keys)
     around = [
-        Change(step, *found, f"{_sentence(*found)}; the last bits of the results may differ from an uninterrupted run")
-        for found in _differences(_surroundings(before), _surroundings(after))
+        Change(
+            step,
+            key,
+            was,
+            now,
+            f"{_sentence(key, was, now)}; the last bits of the results may differ from an uninterrupted run",
+        )
+        for key, was, now in _differences(_surroundings(before), _surroundings(after))
     ]
     return (*(c for c in changes if c.key != "output"), *around)
 
 
 def same_evaluation(changes: Sequence[Change], allow: Sequence[str]) -> bool:
-    """Whether an evaluation made before these changes, some of them allowed by name, is the one that is made now."""
+    """Whether an evaluation from before these changes would have the same numbers now. `allow` are keys of changes
+    that were allowed by name.
+    """
     keys = [change.key for change in changes if change.key not in WHEN_EVALUATED]
     return not any(_within(key, ("evaluate", *allow)) for key in keys)
 
 
 def evaluated_since(changes: Sequence[Mapping[str, Any]]) -> int:
-    """The step from which on a run was evaluated as it is now, by the changes that its manifest lists."""
+    """The first step since which evaluations of a run are comparable, by the changes that its manifest lists."""
     of_evaluation = (change for change in changes if _within(change["key"], ("evaluate", "task", "prompt", "reward")))
     return max((int(change["step"]) for change in of_evaluation if change["key"] not in WHEN_EVALUATED), default=0)
 
@@ -125,7 +135,7 @@ def _check_allowed(allow: Sequence[str], manifests: Sequence[Mapping[str, Any]])
 def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
     if config.get("steps", done) < done:
         error = RunFolderError(
-            f"steps = {config['steps']}, but {run} has done {done} steps, and its newest weights are those after them",
+            f"steps = {config['steps']}, but {run} has done {done} steps, and its newest weights are from after them",
             remedy=f"resume it with steps = {done} or more, or start a new run in another output folder",
             key="steps",
             code="run_folder.changed",
@@ -134,7 +144,7 @@ def _check_steps(run: Path, done: int, config: Mapping[str, Any]) -> None:
 
 
 def _edited(before: Mapping[str, Any], after: Mapping[str, Any], bases: tuple[str, str], step: int) -> Iterator[Change]:
-    """A change for each key whose files differ, where both runs have digests of some."""
+    """A change for each key whose files differ, if both manifests have digests for the key."""
     for key in before:
         was, now = before[key], after.get(key, before[key])
         if _placed(was, bases[0]) == _placed(now, bases[1]):
@@ -142,8 +152,8 @@ def _edited(before: Mapping[str, Any], after: Mapping[str, Any], bases: tuple[st
         files = [name for name in dict.fromkeys([*was, *now]) if was.get(name) != now.get(name)]
         if files:
             how = {(True, True): "has changed", (True, False): "is gone", (False, True): "is new"}
-            said = (f"{name} {how[name in was, name in now]}" for name in files)
-            yield Change(step, key, was, now, f"{key}: {', '.join(said)} since the run read it")
+            edits = (f"{name} {how[name in was, name in now]}" for name in files)
+            yield Change(step, key, was, now, f"{key}: {', '.join(edits)} since the run read it")
 
 
 def _sentence(key: str, was: Any, now: Any) -> str:
@@ -176,7 +186,7 @@ def _differences(before: Any, after: Any, key: str = "") -> Iterator[tuple[str, 
 
 
 def _placed(value: Any, base: str) -> Any:
-    """A value with absolute paths of its Python files, so that the same file named from another folder is equal."""
+    """A value with absolute paths of its Python files, so that one file named from two folders compares as equal."""
     if isinstance(value, dict):
         return {_placed(name, base): _placed(inner, base) for name, inner in value.items()}
     if isinstance(value, list):

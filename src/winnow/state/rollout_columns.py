@@ -1,4 +1,4 @@
-"""The columns of a file of rollouts (Parquet), and how records become them: one row per rollout, every column on each.
+"""The columns of a file of rollouts (Parquet), and the conversion of records: one row per rollout, with every column.
 
     step, seed                      of the step and of the run: with both, a selector's random numbers can be redrawn
     prompt_id, prompt, prompt_tokens, answer, task, meta          of the prompt; answer (the gold) and meta are JSON
@@ -8,22 +8,22 @@
                                     the answer as read from the text
     keep, reason                    keep: by the selectors. reason: trained | not selected | flat group (that dynamic
                                     sampling replaced) | failed: {cause} | zero advantage | not scheduled (the last:
-                                    kept, but without a token to train, or while the policy is held)
-    values, returns                 float32 per token: what a value model expected before it, and what it was taught;
-                                    null where none has read the rollout, or none is taught
+                                    kept, but without a token to train, or while the policy is not updated)
+    values, returns                 float32 per token: a value model's prediction before the token, and its target;
+                                    null where no value model has read the rollout, or none is trained
     advantage, advantages           a number; or null, and a list with one number per token
-    weight                          in the step's first epoch; null when it reached no batch
-    surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot hold; mostly null
+    weight                          in the step's first epoch; null for a rollout that is in no batch
+    surrogates                      JSON: the texts of this row, by column, that UTF-8 cannot encode; mostly null
 
-What decides keep and advantage is exact (float64 and integers), so the file alone reproduces both for members that
-read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and are
-rounded to float16 elsewhere: their last bits are then zeros, which take no room. Under `log.rollouts = "kept"`, those
-that are not kept have no text, tokens, logprobs, trainable, values and returns (null), and all else.
+The inputs of keep and advantage are exact (float64 and integers), so the file alone reproduces both for members that
+read neither log-probs nor a critic's values. Log-probs are float32 where a rollout is kept, and rounded to float16
+elsewhere: their last bits are then zeros, which compress to nothing. Under `log.rollouts = "kept"`, text, tokens,
+logprobs, trainable, values and returns of rollouts that are not kept are null, and all other columns are filled.
 
-What repeats (a prompt and its tokens on each of its rollouts) is stored once per page. Fractions per token are split by
-byte, so that what is alike in them stands together; tokens are plain, in which zstd finds more than in places in a
-dictionary (benchmarks/log_size.py). This module imports no torch, and pyarrow: only what reads or writes rollouts
-imports it.
+Repeated values (a prompt and its tokens on each of its rollouts) are stored once per page. Fractions per token are
+split by byte, so that similar bytes are adjacent. Tokens are stored plain, as zstd compresses them better than their
+indices in a dictionary (benchmarks/log_size.py). This module imports pyarrow and no torch; only code that reads or
+writes rollouts imports it.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _TYPES: dict[str, tuple[pa.DataType, bool]] = {  # and whether it may be null
     "surrogates": (_TEXT, True),
 }  # fmt: skip
 SCHEMA = pa.schema([pa.field(name, kind, nullable=null) for name, (kind, null) in _TYPES.items()])
-MAY_LACK = ("values", "returns")  # in files of runs that were written before there were value models
-SPLIT = ("logprobs", "values", "returns", "advantages")  # by byte
-TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # whatever a model or a data set writes
-PARQUET: dict[str, Any] = {  # how they are written
+MAY_LACK = ("values", "returns")  # absent from files that were written before value models existed
+SPLIT = ("logprobs", "values", "returns", "advantages")  # split by byte
+TEXTS = ("prompt_id", "prompt", "task", "text", "extracted", "detail")  # text of a model or a data set
+PARQUET: dict[str, Any] = {  # options of the writer
     "compression": "zstd",
     "compression_level": {"text": 3, "tokens.list.element": 3},
     "use_dictionary": [name for name, (kind, _) in _TYPES.items() if kind == _TEXT and name not in ("text", "detail")],
@@ -75,16 +75,16 @@ PARQUET: dict[str, Any] = {  # how they are written
 
 
 class Row(NamedTuple):
-    """What one row is made of."""
+    """The records that one row is made from."""
 
     prompt: Prompt
-    answer: str  # the prompt's as JSON, encoded once for its rollouts
-    meta: str
-    of: int  # so many rollouts
+    answer: str  # the prompt's answer as JSON, encoded once for all its rollouts
+    meta: str  # the prompt's metadata, likewise
+    of: int  # rollouts of the prompt in this step
     rollout: Rollout
     outcome: Outcome
     keep: bool
-    replaced: bool  # its whole group is flat, and none of it is kept
+    replaced: bool  # the whole group is flat, and no rollout of it is kept
     values: FloatArray | None
     returns: FloatArray | None
     advantage: float | FloatArray
@@ -92,15 +92,15 @@ class Row(NamedTuple):
 
     @property
     def text_bytes(self) -> int:
-        """At most so many bytes are its texts as columns."""
+        """Bytes of the row's texts as columns, at most."""
         prompt, outcome = self.prompt, self.outcome
         own = (self.rollout.text, outcome.answer or "", outcome.detail)
         texts = (prompt.id, prompt.text, prompt.task, self.answer, self.meta, *own)
-        return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
+        return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)  # UTF-8: at most 4 bytes each
 
 
 def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) -> list[Row]:
-    """The rows of a group. `place` is its position in the step; `weights` are by `TrainingSequence.key`.
+    """The rows of a group. `place` is its position in the step. The keys of `weights` are `TrainingSequence.key`.
 
     Raises ValueError for a group that is not filled up to its advantages.
     """
@@ -119,7 +119,7 @@ def rows_of(group: Group, place: int, weights: Mapping[tuple[int, int], float]) 
 
 
 def table(step: int, seed: int, rows: Sequence[Row], *, only_kept: bool) -> pa.Table:
-    """The rows as columns. With `only_kept`, rows that are not kept have no text and nothing per token."""
+    """The rows as columns. With `only_kept`, the text and all columns per token of rows that are not kept are null."""
     rollouts = [row.rollout for row in rows]
     bare = np.array([only_kept and not row.keep for row in rows], dtype=np.bool_)
     per_token = np.array([isinstance(row.advantage, np.ndarray) for row in rows], dtype=np.bool_)
@@ -191,7 +191,7 @@ def _reason(row: Row) -> str:
 
 
 def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
-    """[L] of each row, in float32; of a rollout that is not kept rounded to float16, within its range."""
+    """[L] log-probs of each row in float32. Those of a rollout that is not kept are clipped and rounded to float16."""
     lists = [() if hidden else row.rollout.logprobs for row, hidden in zip(rows, bare, strict=True)]
     flat, offsets = _flat(lists, np.float32)
     rounded = ~np.repeat([row.keep for row in rows], np.diff(offsets))
@@ -202,9 +202,9 @@ def _logprobs(rows: Sequence[Row], bare: BoolArray) -> pa.Array:
 
 
 def _where_read(lists: Sequence[FloatArray | None], bare: BoolArray) -> pa.Array:
-    """[L] of each row in float32; null where there are none, or all are NaN: no value model has read the rollout."""
+    """[L] numbers of each row in float32; null where all are NaN or missing, as no value model has read the rollout."""
     unread = np.array([numbers is None or np.isnan(numbers).all() for numbers in lists], dtype=np.bool_)
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite
         return _lists(lists, np.float32, bare | unread)
 
 
@@ -218,7 +218,7 @@ def _lists(lists: Sequence[Any], kind: Any, absent: BoolArray | None = None) -> 
 
 
 def _flat(lists: Sequence[Any], kind: Any) -> tuple[Any, Any]:
-    """All numbers in a row, and where each list begins and the last one ends."""
+    """The numbers of all lists in one array, and the offsets at which each list starts and the last one ends."""
     offsets = np.zeros(len(lists) + 1, dtype=np.int32)
     np.cumsum([len(numbers) for numbers in lists], out=offsets[1:])
     if not offsets[-1]:
@@ -234,10 +234,10 @@ def _list_array(flat: Any, offsets: Any, absent: BoolArray | None) -> pa.Array:
 
 
 def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
-    """In the schema's order. Of texts that hold lone surrogates, which UTF-8 cannot encode, the row's JSON in the last
-    column says what they were.
+    """The columns in the schema's order. UTF-8 cannot encode a text with a lone surrogate: its column has replacement
+    characters, and the row's JSON in the last column has the original.
     """
-    found: dict[int, dict[str, str]] = {}
+    originals: dict[int, dict[str, str]] = {}  # by row and column
     for field in list(SCHEMA)[:-1]:
         values = columns[field.name]
         try:
@@ -246,8 +246,8 @@ def _arrays(columns: Mapping[str, Any], rows: int) -> Iterator[pa.Array]:
             clean = [None if text is None else text.encode("utf-8", "replace").decode() for text in values]
             for place, text in enumerate(values):
                 if text != clean[place]:
-                    found.setdefault(place, {})[field.name] = text
+                    originals.setdefault(place, {})[field.name] = text
             array = pa.array(clean, type=field.type)
         yield array
-    said = [json.dumps(found[place]) if place in found else None for place in range(rows)] if found else [None] * rows
-    yield pa.array(said, type=pa.string())
+    surrogates = [json.dumps(originals[place]) if place in originals else None for place in range(rows)]
+    yield pa.array(surrogates, type=pa.string())

@@ -1,11 +1,11 @@
-"""Files of rollouts, one per step: their names, how one is written, and how they are read.
+"""Writes and reads files of rollouts, one per step.
 
     RUN/rollouts/step-000012.parquet
 
-A file is written as a stream under another name and renamed when it is whole, so whoever reads the folder sees whole
-steps alone. A row group holds one row, or at most `TOKENS_AT_ONCE` and `BYTES_AT_ONCE`, which bounds what reading and
-writing take, and what is read for a few rows. pyarrow is imported where a file is written or read, and nowhere else.
-This module imports no torch.
+A file is written as a stream under another name and renamed when it is whole, so readers of the folder see whole steps
+only. A row group has a single row, or at most `TOKENS_AT_ONCE` and `BYTES_AT_ONCE`. This bounds the memory of reading
+and writing, and the bytes that are read for a few rows. pyarrow is imported only inside the functions that write or
+read a file. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 ROLLOUTS = "rollouts"
 SUFFIX = ".parquet"
-TOKENS_AT_ONCE = 2**21  # of prompts and completions: some 25 MB of numbers and text, 60 with a value model
-BYTES_AT_ONCE = 2**26  # of texts: golds and metadata (tests of a program, say) may be larger than all tokens
+TOKENS_AT_ONCE = 2**21  # of prompts and completions: about 25 MB of numbers and text, 60 with a value model
+BYTES_AT_ONCE = 2**26  # of texts: answers and metadata (tests of a program, say) may be larger than all tokens
 
 _NAME = re.compile(r"step-(\d{6,15})\.parquet")
 
@@ -43,7 +43,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def files_by_step(folder: Path) -> dict[int, Path]:
-    """The files of a folder of rollouts, in step order; none where there is no folder. Reads names alone."""
+    """The files in a folder of rollouts, in step order; none without a folder. Reads names only."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -53,7 +53,7 @@ def files_by_step(folder: Path) -> dict[int, Path]:
 
 
 def _step_of(name: str) -> int | None:
-    """The step in a file's name; None for a name that `path_of` gives no step, such as one with more zeros."""
+    """The step in a file's name; None for a name that `path_of` does not produce, such as one with more zeros."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and path_of(Path(), int(match[1])).name == name else None
 
@@ -61,9 +61,9 @@ def _step_of(name: str) -> int | None:
 def write(
     path: Path, step: int, seed: int, rows: Iterable[Row], *, only_kept: bool, renamed: Callable[[], None]
 ) -> Mark:
-    """Write a step's rows; the file's size and what it ends with. `renamed` is called right before it has its name.
+    """Write a step's rows and return the mark of the file. `renamed` is called right before the file gets its name.
 
-    Raises OSError; nothing is then left.
+    Raises OSError, and leaves no file then.
     """
     import pyarrow.parquet as pq
 
@@ -94,7 +94,7 @@ def write(
 
 
 class _Sink(io.RawIOBase):
-    """A descriptor that can be told to take no more: what closes a file after an error writes its end."""
+    """A descriptor that discards writes on request: closing a Parquet file after an error would write its footer."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -108,7 +108,7 @@ class _Sink(io.RawIOBase):
 
 
 def _at_once(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in parts of so many tokens and bytes as a row group holds."""
+    """The rows in parts that each fit into a row group."""
     some: list[Row] = []
     tokens = size = 0
     for row in rows:
@@ -152,7 +152,7 @@ def files_of(path: Path, step: int | None = None) -> list[Path]:
 
 
 class StepFile:
-    """An open file of rollouts. Raises DataError for what is none that a run wrote."""
+    """An open file of rollouts. Raises DataError where a run did not write it."""
 
     def __init__(self, path: Path) -> None:
         from winnow.state.rollout_rows import check_schema
@@ -160,7 +160,7 @@ class StepFile:
         self.path = path
         with self._named():
             check_kind(path, "a file", follow=True)  # opening a pipe would wait for its writer
-            path.open("rb").close()  # says in a few words why it cannot be read
+            path.open("rb").close()  # its OSError has a shorter reason than pyarrow's
             self._file = _parquet(path)
             check_schema(self._file.schema_arrow)
         self._ends = [0]  # of its row groups, in rows
@@ -170,31 +170,31 @@ class StepFile:
 
     @property
     def parts(self) -> list[tuple[int, int]]:
-        """(first, after the last) row of each row group: what is read at once."""
+        """(first row, row after the last) of each row group. A row group is read as a whole."""
         return list(itertools.pairwise(self._ends))
 
     def rows(self, first: int, end: int, columns: Collection[str] | None = None) -> list[dict[str, Any]]:
         """The rows from `first` to before `end`, with these columns, or all. Raises DataError."""
         from winnow.state.rollout_rows import records
 
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for part, (start, stop) in enumerate(self.parts):
             if start < end and stop > first:
                 with self._named():
                     some = self._table(part, columns).slice(max(first - start, 0), min(end, stop) - max(first, start))
-                    found += records(some)
-        named = _step_of(self.path.name)
-        for row in found:
-            if named is not None and row.get("step", named) != named:
+                    rows += records(some)
+        step = _step_of(self.path.name)
+        for row in rows:
+            if step is not None and row.get("step", step) != step:
                 raise DataError(
                     f"{self.path}: contains rollouts of step {row['step']}",
                     remedy="give the file its earlier name back",
                     code="data.malformed",
                 )
-        return found
+        return rows
 
     def _table(self, part: int, columns: Collection[str] | None) -> pa.Table:
-        """A row group; the last one stays in memory, as its rows are often asked for one group after the other."""
+        """A row group. The last one stays in memory, as its rows are often requested one group after the other."""
         from winnow.state.rollout_columns import SCHEMA
         from winnow.state.rollout_rows import with_columns
 
@@ -206,8 +206,8 @@ class StepFile:
         names = [name for name in SCHEMA.names if columns is None or name in (*columns, "surrogates")]
         if self._read[0] != (part, names):
             self._read = None, None
-            there = [name for name in names if name in self._file.schema_arrow.names]
-            read = self._file.read_row_group(part, columns=there, use_threads=False)
+            present = [name for name in names if name in self._file.schema_arrow.names]
+            read = self._file.read_row_group(part, columns=present, use_threads=False)
             self._read = (part, names), with_columns(read, names)
         return self._read[1]
 
@@ -242,16 +242,16 @@ def _parquet(path: Path) -> pq.ParquetFile:
 
 
 def count(path: Path) -> int:
-    """The rollouts in a file, which its end says. Raises DataError."""
+    """The number of rollouts in a file, from its footer. Raises DataError."""
     return StepFile(path).parts[-1][1]
 
 
 def read(path: Path, step: int | None = None, columns: Collection[str] | None = None) -> Iterator[dict[str, Any]]:
     """The rows behind a path (see `files_of`), file by file and part by part; those of one step when given."""
-    asked = columns if columns is None or step is None else {*columns, "step"}
-    for name in files_of(path, step):
-        file = StepFile(name)
+    names = columns if columns is None or step is None else {*columns, "step"}
+    for file_path in files_of(path, step):
+        file = StepFile(file_path)
         for first, end in file.parts:
-            for row in file.rows(first, end, asked):
+            for row in file.rows(first, end, names):
                 if step is None or row["step"] == step:
                     yield row

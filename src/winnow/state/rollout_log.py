@@ -1,11 +1,11 @@
-"""The rollouts of a run: a file per step, and an index of one line per file, by which a resume knows them.
+"""The rollouts of a run: a file per step, and an index with a line per file, by which a resume checks them.
 
     RUN/rollouts/step-000012.parquet      see rollout_files.py
-    RUN/rollouts/.index.jsonl             {"step":12,"bytes":81230,"tail_sha256":"..."}: what the file should be
+    RUN/rollouts/.index.jsonl             {"step":12,"bytes":81230,"tail_sha256":"..."}: expected size and digest
 
-A checkpoint marks the end of the index alone. A resume compares the files listed before that mark by their size, and
-the newest by what it ends with, which no two files have in common; it opens no other. What begins with a dot is no
-data: whoever reads the folder passes over it. This module imports no torch, and pyarrow only to write.
+A checkpoint marks the end of the index only. A resume compares the sizes of the files listed before that mark, and the
+last bytes of the newest one, which differ between any two files. It opens no other file. Readers of the folder skip
+names that start with a dot. This module imports no torch, and pyarrow only to write.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 
 INDEX = f"{ROLLOUTS}/.index.jsonl"
 Kept = Literal["all", "kept", "none"]
-_NAMED = 3  # files in one message
+_NAMED = 3  # most files in one message
 
 
 class RolloutLog:
-    """Writes every `every`-th step: "all" rollouts, of those not "kept" neither texts nor tokens, or "none"."""
+    """Writes every `every`-th step.
+
+    `rollouts` is "all", "kept" (the others without texts and tokens) or "none".
+    """
 
     def __init__(self, run: Path, *, seed: int, mark: Mark | None, rollouts: Kept, every: int) -> None:
         self._folder = run / ROLLOUTS
@@ -42,8 +45,9 @@ class RolloutLog:
         self._unsynced: list[Path] = []
 
     def write(self, step: int, groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> None:
-        """Log a step. `weights` are by `TrainingSequence.key`. Raises ValueError for a group that is not filled up to
-        its advantages, RunFolderError when writing fails.
+        """Log a step. The keys of `weights` are `TrainingSequence.key`.
+
+        Raises ValueError for a group that is not filled up to its advantages, RunFolderError where writing fails.
         """
         if self._rollouts == "none" or step % self._every or not any(group.rollouts for group in groups):
             return
@@ -59,7 +63,8 @@ class RolloutLog:
                 self._seed,
                 _rows(groups, weights),
                 only_kept=self._rollouts == "kept",
-                renamed=lambda: self._unsynced.append(path),  # before it is: a signal may arrive right after
+                # Called before the rename: a signal right after it must not leave a file that is never synced
+                renamed=lambda: self._unsynced.append(path),
             )
         try:
             self._index.append(step, _line(step, mark))
@@ -69,32 +74,33 @@ class RolloutLog:
             raise
 
     def lost(self) -> str | None:
-        """What is missing of the rollouts that the marked index lists, in words. Raises RunFolderError for what is no
-        folder or no file, DataError for a damaged index.
+        """The files that are missing or changed since the index was marked, in words; None where all are intact.
+
+        Raises RunFolderError where the folder or a file is something else, DataError for a damaged index.
         """
         with refusals(self._folder):
             check_kind(self._folder, "a folder")
-        said = self._index.lost()
-        if said is not None:
-            return f"{self._index.path.name}: {said}"
+        loss = self._index.lost()
+        if loss is not None:
+            return f"{self._index.path.name}: {loss}"
         files = [
             (path_of(self._folder, row["step"]), Mark(row["bytes"], row["tail_sha256"]))
             for row in self._index.marked_rows()
         ]
-        wrong = [said for path, mark in files if (said := _other_size(path, mark))]
+        wrong = [loss for path, mark in files if (loss := _other_size(path, mark))]
         if wrong:
             more = f" (and {len(wrong) - _NAMED} more files)" if len(wrong) > _NAMED else ""
             return "; ".join(wrong[:_NAMED]) + more
-        said = lost(*files[-1]) if files else None
-        return f"{files[-1][0].name}: {said}" if said else None
+        loss = lost(*files[-1]) if files else None
+        return f"{files[-1][0].name}: {loss}" if loss else None
 
     def extent(self) -> str:
-        """Up to which step there are files, for a message."""
+        """The last step that has a file, in words for a message."""
         steps = files_by_step(self._folder)
-        return f"its last file is of step {max(steps)}" if steps else "it holds no file of rollouts"
+        return f"its last file is of step {max(steps)}" if steps else "it contains no file of rollouts"
 
     def sync(self, step: int) -> Mark | None:
-        """Wait until every file is on the disk; where the index of those before `step` ends. Raises RunFolderError."""
+        """Wait until every file is on the disk, and return the index's mark before `step`. Raises RunFolderError."""
         if not self._index.path.exists():
             return None
         for path in self._unsynced:
@@ -107,10 +113,10 @@ class RolloutLog:
         return self._index.sync(step)
 
     def remove_from(self, step: int) -> None:
-        """Remove the files of `step` and later ones, the newest first, and what a kill left of one that was being
-        written. Where no checkpoint marked the index, it is made again from the files that stay.
+        """Remove the files of `step` and later ones, the newest first, and drafts of an interrupted write.
 
-        Raises RunFolderError, and DataError for a damaged index.
+        Where no checkpoint has a mark of the index, it is made again from the files that stay. Raises RunFolderError,
+        and DataError for a damaged index.
         """
         with refusals(self._folder):
             check_kind(self._folder, "a folder")
@@ -129,7 +135,7 @@ class RolloutLog:
         self._index.cut_from(step)
 
     def _make_index(self, files: Mapping[int, Path]) -> None:
-        """Of these files; none where there are none."""
+        """Write the index of these files, or remove it where there are none."""
         path = self._index.path
         with refusals(path):
             check_kind(path, "a file")
@@ -144,14 +150,14 @@ class RolloutLog:
 
 
 def _other_size(path: Path, mark: Mark) -> str | None:
-    """That there is no such file, or that it is of another size, in words."""
+    """How the size of a file differs from its mark, in words; None where it does not."""
     with refusals(path):
         check_kind(path, "a file")
     size = path.stat().st_size if path.exists() else None
     if size == mark.bytes:
         return None
-    found = "there is no such file" if size is None else f"there are {size} bytes"
-    return f"{path.name}: {found}, and there were {mark.bytes} bytes"
+    state = "the file does not exist" if size is None else f"the file has {size} bytes"
+    return f"{path.name}: {state}, and had {mark.bytes} bytes"
 
 
 def _line(step: int, mark: Mark) -> bytes:
@@ -159,7 +165,7 @@ def _line(step: int, mark: Mark) -> bytes:
 
 
 def _rows(groups: Sequence[Group], weights: Mapping[tuple[int, int], float]) -> Iterator[Row]:
-    """One by one, so that what a step's rows are made of is never all there at once."""
+    """The rows of a step, one at a time, so that never all are in memory."""
     from winnow.state.rollout_columns import rows_of
 
     for place, group in enumerate(groups):

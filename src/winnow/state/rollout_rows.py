@@ -1,7 +1,7 @@
-"""Rows of a file of rollouts: checked, and as dictionaries by column.
+"""Checks rows of a file of rollouts, and converts them to dictionaries by column.
 
-Parquet is typed, so names and types are checked once per file, and what a type does not say (known words, equal
-lengths) for a part of it at a time. This module imports no torch, and pyarrow.
+Parquet is typed, so names and types are checked once per file. Each part is checked for what types do not express, such
+as permitted words and equal lengths. This module imports pyarrow and no torch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _PER_TOKEN = ("tokens", "logprobs", "trainable", "values", "returns", "advantage
 _JSON = ("answer", "meta", "parts", "surrogates")
 
 
-def check_schema(found: pa.Schema) -> None:
-    """Raise ValueError, naming the column, unless every column that winnow writes is there with its type, but values
-    and returns, which files of older runs lack.
+def check_schema(schema: pa.Schema) -> None:
+    """Raise ValueError, naming the column, unless every column that winnow writes is present with its type.
+
+    Values and returns may be absent, as they are in files of older runs.
     """
     for field in SCHEMA:
-        if field.name not in found.names:
+        if field.name not in schema.names:
             if field.name in MAY_LACK:
                 continue
             raise ValueError(f"there is no column {field.name!r}")
-        there = found.field(field.name)
-        if there.type != field.type or (there.nullable and not field.nullable):
-            raise ValueError(f"the column {field.name!r} is of {_kind(there)}, where {_kind(field)} belongs")
+        column = schema.field(field.name)
+        if column.type != field.type or (column.nullable and not field.nullable):
+            raise ValueError(f"the column {field.name!r} is of type {_kind(column)} instead of {_kind(field)}")
 
 
 def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The table with these columns in this order: null where it lacks one, as files of older runs do."""
+    """The table with these columns in this order. A column that it lacks (in a file of an older run) is null."""
     for name in names:
         if name not in table.column_names:
             field = SCHEMA.field(name)
@@ -46,14 +47,14 @@ def with_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
 
 
 def records(table: pa.Table) -> list[dict[str, Any]]:
-    """Its rows by column: JSON is decoded, texts are as they were, lists are arrays.
+    """The rows of a table as {column: value}: JSON is decoded, texts have their surrogates again, lists are arrays.
 
-    Raises ValueError, naming column and row, for what no run writes.
+    Raises ValueError, naming column and row, for a value that no run writes.
     """
     columns = {name: _values(name, table.column(name).combine_chunks()) for name in table.column_names}
-    for said, wrong in _faults(columns):
+    for fault, wrong in _faults(columns):
         if (places := np.flatnonzero(wrong)).size:
-            raise ValueError(f"row {places[0] + 1}: {said}")
+            raise ValueError(f"row {places[0] + 1}: {fault}")
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     for row in rows:
         for name, text in (row.pop("surrogates", None) or {}).items():
@@ -69,8 +70,8 @@ def _kind(field: pa.Field) -> str:
 def _values(name: str, array: pa.Array) -> Sequence[Any]:
     if pa.types.is_list(array.type):
         ends, flat = array.offsets.to_numpy(), array.values.to_numpy(zero_copy_only=False)
-        there = array.is_valid().to_pylist()
-        return [flat[ends[place] : ends[place + 1]] if valid else None for place, valid in enumerate(there)]
+        validity = array.is_valid().to_pylist()
+        return [flat[ends[place] : ends[place + 1]] if valid else None for place, valid in enumerate(validity)]
     if pa.types.is_floating(array.type) and not array.null_count:
         return array.to_numpy().tolist()  # type: ignore[no-any-return]
     values: list[Any] = array.to_pylist()
@@ -78,7 +79,7 @@ def _values(name: str, array: pa.Array) -> Sequence[Any]:
 
 
 def _decoded(name: str, texts: Sequence[str | None]) -> list[Any]:
-    """JSON of which most rows have the same."""
+    """Decoded JSON. Equal texts are decoded once, as most rows have the same."""
     known: dict[str | None, Any] = {None: None}
     for place, text in enumerate(texts, start=1):
         if text not in known:
@@ -90,12 +91,12 @@ def _decoded(name: str, texts: Sequence[str | None]) -> list[Any]:
 
 
 def _faults(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """(what is wrong, [rows] where it is)"""
-    for name, (said, is_wrong) in _CHECKS.items():
-        yield f"{name}: {said}", [is_wrong(value) for value in columns.get(name, ())]
+    """(fault, [rows] True where a row has it)"""
+    for name, (fault, is_wrong) in _CHECKS.items():
+        yield f"{name}: {fault}", [is_wrong(value) for value in columns.get(name, ())]
     for name, words in _WORDS.items():
-        said = f"{name}: not one of {', '.join(word for word in words if word)}"
-        yield said, [value not in words for value in columns.get(name, ())]
+        fault = f"{name}: not one of {', '.join(word for word in words if word)}"
+        yield fault, [value not in words for value in columns.get(name, ())]
     if "length" in columns:
         lengths = columns["length"]
         for name in _PER_TOKEN:
@@ -103,8 +104,8 @@ def _faults(columns: dict[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
             yield f"{name}: not one per token", [v is not None and len(v) != length for v, length in pairs]
     if "kind" in columns and "reward" in columns:
         pairs = zip(columns["kind"], columns["reward"], strict=True)
-        said = "reward: a failed verdict has none, and every other one has"
-        yield said, [(kind == "failed") != (reward != reward) for kind, reward in pairs]
+        fault = "reward: a failed verdict has none, and every other one has"
+        yield fault, [(kind == "failed") != (reward != reward) for kind, reward in pairs]  # NaN != NaN
 
 
 def _of_numbers(value: Any) -> bool:

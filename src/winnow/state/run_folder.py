@@ -1,7 +1,7 @@
 """A run's folder: one run, one process that writes at a time, and no files of other programs.
 
     runs/arithmetic/
-      manifest.json     configuration, versions, threads, platform; what changed at each resume
+      manifest.json     configuration, versions, threads, platform; the changes of each resume
       metrics.jsonl     one row per step; see logbook.py
       rollouts/         one file per step; see rollout_log.py
       checkpoints/      step-000010/ ...; see checkpoint.py
@@ -30,21 +30,21 @@ from winnow.state.manifest import FORMAT, MANIFEST, parse
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 
 LOCK = ".lock"
-_DONE = b'"budget/rollouts"'  # in the metrics of every step that is done
+_DONE = b'"budget/rollouts"'  # in the row of metrics of every finished step, and in no other row
 
 
 class Lock:
-    """An exclusive flock on a file that names its holder; the kernel releases it when the process ends."""
+    """An exclusive flock on a file that names its holder. The kernel releases it when the process exits."""
 
     def __init__(self, descriptor: int | None) -> None:
-        """None: another process holds it for this one."""
+        """`descriptor` is of the locked file; None where another process holds the lock for this one."""
         self._descriptor = descriptor
-        # A forked verify worker shares the open file: without this, it would keep the lock of a killed trainer.
+        # A forked verify worker shares the open file. Without this, it would keep the lock after the trainer's end.
         os.register_at_fork(after_in_child=self.release)
 
     @classmethod
     def take(cls, path: Path) -> Lock:
-        """Lock `path`, creating it. Raises RunFolderError, naming the holder, when it is taken."""
+        """Lock `path`, creating it. Raises RunFolderError, naming the holder, where it is locked already."""
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,13 +61,13 @@ class Lock:
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        except OSError:  # a full disk: the next attempt of this process is to find the lock free
+        except OSError:  # a full disk: release the lock, so that this process can try again
             os.close(descriptor)
             raise
         return cls(descriptor)
 
     def release(self) -> None:
-        """Close the file; in the process that took the lock, this frees it."""
+        """Close the file. In the process that took the lock, this releases it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -75,7 +75,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class LockedFolder:
-    """A folder that this process alone may write to, until `close` or the end of the process."""
+    """A folder that only this process may write to, until `close` or the end of the process."""
 
     path: Path
     lock: Lock
@@ -93,18 +93,18 @@ class LockedFolder:
 
 @dataclass(frozen=True)
 class RunFolder(LockedFolder):
-    """That of a run."""
+    """The locked folder of a run."""
 
-    before: Mapping[str, Any]  # the manifest of the run being resumed; empty for a new one
+    before: Mapping[str, Any]  # the manifest of a resumed run; empty for a new one
 
     @classmethod
     def open(cls, path: Path | str, *, resume: bool) -> RunFolder:
-        """Open a new folder, or with `resume` that of a winnow run. Nothing but the lock is written: see `record`.
+        """Open a new folder, or with `resume` that of a winnow run. Only the lock is written here; see `record`.
 
-        A launch that ended before its first step was done leaves a folder that is still new.
+        A folder counts as new until a launch has finished its first step.
 
-        Raises RunFolderError for a folder that is not a winnow run, is in use, is already used (without `resume`),
-        holds no run (with `resume`), or cannot be written. Among several ranks the writer opens it for all.
+        Raises RunFolderError for a folder that is not a winnow run, is in use, contains a run already (without
+        `resume`), contains no run (with `resume`), or cannot be written. The writing rank opens it for all ranks.
         """
         with ranks.announced("opening the run folder"):
             folder = cls._open(path, resume=resume) if ranks.is_writer() else None
@@ -133,7 +133,7 @@ class RunFolder(LockedFolder):
         return cls(path, lock, before if resume else {})
 
     def record(self, manifest: Mapping[str, Any], changes: Sequence[Any] = ()) -> None:
-        """Write `manifest`, which is JSON, with the `changes` of this resume appended to those of earlier ones.
+        """Write `manifest` (JSON data), with the `changes` of this resume after those of earlier ones.
 
         Raises RunFolderError where it cannot be written.
         """
@@ -145,7 +145,7 @@ class RunFolder(LockedFolder):
 
 
 def check_free(path: Path) -> None:
-    """Raise RunFolderError where a new run would write over another one's steps."""
+    """Raise RunFolderError where a new run would overwrite the steps of another."""
     if begun(path):
         raise resumable(
             RunFolderError(
@@ -158,7 +158,7 @@ def check_free(path: Path) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raise RunFolderError for a file, and for a folder that has contents and is no winnow run."""
+    """Raise RunFolderError for a file, and for a folder with contents that is not a winnow run."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -181,10 +181,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a winnow run, or None when there is none that winnow wrote.
-
-    Raises RunFolderError for one of a later format.
-    """
+    """The manifest of a winnow run, or None where winnow wrote none. Raises RunFolderError for a later format."""
     try:
         check_kind(path / MANIFEST, "a file", follow=True)
         text = (path / MANIFEST).read_bytes()
@@ -194,11 +191,12 @@ def _read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def begun(path: Path) -> bool:
-    """Whether a step of the run in a folder is done; an evaluation before the first one, or rollouts of the first one
-    alone, do not count.
+    """Whether the run in a folder has finished a step. An evaluation before the first step, or the rollouts of the
+    first step without its metrics, do not count.
     """
     metrics, rollouts = path / METRICS, path / ROLLOUTS
     strange = (metrics.exists() and not metrics.is_file()) or (rollouts.exists() and not rollouts.is_dir())
+    # Something strange in the place of a log counts, as it cannot be read to decide
     if checkpoint_names.paths(path) or strange or any(step > 0 for step in files_by_step(rollouts)):
         return True
     return _any_line(metrics, lambda line: _DONE in line)
@@ -212,7 +210,7 @@ def _any_line(log: Path, is_so: Callable[[bytes], bool]) -> bool:
 
 
 def _contents(path: Path) -> str:
-    """What a used folder holds, in a few words."""
+    """The contents of a used folder, in a few words."""
     checkpoints = checkpoint_names.paths(path)
     files = sorted(entry.name for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
     newest = f"newest checkpoint {checkpoints[-1].name}" if checkpoints else "no checkpoint"

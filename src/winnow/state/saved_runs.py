@@ -1,6 +1,6 @@
-"""The settings of a run, read from its folder or from beside one of its checkpoints.
+"""Reads the settings of a run from its folder, or from the folder of one of its checkpoints.
 
-A manifest is untrusted data: code that it names is run only where the user says so.
+A manifest is untrusted data. Code that it names runs only with the user's consent.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ TRUST = "confirm that the run is trusted (trust_run=True from Python, on the com
 
 @dataclass(frozen=True)
 class Manifest:
-    """The settings of a run, and where they were read."""
+    """The settings of a run, and the path that they were read from."""
 
     path: Path
-    config: dict[str, Any]  # as `winnow.config.dump` gave it, which is not validated yet
-    base: Path  # the folder that its "file.py:function" names start from
-    inputs: dict[str, Any]  # digests of the files that it read, by key of the configuration
-    data: dict[str, Any] = field(default_factory=dict)  # all of it, as it was written: versions and machine too
+    config: dict[str, Any]  # as `winnow.config.dump` wrote it; not validated yet
+    base: Path  # the folder that its "file.py:function" names are relative to
+    inputs: dict[str, Any]  # digests of the files that the run read, by key of the configuration
+    data: dict[str, Any] = field(default_factory=dict)  # the whole manifest, with versions and machine
 
 
 def read_manifest(run: Path, *, own: bool = True) -> Manifest:
-    """The manifest of a run folder; with `own`, only of a run that belongs to this user.
+    """The manifest of a run folder; with `own`, only where the file belongs to this user.
 
-    Raises RunFolderError where there is none that this winnow can read, and for another user's.
+    Raises RunFolderError where no manifest can be read, and for that of another user.
     """
     path = run / MANIFEST
     try:
@@ -65,7 +65,7 @@ def read_manifest(run: Path, *, own: bool = True) -> Manifest:
 
 
 def manifest_of(run: Path) -> Manifest:
-    """The manifest of a run folder, anyone's; an empty one where there is none to read."""
+    """The manifest of a run folder of any user; an empty one where none can be read."""
     try:
         return read_manifest(run, own=False)
     except RunFolderError:
@@ -73,7 +73,7 @@ def manifest_of(run: Path) -> Manifest:
 
 
 def run_of(model: str) -> Path | None:
-    """The folder of the run that a model is a checkpoint of, by winnow's names; None for any other model."""
+    """The run folder of a model that is a checkpoint, by winnow's folder names; None for any other model."""
     path = Path(os.path.expanduser(model)).resolve()
     run = path.parent.parent
     return run if is_checkpoint_path(path) and (run / MANIFEST).is_file() else None
@@ -85,7 +85,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def check_is_model(model: str) -> None:
-    """Raise DataError where there is no such folder, and for a run folder or an adapter, naming the model to give."""
+    """Raise DataError where the folder does not exist, and for a run folder or an adapter, with the model to name."""
     path = Path(os.path.expanduser(model))
     on_hub = model.count("/") == 1 and model[0] not in "./~"
     if not (path.is_dir() or on_hub or model == "bundled"):
@@ -115,8 +115,8 @@ def check_is_model(model: str) -> None:
 
 
 def check_same_problems(config: Config, manifest: Manifest) -> None:
-    """Raise DataError where the tasks of a run would read other files than the run did: its paths are relative to the
-    working directory.
+    """Raise DataError where the tasks of a run would read other files than the run did. Paths of tasks are relative to
+    the working directory.
     """
     here = {**digests(config, manifest.base, below="task."), **digests(config, manifest.base, below="evaluate.tasks")}
     for key, was in manifest.inputs.items():
@@ -132,29 +132,31 @@ def check_same_problems(config: Config, manifest: Manifest) -> None:
             )
 
 
-def check_trusted(config: Config, manifest: Manifest, said: Mapping[str, Any]) -> None:
+def check_trusted(config: Config, manifest: Manifest, given: Mapping[str, Any]) -> None:
     """Raise ConfigError where a manifest's configuration would run code that the user has not named in this call.
 
-    `said` are the keys that the user gave, nested.
+    `given` are the keys that the user set, nested.
     """
-    own = {(key.removesuffix(".use"), text) for key, text in _texts(said)}
-    items_made = config.task.use == "reasoning_gym" or "task" in said
+    named = {(key.removesuffix(".use"), text) for key, text in _texts(given)}
+    items_made = config.task.use == "reasoning_gym" or "task" in given
     code = ((key, text) for key, text in _texts(config.model_dump()) if _runs(key, text, items_made=items_made))
-    found = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in own]
-    if not found:
+    untrusted = [(key, text) for key, text in code if (key.removesuffix(".use"), text) not in named]
+    if not untrusted:
         return
-    shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in found)
+    shown = "; ".join(f"{key.removesuffix('.use')} = {_shown(key, text, manifest.base)!r}" for key, text in untrusted)
     raise ConfigError(
         f"{manifest.path} names code that would run here: {shown}",
         remedy=f"read it first; then {TRUST}, or give other values for these keys",
-        key=found[0][0].removesuffix(".use"),
+        key=untrusted[0][0].removesuffix(".use"),
         code="config.untrusted",
     )
 
 
 def _runs(key: str, text: str, *, items_made: bool) -> bool:
-    """Whether a text makes the run execute code: a function of a file is imported, a reward without a sandbox runs what
-    the model writes, and scorers of reasoning-gym execute fields of items, which are trusted from its own task only.
+    """Whether a text of the configuration makes the run execute code.
+
+    A function of a file is imported. A reward without a sandbox runs what the model writes. Scorers of reasoning-gym
+    execute fields of problems, which are trusted only from the task of the same name.
     """
     unsafe = key.endswith(".sandbox") and text == "unsafe"
     scorer = key.startswith("reward.") and key.endswith(".use") and text == "reasoning_gym"
@@ -162,8 +164,8 @@ def _runs(key: str, text: str, *, items_made: bool) -> bool:
 
 
 def _shown(key: str, text: str, base: Path) -> str:
-    """With the path of the imported file, links followed; it is relative to `base` for a function that a table names
-    with `use`, and to the working directory elsewhere.
+    """The text, with the real path of a file that it imports. The path is relative to `base` under a key `use`, and to
+    the working directory under other keys.
     """
     if ".py:" not in text:
         return text
@@ -172,12 +174,12 @@ def _shown(key: str, text: str, base: Path) -> str:
 
 
 def _texts(value: Any) -> list[tuple[str, str]]:
-    """(dotted key, text) of every text in nested data; what is in a list has its place in its key."""
+    """(dotted key, text) of every text in nested data. The key of a list's item contains its index."""
     return [(".".join(map(str, path)), leaf) for path, leaf in leaves(value) if isinstance(leaf, str)]
 
 
 def _read(path: Path) -> tuple[int, bytes]:
-    """(uid of its owner, bytes) of a regular file. Raises OSError for a link and for a pipe, without waiting for it."""
+    """(uid of the owner, bytes) of a regular file. Raises OSError for a link, and for a pipe without waiting for it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)

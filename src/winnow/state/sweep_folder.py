@@ -1,11 +1,11 @@
-"""A sweep's folder: every run of a grid of configurations and seeds, and what each launch of a run came to.
+"""A sweep's folder: every run of a grid of configurations and seeds, and the result of each launch.
 
     sweeps/pods/
       sweep.json          labels in their order with the keys of each, seeds, the baseline; see `Contents`
-      ledger.jsonl        a line when a launch of a run begins, and one when it ends; see `LedgerLine`
+      ledger.jsonl        a line at the start of each launch of a run, and one at its end; see `LedgerLine`
       grpo/config.toml    the resolved configuration of every run of that label
       grpo/seed-0/        a run's folder; see run_folder.py
-      grpo/seed-0.log     what its launches printed
+      grpo/seed-0.log     the output of its launches
       comparison/         tables and pictures of `winnow compare`, and made_from.json; comparison-2/ after more runs
       .lock               held with flock while a process launches runs here
 
@@ -31,19 +31,19 @@ from winnow.state.run_folder import LOCK, Lock, LockedFolder
 SWEEP, LEDGER, SETTINGS, COMPARISON = "sweep.json", "ledger.jsonl", "config.toml", "comparison"
 FORMAT = 1
 
-Status = Literal["began", "finished", "stopped", "failed"]  # stopped: saved by a signal, a resume goes on
+Status = Literal["began", "finished", "stopped", "failed"]  # stopped: saved after a signal; a resume continues
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A run of a sweep as its folder and the ledger have it."""
+    """A run of a sweep, by its folder and the ledger."""
 
     label: str
     seed: int
     path: Path
     finished: bool
-    alone: bool  # every launch of it had the machine alone, so that its seconds count; False where there was none
-    launched: bool  # the ledger has a launch of it
+    alone: bool  # every launch had the machine alone, so its seconds are comparable; False without a launch
+    launched: bool  # the ledger has a launch of the run
 
     @property
     def name(self) -> str:
@@ -60,9 +60,9 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a sweep consists of."""
+    """The runs of a sweep, and their settings."""
 
-    labels: Mapping[str, Mapping[str, Any]]  # in their order, each with the dotted keys that the sweep sets in it
+    labels: Mapping[str, Mapping[str, Any]]  # in order, each with the dotted keys that the sweep sets for it
     seeds: tuple[int, ...]
     baseline: str | None  # the label that the others are compared with
     inputs: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)  # label -> digests by key
@@ -75,12 +75,12 @@ class LedgerLine:
     label: str
     seed: int
     status: Status
-    alone: bool  # nothing else of the sweep ran beside this launch, and it ran on the sweep's own machine
-    exit_code: int | None = None  # None where it began, where its end was not seen, and where it was cancelled before
+    alone: bool  # no other launch of the sweep ran at the same time, and it ran on the sweep's machine
+    exit_code: int | None = None  # None at the start, for an end that was not seen, and for a launch cancelled before
 
 
 def read_contents(folder: Path) -> Contents:
-    """What the sweep in a folder consists of. Raises RunFolderError where there is none that this winnow can read."""
+    """The contents of the sweep in a folder. Raises RunFolderError where none can be read."""
     path = folder / SWEEP
     try:
         check_kind(path, "a file", follow=True)
@@ -108,15 +108,19 @@ def read_contents(folder: Path) -> Contents:
 
 
 def read_sweep(folder: Path) -> list[SweepRun]:
-    """Every run of the sweep in a folder, begun or not, in the order of its labels and, in each, of its seeds.
+    """Every run of the sweep in a folder, started or not, in the order of labels and then of seeds.
 
-    Raises RunFolderError where there is no sweep or no ledger that can be read, DataError for a line that is none.
+    Raises RunFolderError where the sweep or its ledger cannot be read, DataError for a wrong line of the ledger.
     """
-    said = read_contents(folder)
+    contents = read_contents(folder)
     launches: dict[tuple[str, int], list[LedgerLine]] = {}
     for entry in read_ledger(folder):
         launches.setdefault((entry.label, entry.seed), []).append(entry)
-    return [_run(folder, label, seed, launches.get((label, seed), [])) for label in said.labels for seed in said.seeds]
+    return [
+        _run(folder, label, seed, launches.get((label, seed), []))
+        for label in contents.labels
+        for seed in contents.seeds
+    ]
 
 
 def read_ledger(folder: Path) -> Iterator[LedgerLine]:
@@ -145,7 +149,7 @@ def run_path(folder: Path, label: str, seed: int) -> Path:
 
 
 def sweep_of(run: Path) -> Path | None:
-    """The folder of the sweep that a run's folder belongs to; None for a run that belongs to none."""
+    """The folder of the sweep that a run's folder belongs to; None for a run outside a sweep."""
     run = Path(os.path.abspath(run))
     folder = run.parent.parent
     if not (folder / SWEEP).is_file():
@@ -155,16 +159,16 @@ def sweep_of(run: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class SweepFolder(LockedFolder):
-    """That of a sweep, in which this process alone launches runs."""
+    """The locked folder of a sweep, in which only this process launches runs."""
 
-    before: Contents | None  # of the sweep that is resumed
+    before: Contents | None  # of a resumed sweep; None for a new one
 
     @classmethod
     def open(cls, path: Path, *, resume: bool) -> Self:
-        """Open a new folder, or with `resume` that of a sweep. Nothing but the lock is written: see `describe`.
+        """Open a new folder, or with `resume` that of a sweep. Only the lock is written here; see `describe`.
 
-        Raises RunFolderError for a folder that is not a sweep's, is in use, is already used (without `resume`), holds
-        no sweep (with `resume`), or cannot be written.
+        Raises RunFolderError for a folder that is not a sweep's, is in use, contains a sweep already (without
+        `resume`), contains no sweep (with `resume`), or cannot be written.
         """
         try:
             _check_place(path, resume=resume)
@@ -172,7 +176,7 @@ class SweepFolder(LockedFolder):
             with contextlib.ExitStack() as on_failure:
                 lock = Lock.take(path / LOCK)
                 on_failure.callback(lock.release)
-                _check_place(path, resume=resume)  # again: another process may have been here before the lock
+                _check_place(path, resume=resume)  # again: another process may have used it before the lock was taken
                 if ends_cut(path / LEDGER):
                     _cut_last_line(path / LEDGER)
                 before = read_contents(path) if resume else None
@@ -186,10 +190,10 @@ class SweepFolder(LockedFolder):
             ) from error
         return cls(path, lock, before)
 
-    def describe(self, said: Contents) -> None:
-        """Write what the sweep consists of. Raises RunFolderError."""
+    def describe(self, contents: Contents) -> None:
+        """Write the contents of the sweep. Raises RunFolderError."""
         try:
-            write_json(self.path / SWEEP, {"winnow_sweep": FORMAT, **asdict(said)})
+            write_json(self.path / SWEEP, {"winnow_sweep": FORMAT, **asdict(contents)})
         except OSError as error:
             raise RunFolderError(
                 f"cannot write {self.path / SWEEP}: {error.strerror}", remedy="make room", code="run_folder.unwritable"
@@ -204,12 +208,12 @@ def _entry(**data: Any) -> LedgerLine:
     entry = LedgerLine(**data)
     kinds = (str, int, str, bool, int | None)
     if not all(map(isinstance, astuple(entry), kinds)) or entry.status not in get_args(Status):
-        raise ValueError(f"strange values: {data}")
+        raise ValueError(f"wrong types or status: {data}")
     return entry
 
 
 def _run(folder: Path, label: str, seed: int, launches: list[LedgerLine]) -> SweepRun:
-    launches = _begun(launches)
+    launches = _without_cancelled(launches)
     path = run_path(folder, label, seed)
     ended = [entry for entry in launches if entry.status != "began"]
     finished = bool(ended) and ended[-1].status == "finished" and (path / MANIFEST).is_file()
@@ -217,8 +221,8 @@ def _run(folder: Path, label: str, seed: int, launches: list[LedgerLine]) -> Swe
     return SweepRun(label, seed, path, finished, alone, bool(launches))
 
 
-def _begun(launches: list[LedgerLine]) -> list[LedgerLine]:
-    """Without what was cancelled before it began: its end has no exit code."""
+def _without_cancelled(launches: list[LedgerLine]) -> list[LedgerLine]:
+    """The lines without launches that were cancelled before they started, whose last line has no exit code."""
     kept: list[LedgerLine] = []
     for entry in launches:
         if entry.status == "stopped" and entry.exit_code is None and kept and kept[-1].status == "began":
@@ -266,6 +270,6 @@ def _check_place(path: Path, *, resume: bool) -> None:
 
 
 def _cut_last_line(path: Path) -> None:
-    """Remove what a killed process had half written."""
+    """Remove the incomplete last line of an interrupted process."""
     whole = path.read_bytes().rfind(b"\n") + 1
     os.truncate(path, whole)

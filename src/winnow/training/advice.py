@@ -1,4 +1,4 @@
-"""Every warning about a configuration that is valid, in one place: what would waste compute, or measure little."""
+"""Every warning about a valid configuration: about settings that waste compute, or results that mean little."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from winnow.training.first_prompt import TAG, FirstPrompt
 from winnow.training.members import Members
 from winnow.training.prompts import HeldOut
 
-HIGHEST_RATE = 2e-5  # of all weights of a model in configs/published
-LARGE = 64 * 2**20  # bytes of a policy's weights, from which on decoding waits for its products
-BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # as /proc/cpuinfo calls the instructions
+HIGHEST_RATE = 2e-5  # the highest learning rate at which configs/published trains all weights of a model
+LARGE = 64 * 2**20  # bytes of a policy's weights above which matrix products dominate the time of decoding
+BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})  # flags of /proc/cpuinfo
 
 
 def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]:
-    """One sentence per key that wastes compute, with the number that would fit; in a run of so many ranks."""
+    """One sentence per key that wastes compute, with a number that fits, for a run of `planned_ranks`."""
     yield from _about_selection(members, b)
     yield from _about_shares(members)
     yield from _about_updates(members, b)
@@ -39,8 +39,8 @@ def advice(members: Members, b: Budget, planned_ranks: int = 1) -> Iterator[str]
 
 
 def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]) -> Iterator[str]:
-    """Warnings before the first step: prompts that were dropped, problems that are missing or are trained on, and what
-    does not suit the ranks of this run.
+    """Warnings before the first step: dropped prompts, missing test problems, test problems that are trained on, and
+    settings that do not fit the number of ranks.
     """
     yield from _about_ranks(config, ranks.count())
     yield from _about_learning_rate(config)
@@ -52,55 +52,57 @@ def before_training(config: Config, train: Rendered, held_out: Sequence[HeldOut]
         known = sum(prompt.text in trained for prompt in prompts.prompts) if task is not None else 0
         if known:
             yield (
-                f"evaluate.tasks: {known} of {len(prompts.prompts)} test problems of {task} are trained on, word by "
-                f"word: what is measured on them says nothing of problems that the policy never saw"
+                f"evaluate.tasks: {known} of {len(prompts.prompts)} test problems of {task} are also training "
+                f"problems, word by word: results on them do not show how the policy does on new problems"
             )
     own = held_out[0].prompts
-    asked, found = config.evaluate.problems, own.dropped + len(own.prompts)
-    if found < asked:
-        yield f"evaluate.problems = {asked}, but the task has {found} {config.evaluate.split} problems: all are used"
+    wanted, available = config.evaluate.problems, own.dropped + len(own.prompts)
+    if available < wanted:
+        yield (
+            f"evaluate.problems = {wanted}, but the task has {available} {config.evaluate.split} problems: all are used"
+        )
 
 
 def unasked(members: Members, first: FirstPrompt) -> Iterator[str]:
-    """A sentence per reward that reads its answer in a form which the prompt does not ask for."""
+    """A sentence per reward that reads the answer in a form that the prompt does not require."""
     for reward in members.rewards:
         forms = reward.traits.asks
-        if forms and not any(all(_asked(mark, first) for mark in form) for form in forms):
+        if forms and not any(all(_is_required(mark, first) for mark in form) for form in forms):
             wanted = ", or ".join(" and ".join(f"'{mark}'" for mark in form) for form in forms)
             fitting = [name for name, text in PLAIN.items() if all(mark in text for mark in forms[0])]
             template = "".join(f", set prompt.template = {name!r}" for name in fitting)
             yield (
-                f"reward = {reward.name!r} reads an answer by {wanted}, and the prompt asks for it nowhere: a "
-                f"policy that was not taught to write so gets no reward, and learns nothing; ask for it in "
-                f"prompt.system, in prompt.suffix or in a template of your own{template}, or choose another reward"
+                f"reward = {reward.name!r} reads an answer by {wanted}, and the prompt does not require it: a policy "
+                f"that was not trained to write so gets no reward and learns nothing; require it in prompt.system, in "
+                f"prompt.suffix or in a template of your own{template}, or choose another reward"
             )
 
 
 def faster_decoding(members: Members, plan: MemoryPlan, cpu: Path = Path("/proc/cpuinfo")) -> Iterator[str]:
-    """A sentence where native decodes a policy in float32 on a CPU (the file lists its instructions) that multiplies
-    bfloat16 twice as fast.
+    """A sentence where the native engine decodes in float32 on a CPU with instructions for bfloat16, which are twice as
+    fast. `cpu` is the file that lists the instructions.
     """
     weights = sum(part.bytes for part in plan.parts if part.name == "weights" and part.device == "cpu")
     engine, in_float32 = members.engine, members.config.model.dtype == "float32"
-    its_own = engine.name == "native" and engine.options.get("dtype", "policy") == "policy"
+    same_dtype = engine.name == "native" and engine.options.get("dtype", "policy") == "policy"
     packed = members.config.model.quantization is not None
-    if weights < LARGE or packed or not in_float32 or not its_own or not cpu.exists():
+    if weights < LARGE or packed or not in_float32 or not same_dtype or not cpu.exists():
         return
     if BFLOAT16.intersection(cpu.read_text(encoding="utf-8").split()):
         yield (
             "this CPU has instructions for bfloat16: rollout.engine = {use = 'native', dtype = 'bfloat16'} decodes on "
-            "a copy of the weights in it, about 1.7 times as fast (measured at 40M parameters). What it samples is "
-            "then not quite what is trained: log-probs differ by 0.0025 on average and by 0.08 in a token of a "
-            "thousand (measured on the bundled policy; by 0.005 to 0.02 on average on random ones of 40M parameters), "
-            "which policy/parity_alarm watches and update.max_importance corrects for. The copy also follows small "
-            "updates late: at a learning rate of 1e-5, from a checkpoint in bfloat16, it had followed 4% of the "
-            "policy's move after 1 step and 49% after 24. Evaluations sample on the policy's own weights where memory "
-            "allows, and eval/weight_bits records it"
+            "a bfloat16 copy of the weights, about 1.7 times as fast (measured at 40M parameters). Its samples then "
+            "differ slightly from the trained policy: log-probs by 0.0025 on average, and by 0.08 for one token in a "
+            "thousand (measured on the bundled policy; on random ones of 40M parameters by 0.005 to 0.02 on average). "
+            "policy/parity_alarm watches this difference, and update.max_importance corrects for it. The copy also "
+            "follows small updates late: at a learning rate of 1e-5, from a checkpoint in bfloat16, it had followed 4% "
+            "of the policy's change after 1 step and 49% after 24. Evaluations sample with the policy's weights where "
+            "memory allows, and eval/weight_bits records it"
         )
 
 
-def _asked(mark: str, first: FirstPrompt) -> bool:
-    """Whether a mark is in the prompt, or consists of tags that are tokens of their own in the policy's vocabulary."""
+def _is_required(mark: str, first: FirstPrompt) -> bool:
+    """Whether a mark is in the prompt, or consists of tags that are single tokens in the policy's vocabulary."""
     tags = re.findall(TAG, mark)
     return mark in first.prompt.text or (bool(tags) and first.known.issuperset(tags))
 
@@ -118,11 +120,11 @@ def _about_selection(members: Members, b: Budget) -> Iterator[str]:
     if b.kept >= count > 1 and any("keep_per_prompt" in selector.options for selector in members.selectors):
         yield (
             f"select keeps all {count} rollouts of a prompt: nothing is dropped; lower keep_per_prompt to "
-            f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or say select = 'all'"
+            f"{max(2, count // 4)}, raise rollout.rollouts_per_prompt, or set select = 'all'"
         )
     over_kept = members.advantage.options.get("statistics", "kept") == "kept"
     chunk = min(members.config.advantage.chunk or count, count)
-    if b.kept * chunk <= count and members.group_baseline and over_kept:  # evenly spread: at most one of each chunk
+    if b.kept * chunk <= count and members.group_baseline and over_kept:  # kept evenly: at most one per chunk
         unit = "prompt" if chunk == count else "chunk"
         yield (
             f"one rollout is kept per {unit}, and {members.advantage.name!r} compares rollouts of one {unit}: every "
@@ -131,12 +133,12 @@ def _about_selection(members: Members, b: Budget) -> Iterator[str]:
 
 
 def _about_shares(members: Members) -> Iterator[str]:
-    """Neither an allocator nor a selector may change a prompt's share of the objective."""
+    """Warnings where an allocator or a selector changes a prompt's share of the objective."""
     weighting, config = members.weighting, members.config
     if weighting.traits.total == "prompts" and _drops_correct(members):
         yield (
-            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some of the correct ones, "
-            f"and the gradient shrinks by their share; use select = 'all', or weighting = 'prompt'"
+            f"weighting = {weighting.name!r} counts a prompt's rollouts before select drops some of the correct ones: "
+            f"the gradient shrinks by their share; use select = 'all', or weighting = 'prompt'"
         )
     if config.allocate.label != "uniform" and weighting.traits.share != "equal":
         yield (
@@ -147,9 +149,9 @@ def _about_shares(members: Members) -> Iterator[str]:
 
 
 def _drops_correct(members: Members) -> bool:
-    """Whether the selectors drop a correct rollout of a group that is all correct, or half of it.
+    """Whether the selectors drop a correct rollout, from a group that is all correct or half correct.
 
-    One that drops only what has no credit, as RAFT's filter does, changes no share.
+    A selector that drops only rollouts without an advantage, such as RAFT's filter, changes no share.
     """
     count = members.config.rollout.rollouts_per_prompt
     for correct in (count, math.ceil(count / 2)):
@@ -160,7 +162,7 @@ def _drops_correct(members: Members) -> bool:
 
 
 def _group(correct: int, count: int) -> Group:
-    """Rollouts without a text, of which the first are correct."""
+    """A group of `count` rollouts without text, of which the first `correct` ones are correct."""
     prompt = Prompt(id="check", tokens=np.zeros(0, np.int64), text="", answer=None, task="")
     rollouts = [
         Rollout(index=i, tokens=np.zeros(1, np.int64), logprobs=np.zeros(1), text="", finish="stop", version=0)
@@ -178,14 +180,14 @@ def _about_updates(members: Members, b: Budget) -> Iterator[str]:
     cuts = config.update.updates_per_step
     if cuts > prompts:
         yield (
-            f"update.updates_per_step = {cuts} > {prompts} prompts: whole prompts are dealt to updates, so "
+            f"update.updates_per_step = {cuts} > {prompts} prompts: an update consists of whole prompts, so "
             f"{cuts - prompts} stay empty; use at most {prompts}"
         )
     elif prompts % cuts:
         fitting = [n for n in range(1, prompts + 1) if prompts % n == 0]
         below, above = max(n for n in fitting if n < cuts), min(n for n in fitting if n > cuts)
         yield (
-            f"update.updates_per_step = {cuts} deals {prompts} prompts unevenly, {per_update(config, b)} per update; "
+            f"update.updates_per_step = {cuts} divides {prompts} prompts unevenly, {per_update(config, b)} per update; "
             f"use {below} or {above}"
         )
     if b.updates > 1 and members.loss.name == "reinforce":
@@ -199,30 +201,31 @@ def _about_sizes(config: Config, b: Budget) -> Iterator[str]:
     tokens, at_once = config.update.tokens_per_micro_batch, config.rollout.max_rollouts_at_once
     if tokens < b.longest_row:
         yield (
-            f"update.tokens_per_micro_batch = {tokens} is less than one longest row ({b.longest_row} tokens): such "
-            f"rows run alone and above the limit; use at least {b.longest_row}"
+            f"update.tokens_per_micro_batch = {tokens} is less than the longest row ({b.longest_row} tokens): each "
+            f"such row is a micro-batch above the limit; use at least {b.longest_row}"
         )
     first, longest = config.update.max_trained_tokens, config.rollout.max_new_tokens
     if first is not None and first >= longest:
         yield (
             f"update.max_trained_tokens = {first} cuts nothing: no rollout has more than rollout.max_new_tokens = "
-            f"{longest}; leave it out"
+            f"{longest}; remove it"
         )
     most = max(b.rollouts, b.probe, config.evaluate.problems * config.evaluate.rollouts_per_prompt)
     if at_once >= 4 * most:
-        yield (
-            f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are ever sampled at once; {most} is enough"
-        )
+        yield (f"rollout.max_rollouts_at_once = {at_once}, but at most {most} are sampled at once; {most} is enough")
 
 
 def _about_learning_rate(config: Config) -> Iterator[str]:
-    """Where all weights of a model that is not the bundled one take larger steps than in any published run here."""
+    """A warning where all weights of a model are trained at a higher rate than in any run of configs/published.
+
+    The bundled policy is small enough for higher rates.
+    """
     rate, model = config.optimizer.learning_rate, config.model
     if rate > HIGHEST_RATE and model.path != "bundled" and model.lora is None:
         yield (
             f"optimizer.learning_rate = {rate:g} trains all weights of {model.path}: published runs of 0.5B to 7B "
-            f"parameters take 1e-6 to {HIGHEST_RATE:g}, and larger steps tend to destroy what a model has learned; "
-            f"leave the key out (1e-6), or train a model.lora, which takes about 1e-5"
+            f"parameters use 1e-6 to {HIGHEST_RATE:g}, and larger steps tend to destroy what a model has learned; "
+            f"remove the key (default 1e-6), or train a model.lora, which works with about 1e-5"
         )
 
 
@@ -240,7 +243,7 @@ def _about_secrets(config: Config) -> Iterator[str]:
     keys = [key for key, _ in secret_keys(dump(config, secrets=True))]
     if keys:
         yield (
-            f"{', '.join(keys)}: an option of this name is taken for a secret: no manifest, tracker or log gets its "
+            f"{', '.join(keys)}: an option of this name is treated as a secret: no manifest, tracker or log gets its "
             f"value, so an evaluation or a resume from the run folder alone requires it again"
         )
 
@@ -251,19 +254,19 @@ def _about_ranks(config: Config, count: int) -> Iterator[str]:
     yield from _about_dealing(config, count)
     if config.checkpoint.on_signal == "now":
         yield (
-            f"checkpoint.on_signal = 'now' acts as 'step' on {count} ranks, which agree between two steps whether to "
-            f"end; a signal is followed at the end of the step under way"
+            f"checkpoint.on_signal = 'now' acts as 'step' on {count} ranks, which agree only between two steps: a "
+            f"signal ends the run at the end of the current step"
         )
 
 
 def _about_dealing(config: Config, count: int) -> Iterator[str]:
-    """Prompts are dealt whole, each with all its rollouts."""
+    """Warnings about idle ranks: one rank samples all rollouts of a prompt."""
     prompts = config.rollout.prompts_per_step
     most = -(-prompts // count)
     if prompts < count:
         idle = count - prompts
         yield (
-            f"rollout.prompts_per_step = {prompts} is fewer than the {count} ranks, and a prompt is sampled by one: "
+            f"rollout.prompts_per_step = {prompts} is fewer than the {count} ranks, and one rank samples a prompt: "
             f"{idle} {'ranks wait' if idle > 1 else 'rank waits'} in every step while others sample; use at least "
             f"{count}, or fewer ranks"
         )
@@ -271,6 +274,6 @@ def _about_dealing(config: Config, count: int) -> Iterator[str]:
         share = (most * count - prompts) / (most * count)
         below, above = (most - 1) * count, most * count
         yield (
-            f"rollout.prompts_per_step = {prompts} is dealt to {count} ranks as {most} and {most - 1}: up to "
-            f"{share:.0%} of their time to sample is spent waiting; use {below} or {above}"
+            f"rollout.prompts_per_step = {prompts} is divided among {count} ranks as {most} and {most - 1}: up to "
+            f"{share:.0%} of the sampling time is spent waiting; use {below} or {above}"
         )

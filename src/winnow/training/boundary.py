@@ -1,10 +1,10 @@
-"""What a run is between two steps, and how it is saved: on time, when a signal comes, and when an error ends it.
+"""The state of a run between two steps, and its checkpoints: when one is due, after a signal, and after an error.
 
-One that is due is written beside the next step (saving.py); one after which the run ends is waited for.
+A thread writes a checkpoint that is due while the next step computes (saving.py). The last one of a run is waited for.
 
-The tensors of a checkpoint (parameters, moments, reference) change in an optimizer update and nowhere else, so until
-the first update of a step they are those of the boundary before it. The rest, which a step changes earlier, is small:
-it is remembered at each boundary.
+The tensors of a checkpoint (parameters, moments, reference) change only in optimizer updates. Until the first update of
+a step they are therefore those of the boundary before it. A step changes the rest earlier; that is small, and a
+`Boundary` has a copy of it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Boundary:
     """A run after `step` steps, apart from its tensors."""
 
     step: int
-    taken: int  # updates of this process, by which it is known whether the tensors are still those of the boundary
+    taken: int  # updates of this process so far: as long as this number holds, so do the tensors
     learner: Mapping[str, Any]
-    critic: Mapping[str, Any]  # of a value model of its own; else empty
+    critic: Mapping[str, Any]  # of a separate value model; else empty
     history: History
     verifiers: Mapping[str, Any]
     clock: Mapping[str, Any]
@@ -50,14 +50,14 @@ class Boundary:
 def untouched(run: Run, before: Boundary) -> bool:
     """Whether parameters and moments are still those of the boundary.
 
-    What a probe resets (`probe.outer_reset`) does not count: a resume resets it again, to the same.
+    A reset by a probe (`probe.outer_reset`) does not count, as a resume repeats it with the same result.
     """
     return run.taken == before.taken
 
 
 def reached(run: Run, before: Boundary) -> Boundary | None:
-    """The last boundary that can be saved now: that after the step, where it was learned and logged; else that before
-    it; None between two updates of a step.
+    """The newest boundary that can be saved now: the one after the step if the step is updated and logged, else the one
+    before it. None after the first update of a step that is not logged, whose weights belong to no step.
     """
     if run.written == before.step:
         return Boundary.of(run, before.step + 1)
@@ -76,26 +76,29 @@ def save(run: Run, at: Boundary, *, keep: int = 0) -> checkpoint.Checkpoint:
 
 
 def begin_save(run: Run, at: Boundary, done: Callable[[Callable[[], checkpoint.Checkpoint]], None]) -> None:
-    """Begin to write the checkpoint of a boundary beside training. `done` is called when `run.saving.wait` finds that
-    it has ended, with what returns the checkpoint or raises as `checkpoint.save`.
+    """Start to write the checkpoint of a boundary while training continues.
 
-    Raises RunFolderError where the logs cannot be synced.
+    The first `run.saving.wait` after the save calls `done` with a function, which returns the checkpoint or raises as
+    `checkpoint.save`. Raises RunFolderError where the logs cannot be synced.
     """
 
-    def tell(outcome: Future[checkpoint.Checkpoint]) -> None:
+    def finish(outcome: Future[checkpoint.Checkpoint]) -> None:
         if outcome.exception() is None:
             run.saved = outcome.result()
         done(outcome.result)
 
-    run.saving.begin(_prepared(run, at), tell)
+    run.saving.begin(_prepared(run, at), finish)
     if not run.config.checkpoint.background:
         run.saving.wait()
 
 
 def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.Checkpoint]:
-    """The save of a boundary, for any thread. All that training goes on to change, tensors apart, is read here."""
+    """A function that writes the checkpoint of a boundary, for any thread.
+
+    Everything but the tensors is read here, before training continues to change it.
+    """
     run.saving.wait()
-    # Before a checkpoint that presumes their rows
+    # The logs first: a checkpoint on the disk relies on the rows before it
     logs = ranks.from_writer(lambda: run.logbook.sync(at.step), doing="syncing the logs")
     clock = {"clock": at.clock} if at.clock else {}
     critic = {"critic": at.critic} if at.critic else {}
@@ -106,10 +109,10 @@ def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.
 
     def write() -> checkpoint.Checkpoint:
         with beside:
-            written = shares.written(checkpoint_of_all)
+            written = shares.written(save_whole)
         return written or checkpoint.Checkpoint(path_of(run.folder, at.step), at.step)
 
-    def checkpoint_of_all() -> checkpoint.Checkpoint:
+    def save_whole() -> checkpoint.Checkpoint:
         return checkpoint.save(
             run.folder,
             at.step,
@@ -127,7 +130,7 @@ def _prepared(run: Run, at: Boundary, keep: int = 0) -> Callable[[], checkpoint.
 
 @contextmanager
 def rescued(run: Run, before: Boundary) -> Iterator[None]:
-    """An error that leaves this block goes on as it is, with a note of what was saved before it did."""
+    """An error that leaves this block gets a note of what was saved, and is raised again."""
     try:
         yield
     except Exception as error:
@@ -136,28 +139,32 @@ def rescued(run: Run, before: Boundary) -> Iterator[None]:
 
 
 def _rescue(run: Run, before: Boundary) -> str:
-    """Save what is intact, and say so. An older checkpoint is never given up for it: its weights may be the cause."""
+    """Save what is intact, and return a note about it.
+
+    One checkpoint more than configured is kept: the saved weights may have caused the error, and a resume then needs
+    the checkpoint before.
+    """
     if not ranks.all_failed():
         return f"Other ranks were still at work, so nothing was saved. {_elsewhere(run)}"
     at = reached(run, before)
     if at is None:
         return (
-            f"Step {before.step} broke off after its first update and before it was logged: its weights are those of "
-            f"no step and were not saved. {_elsewhere(run)}"
+            f"Step {before.step} stopped after its first update and before it was logged. Its weights are those of no "
+            f"step and were not saved. {_elsewhere(run)}"
         )
     if at.step == 0:
         return "No step was finished, so there was nothing to save: start the run again."
     try:
         ranks.from_writer(lambda: run.logbook.truncate_from(at.step, but_evaluation=True), doing="cutting the logs")
         path = save(run, at, keep=1).path
-    except Exception as failure:  # whatever it is, it must not take the place of the error that ends the run
+    except Exception as failure:  # of any type: it must not replace the error that ended the run
         return f"The weights after {at.step} steps could not be saved ({failure}). {_elsewhere(run)}"
     return (
-        f"The weights after {at.step} steps are saved in {path}: resume the run to go on from there, or delete that "
-        f"folder to go on from the one before"
+        f"The weights after {at.step} steps are saved in {path}: resume the run to continue from there, or delete that "
+        f"folder to continue from the one before"
     )
 
 
 def _elsewhere(run: Run) -> str:
     saved = paths(run.folder)
-    return f"Resume the run to go on from {saved[-1]}" if saved else "There is no earlier checkpoint"
+    return f"Resume the run to continue from {saved[-1]}" if saved else "There is no earlier checkpoint"

@@ -1,4 +1,4 @@
-"""How many rollouts, sequences and updates a configuration amounts to: arithmetic, without torch."""
+"""How many rollouts, sequences and updates a configuration results in: arithmetic, without torch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Budget:
     """The counts of one step, and of the evaluations around it."""
 
     prompts: int
-    rollouts: int  # of the step
-    kept: int  # of each prompt, at most
-    updates: int  # optimizer updates of the step
-    rows: int  # of the largest update, at most
-    longest_row: int  # tokens that are trained at most, and the prompt's
-    rows_at_once: int  # the longest ones that one micro-batch takes
-    probe: int  # rollouts of one probe, not trained on; 0 without one
-    evaluation: int  # rollouts of one evaluation
-    evaluations: int  # over the run; at most, where minutes of training decide
+    rollouts: int  # per step
+    kept: int  # rollouts kept per prompt, at most
+    updates: int  # optimizer updates per step
+    rows: int  # sequences in the largest update, at most
+    longest_row: int  # tokens of the longest prompt and of the longest trained completion
+    rows_at_once: int  # longest rows that fit into one micro-batch
+    probe: int  # rollouts per probe, not trained on; 0 without one
+    evaluation: int  # rollouts per evaluation
+    evaluations: int  # in the run; the maximum where `every_minutes` decides
 
     @property
     def micro_batches(self) -> int:
-        """Of the largest update, when every row is as long as can be."""
+        """Micro-batches of the largest update when every row has the longest length."""
         return math.ceil(self.rows / self.rows_at_once)
 
 
@@ -53,27 +53,30 @@ def budget(members: Members) -> Budget:
 
 
 def per_update(config: Config, b: Budget) -> str:
-    """Prompts of each optimizer update: "16", or "11 or 10"."""
+    """Prompts per optimizer update as text: "16", or "11 or 10"."""
     few, more = divmod(b.prompts, config.update.updates_per_step)
     return f"{few + 1} or {few}" if more else str(few)
 
 
 def _kept(members: Members) -> int:
-    """Rollouts that the selectors keep of one prompt; one without `keep_per_prompt` counts as keeping all.
+    """Rollouts that the selectors keep of one prompt, at most. A selector without `keep_per_prompt` keeps all.
 
-    How many of each chunk an earlier selector has left is not known, so each counts as whole, as far as so many are
-    left.
+    How many rollouts an earlier selector left in each chunk is unknown, so every chunk counts as full. The result is
+    limited by the number that is left in all.
     """
     left = n = members.config.rollout.rollouts_per_prompt
-    for selector, said in zip(members.selectors, members.config.select, strict=True):
-        keep = selector.options.get("keep_per_prompt")
+    for selector, section in zip(members.selectors, members.config.select, strict=True):
+        keep, chunk = selector.options.get("keep_per_prompt"), section.chunk
         if keep is not None:
-            left = kept_size(keep, left) if said.chunk is None else min(left, kept_in_chunks(keep, n, said.chunk))
+            left = kept_size(keep, left) if chunk is None else min(left, kept_in_chunks(keep, n, chunk))
     return left
 
 
 def _evaluations_on_time(config: Config) -> int:
-    """Between the first step and the last; with minutes and without `max_hours`, one before every step at most."""
+    """The most evaluations between the first step and the last.
+
+    With `every_minutes` and without `max_hours`, nothing but the number of steps limits them: one before every step.
+    """
     every, minutes = config.evaluate.every, config.evaluate.every_minutes
     by_steps = (config.steps - 1) // every if every else 0
     if not minutes:

@@ -1,6 +1,6 @@
-"""From a configuration's members to a `Run`: the only place where data, model, engine and workers come to be.
+"""From a configuration's members to a `Run`: the only place that loads data and model and starts engine and workers.
 
-Things are loaded in the order in which they are cheap to refuse: problems, tokenizer, prompts, model, engine.
+The order is that of cost, so that a mistake is reported early: problems, tokenizer, prompts, model, engine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from winnow.state.logbook import Logbook
 from winnow.state.prompt_history import History
 from winnow.tasks.stream import PromptStream, digest_of
 from winnow.training.advice import before_training
-from winnow.training.build_critic import own_critic, start
+from winnow.training.build_critic import load_start, own_critic
 from winnow.training.clock import TrainingClock
 from winnow.training.critic_folders import check_start, check_value_model
 from winnow.training.device_plan import plan_devices
@@ -53,7 +53,7 @@ from winnow.verify import Verifiers
 
 @dataclass
 class Run:
-    """Everything a training step reaches for."""
+    """Everything that a training step uses."""
 
     members: Members
     folder: Path
@@ -64,17 +64,17 @@ class Run:
     engine: Engine
     verifiers: Verifiers
     learner: Learner
-    critic: Critic | None  # a value model of its own; one with a head on the policy's backbone is part of the learner
+    critic: Critic | None  # a separate value model; a value head on the policy's backbone is part of the learner
     logbook: Logbook
-    files: Mapping[str, bytes]  # of the model's tokenizer and generation settings, for its checkpoints
-    devices: tuple[str, ...]  # in lines: which does what, and what it has room for
-    notices: tuple[str, ...]  # what a person should know before the first step
+    files: Mapping[str, bytes]  # tokenizer and generation settings of the model, for its checkpoints
+    devices: tuple[str, ...]  # lines for a person: the work and the memory of each device
+    notices: tuple[str, ...]  # for a person, before the first step
     clock: TrainingClock
     alarms: Alarms
-    written: int = -1  # the last step that was learned and whose rows are in the log
-    saved: Checkpoint | None = None  # the newest one that is known to be whole
+    written: int = -1  # the last step whose updates are taken and whose rows are in the log
+    saved: Checkpoint | None = None  # the newest checkpoint that is known to be whole
     saving: Saving = field(default_factory=Saving)
-    phases: Phases = field(default_factory=Phases)  # what is being done, for who watches
+    phases: Phases = field(default_factory=Phases)  # events about the current phase
 
     @property
     def config(self) -> Config:
@@ -86,26 +86,26 @@ class Run:
 
     @property
     def taken(self) -> int:
-        """Updates of this process, of the policy and of a value model of its own."""
+        """Updates by this process, of the policy and of a separate value model."""
         return self.learner.taken + (self.critic.taken if self.critic else 0)
 
     def gradient_norms(self, groups: Sequence[Group]) -> FloatArray | None:
-        """[G] for an allocator that learns from training; None where nobody would read them."""
+        """[G] gradient norms for an allocator that uses training results; None for any other, which needs none."""
         if self.members.source != "history":
             return None
         of, tokens = self.config.probe.gradient_norm, self.config.update.max_trained_tokens
         return prompt_gradient_norms(self.learner, groups, of=of, max_trained_tokens=tokens)
 
     def parity(self) -> Parity:
-        """To compare this step's log-probs of engine and policy."""
+        """A new comparison of engine and policy log-probs, for one step."""
         return Parity(self.engine.logprob_tolerance, self.config.rollout.max_ratio_outside)
 
     def close(self) -> None:
-        """End the save under way, the verify workers and the engine."""
-        with contextlib.ExitStack() as each:
+        """Wait for a save in progress, and stop the verify workers and the engine."""
+        with contextlib.ExitStack() as each:  # calls the last one first
             each.callback(self.engine.close)
             each.callback(self.verifiers.close)
-            each.callback(self.saving.wait)  # the first to be called: the run's folder is still locked
+            each.callback(self.saving.wait)  # first, while this process still holds the lock of the run folder
 
 
 def build(
@@ -116,23 +116,23 @@ def build(
     saved: Checkpoint | None = None,
     clock: TrainingClock | None = None,
 ) -> Run:
-    """Load data, tokenizer, model and engine, cheapest refusals first; continue from `saved` where there is one."""
+    """Load data, tokenizer, model and engine, with the cheapest checks first; continue from `saved` if given."""
     config = members.config
     with ranks.together("loading"):
         return _build(members, folder, device, saved, clock or TrainingClock(config))
 
 
 def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoint | None, clock: TrainingClock) -> Run:
-    """`build`, on every rank."""
+    """`build` on every rank."""
     config = members.config
     check_installed(members)
-    asked = run_prompts(members)
-    train, held_out, tokenizer = asked
+    rendered = run_prompts(members)
+    train, held_out, tokenizer = rendered
     prompts = PromptStream(train.prompts, per_step=config.rollout.prompts_per_step, seed=(config.seed, "prompts"))
     check_value_model(config, tokenizer)
     if saved is None:
         check_start(config)
-    plan = plan_devices(members, device, longest_prompt=asked.longest)
+    plan = plan_devices(members, device, longest_prompt=rendered.longest)
     plan.check()
     logbook = Logbook(folder, seed=config.seed, marks=saved.logs if saved else {}, **config.log.model_dump())
     if ranks.is_writer():
@@ -141,7 +141,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
     ranks.check_same("configuration", lambda: json.dumps(dump(config), sort_keys=True, default=str))
     ranks.check_same("set of prompts", prompts.digest)
     ranks.check_same("set of held-out prompts", lambda: str([digest_of(task.prompts.prompts) for task in held_out]))
-    devices = tuple(plan.lines())  # before anything takes what is free
+    devices = tuple(plan.lines())  # before the model is loaded, as the lines include the memory that is free
     loaded = load_model(config, device, saved, tokenizer, masters=keeps_masters(config))
     ranks.check_same("file", lambda: json.dumps([digests(config, members.base), saved and str(saved.path)]))
     learner = make_learner(config, loaded, needs=members.needs, resumed=saved is not None, reference=members.reference)
@@ -149,18 +149,19 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
         verify = {**config.verify.model_dump(), "workers": workers_of_rank(config.verify.workers)}
         verifiers = Verifiers(members.reward, **verify, base=members.base)
         on_failure.callback(verifiers.close)
-        exact = all(ranks.each(plan.exact_evaluation))  # machines of several sizes agree
+        exact = all(ranks.each(plan.exact_evaluation))  # the same on every rank, though machines may differ in memory
         context = engine_context(config, loaded, plan.adjusted, exact_evaluation=exact)
         engine = make_engine(members.engine, context, name=config.rollout.engine.label)
         on_failure.callback(engine.close)
-        own, critic = own_critic(config, learner, loaded, device)
+        critic_model, critic = own_critic(config, learner, loaded, device)
         if context.sharded:
-            ranks.each(None)  # all have come so far: what follows is exchanged as tensors
+            # A rank that failed above raises here on all ranks; tensor collectives, which follow, would hang instead
+            ranks.each(None)
             shard_learner(learner, config, loaded)
             if critic is not None:
-                shard_critic(critic, config, own)
+                shard_critic(critic, config, critic_model)
         if critic is not None and saved is None:
-            start(critic, config)
+            load_start(critic, config)
         run = Run(
             members=members,
             folder=folder,
@@ -187,7 +188,7 @@ def _build(members: Members, folder: Path, device: torch.device, saved: Checkpoi
 
 
 def restore(run: Run, saved: Checkpoint) -> None:
-    """Everything but the parameters, which `load_model` has read."""
+    """Restore everything but the parameters, which `load_model` has read."""
     tensors, state = checkpoint.load(saved)
     if run.critic is not None:
         run.critic.restore(tensors, state.get("critic", {}))
@@ -196,28 +197,27 @@ def restore(run: Run, saved: Checkpoint) -> None:
     run.history.load_state_dict(state["history"])
     run.verifiers.load_state_dict(state["verifiers"])
     run.clock.load_state_dict(state.get("clock", {}))
-    ranks.each(None)  # all have come so far: what follows is exchanged as tensors
+    ranks.each(None)  # as in `_build`: a failure above raises on all ranks before tensors are exchanged
     hand_over(run.learner, run.engine, version=saved.step)
 
 
 def load_model(
     config: Config, device: torch.device, saved: Checkpoint | None, tokenizer: Any, *, masters: bool = False
 ) -> Loaded:
-    """The policy's module, with its adapter where one is trained: at its beginning, or as it was saved.
+    """The policy's module, with its adapter where one is trained: new, or as in the checkpoint `saved`.
 
-    A full model is resumed from its checkpoint, which is a model folder; an adapter on top of the base it was trained
-    on. `tokenizer` is that of `config.model.path`; a checkpoint brings its own. The `masters` of a resumed model are
-    those of its rounded weights, until `restore` brings the saved ones.
+    A full model is loaded from its checkpoint, which is a model folder. An adapter is loaded on top of its base model.
+    `tokenizer` is that of `config.model.path`; a checkpoint has its own. The `masters` of a resumed model are copies of
+    its rounded weights until `restore` loads the saved ones.
     """
-    transformers_logging.disable_progress_bar()  # one for every load, and for every shard of every checkpoint
+    transformers_logging.disable_progress_bar()  # else one appears per load, and per shard of every checkpoint
     lora = config.model.lora
     path = config.model.path if saved is None or lora is not None else str(saved.path)
-    known = tokenizer if path == config.model.path else None
     loaded = load(
         path,
         dtype=config.model.dtype,
         device=str(device),
-        tokenizer=known,
+        tokenizer=tokenizer if path == config.model.path else None,
         masters=masters,
         quantization=config.model.quantization,
     )

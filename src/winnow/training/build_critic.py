@@ -1,4 +1,4 @@
-"""Where a value model of its own comes to be, beside the learner."""
+"""Loads a separate value model (an adapter or a model), beside the learner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from winnow.state.checkpoint_names import TENSORS
 
 
 def own_critic(config: Config, learner: Learner, policy: Loaded, device: torch.device) -> tuple[Loaded, Critic | None]:
-    """A value model of its own, where there is to be one, and what it is made of."""
+    """The loaded model of a separate critic, and the critic; the policy's and None where none is configured."""
     critic = config.critic
     if critic is None or critic.form == "shared":
         return policy, None
@@ -30,8 +30,8 @@ def own_critic(config: Config, learner: Learner, policy: Loaded, device: torch.d
     return loaded, make_critic(config, critic, learner, loaded)
 
 
-def start(critic: Critic, config: Config) -> None:
-    """Let a new run's value model begin as that of another run's checkpoint, where one is named."""
+def load_start(critic: Critic, config: Config) -> None:
+    """Initialise a new run's value model from another run's checkpoint, if `critic.start` names one."""
     assert config.critic is not None, "there is no value model without its table"
     if config.critic.start is None:
         return
@@ -58,7 +58,7 @@ def start(critic: Critic, config: Config) -> None:
 
 
 def _load(config: Config, device: torch.device, tokenizer: Any) -> Loaded:
-    """A model that is nobody else's, with an adapter where one is trained."""
+    """A model of the critic alone, with an adapter where one is trained."""
     critic = config.critic
     assert critic is not None, "there is no value model without its table"
     with named_by("critic.path" if critic.path else "model.path"):

@@ -1,7 +1,7 @@
-"""The clock of a run: how long it has trained, by which `max_hours` and `every_minutes` end, evaluate and save it.
+"""The training time of a run, on which `max_hours` and `every_minutes` are based.
 
-It runs while a step is planned and taken. Evaluations, what else is done between two steps, and what lies between a
-kill and a resume do not count: two runs that evaluate differently reach the same hour after as much training.
+The clock runs while a step is planned and taken. Evaluations, other work between two steps, and the time between an
+interruption and a resume do not count. So runs that differ in evaluation reach each hour after equal training.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ Now = Callable[[], float]  # seconds since any fixed moment
 class TrainingClock:
     """Seconds of training up to the last boundary between two steps, and up to the one before it.
 
-    Only a run whose configuration asks for the clock logs it and keeps it in its checkpoints.
+    The clock is logged, and saved in checkpoints, only where a key of the configuration depends on it.
     """
 
     def __init__(self, config: Config, now: Now = time.monotonic) -> None:
-        self._asked = any((config.max_hours, config.evaluate.every_minutes, config.checkpoint.every_minutes))
+        self._used = any((config.max_hours, config.evaluate.every_minutes, config.checkpoint.every_minutes))
         self._now = now
         self._seconds, self._before = 0.0, 0.0
-        self._began: float | None = None  # while a step is under way
+        self._began: float | None = None  # during a step
 
     @property
     def hours(self) -> float:
-        """Of training so far, the step under way included."""
-        under_way = 0.0 if self._began is None else self._now() - self._began
-        return (self._seconds + under_way) / 3600
+        """Hours of training so far, the current step included."""
+        current = 0.0 if self._began is None else self._now() - self._began
+        return (self._seconds + current) / 3600
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """While this lasts, a step is planned and taken."""
+        """A context in which the clock runs, for the planning and the taking of a step."""
         self._before, self._began = self._seconds, self._now()
         try:
             yield
         finally:
             self._seconds += self._now() - self._began
             self._began = None
-        self._seconds = ranks.total(self._seconds) / ranks.count()  # what is due is due on every rank
+        # The mean over ranks: all must agree on whether an evaluation or a save is due
+        self._seconds = ranks.total(self._seconds) / ranks.count()
 
     def passed(self, every_minutes: float) -> bool:
-        """Whether a multiple of so many minutes fell into the last step; of 0, none does."""
+        """Whether a multiple of `every_minutes` fell into the last step; never where that is 0."""
         period = 60 * every_minutes
         return period > 0 and self._seconds // period > self._before // period
 
     def is_over(self, max_hours: float) -> bool:
-        """Whether so many hours of training are done; 0 hours never are."""
+        """Whether `max_hours` of training are done; never where that is 0."""
         return 0 < max_hours <= self.hours
 
     def metrics(self, name: str) -> dict[str, float]:
-        """The hours so far under this name, where the clock is asked for."""
-        return {name: self.hours} if self._asked else {}
+        """The hours so far under this metric name; nothing where no key depends on the clock."""
+        return {name: self.hours} if self._used else {}
 
     def state_dict(self) -> dict[str, Any]:
-        """For JSON; empty where nobody asks for the clock."""
-        return {"seconds": self._seconds, "before": self._before} if self._asked else {}
+        """The state for JSON; empty where no key depends on the clock."""
+        return {"seconds": self._seconds, "before": self._before} if self._used else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; one of a run without a clock has none, and it then counts from here."""
+        """Continue from a checkpoint's state. Where that is empty, the clock starts at 0."""
         if state:
-            self._asked = True
+            self._used = True
             self._seconds, self._before = state["seconds"], state["before"]

@@ -1,6 +1,6 @@
-"""Prompts in, judged groups out: what a step, a probe and an evaluation have in common.
+"""Samples and judges the rollouts of a list of prompts, for a step, a probe and an evaluation.
 
-Among several ranks each samples and judges the prompts that it is dealt, and all get all groups.
+With several ranks, each samples and judges its share of the prompts, and every rank gets all groups.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from winnow.training.gathering import gather_groups
 from winnow.verify import Verifiers
 
 Phase = Callable[[str], AbstractContextManager[Any]]
-Told = Callable[[Rollout], None]
+OnRollout = Callable[[Rollout], None]
 
 
 def collect(
@@ -32,29 +32,31 @@ def collect(
     seed: tuple[SeedName, ...],
     phase: Phase = nullcontext,
     version: int | None = None,
-    told: Told | None = None,
+    on_rollout: OnRollout | None = None,
 ) -> list[Group]:
     """Sample `counts[i]` rollouts of each prompt and fill in their outcomes; [G] in the order of the prompts.
 
-    A rollout is judged as soon as it is finished, while later ones are sampled. `phase` times "generate" (sampling,
-    with the judging that overlaps it) and "verify" (waiting for verdicts afterwards). `told` is called with every
-    rollout that is finished, and that this rank samples. Raises EngineError for rollouts of other weights than those of
-    `version`, where one is given, before it waits for verdicts; and RankError where another rank has raised.
-    """
-    own = deal(counts, ranks.count())[ranks.rank()]  # the largest counts first
+    A finished rollout is judged while later ones are sampled. `phase` times "generate" (sampling, with the judging that
+    overlaps it) and "verify" (waiting for verdicts afterwards). `on_rollout` is called with every finished rollout of
+    this rank.
 
-    def finished(prompt: Prompt, rollout: Rollout) -> None:
+    Raises EngineError for rollouts sampled with other weights than `version`, where it is given, before the wait for
+    verdicts. Raises RankError where another rank raised.
+    """
+    places = deal(counts, ranks.count())[ranks.rank()]  # of this rank's prompts; the largest counts are dealt first
+
+    def finish(prompt: Prompt, rollout: Rollout) -> None:
         verifiers.submit(prompt, rollout)
-        if told is not None:
-            told(rollout)
+        if on_rollout is not None:
+            on_rollout(rollout)
 
     with ranks.announced("sampling and judging"):
         with phase("generate"):
-            asked, each = [prompts[place] for place in own], [counts[place] for place in own]
-            groups = engine.generate(asked, each, sampling, seed=seed, on_rollout=finished) if own else []
+            own_prompts, own_counts = [prompts[place] for place in places], [counts[place] for place in places]
+            groups = engine.generate(own_prompts, own_counts, sampling, seed=seed, on_rollout=finish) if places else []
             if version is not None:
                 check_fresh(groups, version)
         with phase("verify"):
             groups = verifiers.collect(groups)
     with phase("gather") if ranks.count() > 1 else nullcontext():
-        return gather_groups(prompts, own, groups)
+        return gather_groups(prompts, places, groups)

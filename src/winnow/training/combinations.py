@@ -1,4 +1,4 @@
-"""What does not fit together: members and keys that are each right by themselves, in combinations that are refused."""
+"""Members and keys that are each valid, in combinations that are refused."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from winnow.training.critic_combinations import check_critic
 from winnow.training.members import Members
 from winnow.training.rounding import check_rounding
 
-# Which keys of `probe` an allocator reads, by where its knowledge comes from, and that in words.
+# The keys of `probe` that an allocator reads, by the source of its pass rates; and each source in words.
 _PROBE_KEYS: Mapping[Source, frozenset[str]] = {
     "none": frozenset(),
     "history": frozenset({"gradient_norm", "decay"}),
     "probe": frozenset({"every", "rollouts_per_prompt", "gradient_norm", "outer_reset"}),
 }
-_KNOWS: Mapping[Source, str] = {
+_SOURCES: Mapping[Source, str] = {
     "none": "which needs no pass rates of the prompts",
     "history": "which uses the prompts' earlier visits and does not probe",
     "probe": "which probes anew and does not keep earlier visits",
@@ -29,7 +29,7 @@ _KNOWS: Mapping[Source, str] = {
 
 
 def check_combinations(members: Members) -> None:
-    """Raise ConfigError, naming key and remedy, for the first combination that cannot be meant."""
+    """Raise ConfigError for the first combination that is refused."""
     for check in (
         _check_alarms,
         _check_precision,
@@ -52,7 +52,7 @@ def _check_alarms(members: Members) -> None:
 
 
 def check_ranks(config: Config, count: int) -> None:
-    """Raise ConfigError for what `count` ranks cannot share; of one, nothing is shared."""
+    """Raise ConfigError for settings that cannot be sharded over `count` ranks. One rank shards nothing."""
     if count == 1 or config.ranks.learner != "sharded":
         return
     critic = config.critic
@@ -68,7 +68,7 @@ def check_ranks(config: Config, count: int) -> None:
             "optimizer.moments",
             " = '8bit'",
             config.optimizer.moments == "8bit" or (critic is not None and critic.optimizer.moments == "8bit"),
-            "blocks of 8-bit moments would reach over the ends of shares",
+            "blocks of 8-bit moments would cross the ends of the shares",
             "remove it, as a rank keeps only a share of the moments",
         ),
         (
@@ -94,7 +94,7 @@ def _check_precision(members: Members) -> None:
 
 
 def _check_bits(members: Members) -> None:
-    """8-bit moments are of float32 numbers, and only weights that are not trained can have 4 bits."""
+    """8-bit moments need float32 parameters, and only weights that are not trained can have 4 bits."""
     config, critic = members.config, members.config.critic
     for key, value, configured in (
         ("optimizer.moments", "8bit", config.optimizer.moments == "8bit"),
@@ -124,7 +124,7 @@ def _check_engine(members: Members) -> None:
 
 
 def _check_presumed(members: Members) -> None:
-    """An alias may presume other members: the loss "no_baseline" is one under the advantage "raw"."""
+    """An alias may require another member: the loss "no_baseline" is correct only with the advantage "raw"."""
     config = members.config
     for own in PRESUMING:
         entry: Entry[Any] = getattr(members, own).entry
@@ -140,13 +140,13 @@ def _check_presumed(members: Members) -> None:
 
 
 def _check_probe(members: Members) -> None:
-    """A key of `probe` that the allocator never reads would be ignored without a word."""
+    """Refuse a key of `probe` that the allocator does not read: it would be ignored silently."""
     config, source = members.config, members.source
     for key, field in type(config.probe).model_fields.items():
         if key not in _PROBE_KEYS[source] and getattr(config.probe, key) != field.default:
             raise ConfigError(
                 f"probe.{key} = {getattr(config.probe, key)!r} has no effect under allocate = "
-                f"{config.allocate.label!r}, {_KNOWS[source]}",
+                f"{config.allocate.label!r}, {_SOURCES[source]}",
                 remedy=f"remove it, or choose allocate = {'gvm_online' if key == 'decay' else 'gvm'!r}; on the command "
                 f"line --unset probe removes the file's table",
                 key=f"probe.{key}",
@@ -169,7 +169,7 @@ def _check_keep(members: Members) -> None:
 
 
 def _check_chunks(members: Members) -> None:
-    """Where a chunk changes nothing, it would be ignored without a word."""
+    """Refuse a chunk that changes nothing: it would be ignored silently."""
     config = members.config
     for selector, section in zip(members.selectors, config.select, strict=True):
         if section.chunk and selector.traits.size != "exact":
@@ -191,7 +191,9 @@ def _check_chunks(members: Members) -> None:
 
 
 def _check_limits(members: Members) -> None:
-    """An answer that exceeds a reward's own time limit is wrong; one that exceeds the worker's limit has failed."""
+    """An answer that exceeds the time limit of its reward is wrong; one that exceeds the worker's limit is a failure,
+    which has no reward. So the worker's limit must be the longer one.
+    """
     limit = members.config.verify.timeout_seconds
     for reward in members.rewards:
         name = reward.traits.own_limit

@@ -1,4 +1,4 @@
-"""What does not fit together where a value model is trained, or values are wanted."""
+"""Refused combinations of keys about a value model, or about an advantage that needs values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from winnow.errors import ConfigError
 from winnow.training.members import Members
 from winnow.training.rounding import check_rounding
 
-# The keys of `critic` that a form reads beside those that all of them read
+# The keys of `critic` that each form reads, besides those that all forms read
 _KEYS = {
     "shared": {"coefficient"},
     "adapter": {"lora", "start", "train_on", "epochs", "updates_per_step", "pretraining_steps", "optimizer"},
@@ -17,7 +17,7 @@ _ALL = {"form", "gamma", "lam", "clip_range"}
 
 
 def check_critic(members: Members) -> None:
-    """Raise ConfigError, naming key and remedy, for the first thing about values that cannot be meant."""
+    """Raise ConfigError for the first combination that is refused."""
     config, critic, needs = members.config, members.config.critic, members.advantage.traits.needs
     if config.advantage.kl_reward and "token_rewards" not in needs:
         raise ConfigError(
@@ -73,7 +73,7 @@ def check_critic(members: Members) -> None:
 
 
 def _check_form(config: Config, critic: CriticSection) -> None:
-    """A key that the form never reads would be ignored without a word."""
+    """Refuse a key that the form does not read: it would be ignored silently."""
     for key, field in type(critic).model_fields.items():
         if key in _ALL | _KEYS[critic.form] or getattr(critic, key) == field.get_default():
             continue
@@ -94,9 +94,9 @@ def _check_form(config: Config, critic: CriticSection) -> None:
         )
     if critic.form == "adapter" and critic.lora is not None and critic.lora.targets != _targets(config):
         raise ConfigError(
-            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = 'adapter': both adapters are on the "
-            f"same layers",
-            remedy="set it as model.lora.targets is",
+            f"critic.lora.targets = {critic.lora.targets!r} under critic.form = 'adapter': both adapters must be on "
+            f"the same layers",
+            remedy="set it to the value of model.lora.targets",
             key="critic.lora.targets",
             code="config.combination",
         )
@@ -117,12 +117,12 @@ def _targets(config: Config) -> object:
 
 
 def _check_discount(members: Members, critic: CriticSection) -> None:
-    """Values that are taught one discount cannot be the baseline of another."""
+    """Values that are trained on one discount are no baseline for returns of another."""
     gamma = members.advantage.options.get("gamma", critic.gamma)
     if gamma != critic.gamma:
         raise ConfigError(
-            f"advantage.gamma = {gamma} and critic.gamma = {critic.gamma}: the values would be of other returns than "
-            f"the advantage estimates",
+            f"advantage.gamma = {gamma} and critic.gamma = {critic.gamma}: the values would predict other returns than "
+            f"the advantage uses",
             remedy="set both to the same value",
             key="critic.gamma",
             code="config.combination",

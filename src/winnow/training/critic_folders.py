@@ -1,4 +1,4 @@
-"""The folders that a value model is made of, looked at before anything is loaded."""
+"""Checks of the folders that a value model is loaded from, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from winnow.state.checkpoint_names import TENSORS
 
 
 def check_value_model(config: Config, tokenizer: Any) -> None:
-    """Raise ConfigError or DataError for a folder that holds no value model for this policy; no weights are read."""
+    """Raise ConfigError or DataError where `critic.path` does not fit the policy. Reads no weights."""
     critic = config.critic
     if critic is None:
         return
     if critic.path is not None:
         with named_by("critic.path"):
-            own, described = load_tokenizer(critic.path), describe(critic.path)
-        if own.get_vocab() != tokenizer.get_vocab():
+            critic_tokenizer, described = load_tokenizer(critic.path), describe(critic.path)
+        if critic_tokenizer.get_vocab() != tokenizer.get_vocab():
             raise ConfigError(
                 f"critic.path = {critic.path!r} has another vocabulary than the policy: a value model reads the "
                 f"policy's tokens",
@@ -29,7 +29,8 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
                 code="config.combination",
             )
         longest = config.prompt.max_prompt_tokens + config.rollout.max_new_tokens
-        most = describe(config.model.path).vocabulary  # of which any may be sampled, also those that stand for nothing
+        # Padded embeddings count: the policy can sample an id that its tokenizer has no token for
+        most = describe(config.model.path).vocabulary
         if described.vocabulary < most:
             raise ConfigError(
                 f"critic.path = {critic.path!r} has embeddings for {described.vocabulary} tokens, and the policy "
@@ -49,7 +50,7 @@ def check_value_model(config: Config, tokenizer: Any) -> None:
 
 
 def check_start(config: Config) -> None:
-    """Raise ConfigError where a new run is to begin with the value model of what is no checkpoint."""
+    """Raise ConfigError where `critic.start` is not a checkpoint."""
     critic = config.critic
     if critic is None or critic.start is None:
         return

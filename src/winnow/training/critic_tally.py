@@ -1,4 +1,4 @@
-"""The measurements of a value model's own updates in one step."""
+"""The measurements of the updates of a separate value model in one step."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Metrics = dict[str, float]
 
 @dataclass
 class CriticTally:
-    """Those of this rank's share, until `metrics` puts those of all ranks together; nothing where none was made."""
+    """The measurements of this rank's share. `metrics` combines all ranks, and is empty where there was no update."""
 
     seen: dict[str, Mean] = field(default_factory=dict)
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value) -> None:
-        """One micro-batch of the update under way."""
+        """Add one micro-batch of the current update."""
         for name, numbers in value.diagnostics.items():
             self.seen.setdefault(name, Mean()).add(numbers)
 
     def close(self, result: UpdateResult) -> None:
-        """The update that the added micro-batches made."""
+        """Add the result of the update that the added micro-batches belong to."""
         self.results.append(result)
 
     def metrics(self) -> Metrics:
@@ -46,6 +46,6 @@ class CriticTally:
 
 
 def of_value_loss(seen: Mapping[str, Mean]) -> Metrics:
-    """What the value loss has seen, by the names of metrics; nothing where there was none."""
+    """Means of the value loss's diagnostics, by metric name; empty without a value loss."""
     names = {VALUE_LOSS: "critic/loss", VALUE_CLIP: "critic/clip_fraction"}
     return {metric: seen[name].value for name, metric in names.items() if name in seen}

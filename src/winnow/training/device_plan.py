@@ -1,4 +1,4 @@
-"""Which device does what, and whether the run fits: a configuration's members joined to a memory plan."""
+"""The memory plan of a configuration: the work of each device, and whether the run fits."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def plan_devices(
     memory: int | None = None,
     planned_ranks: int | None = None,
 ) -> MemoryPlan:
-    """The plan of a run with its policy on `device`, whose prompts have at most `longest_prompt` tokens, or as many as
-    the configuration lets them. `memory` are the bytes of such a device, where it is not the one that is here, and
-    `planned_ranks` how many ranks it will have on one machine, where this process is none of them.
+    """The plan of a run with its policy on `device`.
 
-    An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings, and no
-    weight. Raises DataError where there are none, ConfigError for adapters that do not fit the model.
+    `longest_prompt` is in tokens; None: `prompt.max_prompt_tokens`. `memory` (bytes) describes a device of another
+    machine. `planned_ranks` on one machine replace the ranks of this process, for a run that it only plans.
+
+    An engine that declares neither `memory` nor `job` is listed by its name alone. Reads the model's settings and no
+    weights. Raises DataError where there are no settings, ConfigError for adapters that do not fit the model.
     """
     config, lora = members.config, members.config.model.lora
     model = meta_model(
@@ -60,11 +61,12 @@ def plan_devices(
         ranks_here=here,
     )
     job = engine.traits.job or (lambda demand: f"{config.rollout.engine.label} samples")
-    parts = engine.traits.memory or (lambda demand: ())  # it may be a generator, which raises only when it is read
+    parts = engine.traits.memory or (lambda demand: ())
     return plan_memory(
         demand,
         needs=members.needs | ({"ref_logprobs"} if members.reference else set()),
         job=job,
+        # `tuple` inside the guard: the function may be a generator, which raises only when it is read
         engine_parts=said_by_name(
             f"'memory' of the engine {engine.name!r}", parts, lambda demand: tuple(parts(demand))
         ),
@@ -72,5 +74,5 @@ def plan_devices(
 
 
 def _own_device() -> int:
-    """Number of the CUDA device that torch computes on in this process: with several ranks, one for each."""
+    """Number of the CUDA device of this process; each of several ranks has its own."""
     return torch.cuda.current_device() if torch.cuda.is_available() and ranks.count() > 1 else 0

@@ -1,4 +1,4 @@
-"""How good is the policy on problems it never trained on? The same engine and verifiers, and no learner."""
+"""Evaluation of the policy on held-out problems, with the engine and the verifiers of training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from winnow.engines.base import Engine
 from winnow.records import Group, Prompt, Sampling
 from winnow.seeds import SeedName
-from winnow.training.collect import Told, collect
+from winnow.training.collect import OnRollout, collect
 from winnow.training.evaluation_metrics import greedy_metrics, per_problem, sampled_metrics, votes
 from winnow.training.judged import judged
 from winnow.verify import Verifiers
@@ -35,27 +35,27 @@ def evaluate(
     greedy: bool,
     seed: tuple[SeedName, ...],
     of: str | None = None,
-    told: Told | None = None,
+    on_rollout: OnRollout | None = None,
 ) -> Evaluation:
-    """Sample each problem `rollouts_per_prompt` times, and once at temperature 0 if asked.
+    """Sample each problem `rollouts_per_prompt` times, and with `greedy` once more at temperature 0.
 
     The random numbers depend on (seed, problem, index) alone, so two evaluations of one run differ by the weights only.
-    Metrics are eval/..., or, `of` a further task, eval/task/.... `told` is called with every rollout.
-    Raises VerifierError when too many verdicts failed, those of the greedy rollouts included.
+    Metrics are eval/... for the run's task, and eval/NAME/... where `of` is the NAME of a further task. `on_rollout` is
+    called with every finished rollout. Raises VerifierError when too many verdicts failed, greedy rollouts included.
     """
     begin = time.perf_counter()
-    sampled = answered(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, told=told)
-    best = answered(engine, verifiers, prompts, greedily(sampling), 1, seed=seed, told=told) if greedy else ()
+    sampled = answered(engine, verifiers, prompts, sampling, rollouts_per_prompt, seed=seed, told=on_rollout)
+    best = answered(engine, verifiers, prompts, greedily(sampling), 1, seed=seed, told=on_rollout) if greedy else ()
     verifiers.check_evaluation([*sampled, *best])
     problems = [judged(group) for group in sampled]
     values = per_problem(problems, [votes(problem) for problem in problems], rollouts_per_prompt)
-    found = {
+    metrics = {
         **sampled_metrics(problems, values),
         **greedy_metrics([judged(group) for group in best]),
         "timed_out": float(sum(int(g.timed_out.sum()) for g in (*sampled, *best))),
     }
     seconds = time.perf_counter() - begin
-    return Evaluation(named({**found, "seconds": seconds}, of), seconds, sampled, best)
+    return Evaluation(named({**metrics, "seconds": seconds}, of), seconds, sampled, best)
 
 
 def answered(
@@ -66,18 +66,18 @@ def answered(
     count: int,
     *,
     seed: tuple[SeedName, ...],
-    told: Told | None = None,
+    told: OnRollout | None = None,
 ) -> tuple[Group, ...]:
     """`count` judged rollouts of each prompt."""
-    return tuple(collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed, told=told))
+    return tuple(collect(engine, verifiers, prompts, [count] * len(prompts), sampling, seed=seed, on_rollout=told))
 
 
 def greedily(sampling: Sampling) -> Sampling:
-    """The same limits at temperature 0."""
+    """Sampling settings with the same limits at temperature 0."""
     return Sampling(max_new_tokens=sampling.max_new_tokens, temperature=0.0, stop=sampling.stop)
 
 
 def named(metrics: dict[str, float], of: str | None) -> dict[str, float]:
-    """Metrics under their names in a log."""
+    """The metrics by their names in a log: eval/..., or with `of` eval/OF/...."""
     prefix = "eval/" if of is None else f"eval/{of}/"
     return {f"{prefix}{name}": value for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""The numbers of an evaluation, from judged rollouts by problem. A verifier that failed is in none of the means."""
+"""The metrics of an evaluation, from judged rollouts by problem. Failed verdicts are in none of the means."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from winnow.rewards.math_equivalence.latex import readable
 from winnow.rewards.math_equivalence.strict import canonical
 from winnow.training.judged import Judged
 
-Problem = Sequence[Judged]  # its rollouts
+Problem = Sequence[Judged]  # the rollouts of one problem
 
 
 class Votes(NamedTuple):
-    """How often a problem's rollouts, those that were judged, gave which answer."""
+    """Counts of a problem's verified rollouts by their answer."""
 
-    right: int  # right answers are one, however they are spelled
-    wrong: tuple[int, ...]  # each wrong one; the same where their numbers or, without one, their canonical texts are
-    silent: int  # rollouts without an answer that could be read
-    untold: int = 0  # wrong ones whose answer the reward does not tell
+    right: int  # all right answers count as one, whatever their spelling
+    wrong: tuple[int, ...]  # per wrong answer; two are the same if their numbers or, without one, canonical texts are
+    unanswered: int  # rollouts without an answer that could be read
+    undisclosed: int = 0  # wrong rollouts of a reward that does not return the answer
 
     @property
     def verified(self) -> int:
-        return self.right + sum(self.wrong) + self.silent + self.untold
+        return self.right + sum(self.wrong) + self.unanswered + self.undisclosed
 
 
 def per_problem(sampled: Sequence[Problem], ballots: Sequence[Votes], k: int) -> dict[str, FloatArray]:
-    """{metric: [problems]}, NaN for a problem without a verdict, and for pass@k and maj@k for one with fewer than k.
+    """{metric: [problems]}: NaN for a problem without a verdict, for pass@k and maj@k for one with fewer than k.
 
-    The metric of an evaluation is the mean over problems of what is a number here.
+    An evaluation's metric is the mean over the problems that are not NaN.
     """
     return {
         "accuracy_sampled": _share(sampled, lambda one: bool(one.correct)),
@@ -46,7 +46,7 @@ def per_problem(sampled: Sequence[Problem], ballots: Sequence[Votes], k: int) ->
 
 
 def pass_at(ballots: Sequence[Votes], k: int) -> FloatArray:
-    """[problems] unbiased pass@k of each; NaN where it has fewer than k verdicts."""
+    """[problems] unbiased pass@k; NaN where a problem has fewer than k verdicts."""
     counts = np.array([(ballot.right, ballot.verified) for ballot in ballots], dtype=np.int64).reshape(-1, 2)
     return pass_at_k(counts[:, 0], counts[:, 1], k)
 
@@ -54,53 +54,53 @@ def pass_at(ballots: Sequence[Votes], k: int) -> FloatArray:
 def maj_at(ballots: Sequence[Votes], k: int) -> FloatArray:
     """[problems] expected score of the answer that most of k rollouts give; NaN for a problem with fewer verdicts.
 
-    Where the reward does not tell the answer of a wrong rollout, all are NaN: a wrong answer that most rollouts agree
-    on could not be seen, and problems without a wrong rollout alone would say nothing of the others.
+    All are NaN where the reward does not return the answer of some wrong rollout: wrong rollouts that agree cannot be
+    counted then, and a mean over the problems without a wrong rollout would be biased.
     """
     if not majority_is_known(ballots):
         return np.full(len(ballots), np.nan)
-    return np.array([majority_at_k(b.right, b.wrong, b.silent, k) for b in ballots], dtype=np.float64)
+    return np.array([majority_at_k(b.right, b.wrong, b.unanswered, k) for b in ballots], dtype=np.float64)
 
 
 def majority_is_known(ballots: Sequence[Votes]) -> bool:
-    """Whether the answer of every wrong rollout is told: a reward that returns a number tells none."""
-    return not any(ballot.untold for ballot in ballots)
+    """Whether every wrong rollout has its answer. A reward that returns a bare number gives no answers."""
+    return not any(ballot.undisclosed for ballot in ballots)
 
 
 def votes(problem: Problem) -> Votes:
-    """The votes of a problem's rollouts. Comparing how answers are written takes time: count them once."""
+    """The votes of a problem's rollouts. Comparing the spellings of answers is slow: call it once per problem."""
     verified = [one for one in problem if one.verified]
     right = sum(bool(one.correct) for one in verified)
     wrong = Counter(_spelling(one.answer) for one in verified if not one.correct and one.answer is not None)
-    untold = sum(one.kind == "wrong" and one.answer is None for one in verified)
-    return Votes(right, tuple(wrong.values()), len(verified) - right - wrong.total() - untold, untold)
+    undisclosed = sum(one.kind == "wrong" and one.answer is None for one in verified)
+    return Votes(right, tuple(wrong.values()), len(verified) - right - wrong.total() - undisclosed, undisclosed)
 
 
 def sampled_metrics(sampled: Sequence[Problem], values: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Of the rollouts of each problem, by name; `values` as `per_problem` gives them."""
+    """The metrics of the sampled rollouts, by name. `values` is the result of `per_problem`."""
     rollouts = [one for problem in sampled for one in problem]
-    found = {name: of_each[~np.isnan(of_each)] for name, of_each in values.items()}
+    defined = {name: of_each[~np.isnan(of_each)] for name, of_each in values.items()}
     verified = [one for one in rollouts if one.verified]
     metrics = {
         "length_mean": float(np.mean([one.length for one in rollouts])),
         "truncated": float(np.mean([one.cut for one in rollouts])),
         "failed": float(len(rollouts) - len(verified)),
-        **{name: float(of_each.mean()) for name, of_each in found.items() if len(of_each)},
+        **{name: float(of_each.mean()) for name, of_each in defined.items() if len(of_each)},
     }
     if verified:
-        metrics["accuracy_sampled_sem"] = standard_error(found["accuracy_sampled"])
+        metrics["accuracy_sampled_sem"] = standard_error(defined["accuracy_sampled"])
         metrics["reward_mean"] = float(np.mean([one.reward for one in verified]))
         metrics |= {f"part/{name}": value for name, value in _parts(verified).items()}
     return metrics
 
 
 def greedy_accuracy(greedy: Sequence[Problem]) -> FloatArray:
-    """[problems] 1 or 0; NaN where the verifier failed."""
+    """[problems] 1 or 0 of one greedy rollout each; NaN where the verifier failed."""
     return _share(greedy, lambda one: bool(one.correct))
 
 
 def greedy_metrics(greedy: Sequence[Problem]) -> dict[str, float]:
-    """Of one greedy rollout of each problem."""
+    """The metrics of one greedy rollout per problem."""
     correct = greedy_accuracy(greedy)
     known = correct[~np.isnan(correct)]
     return {"accuracy_greedy": float(known.mean())} if len(known) else {}

@@ -1,7 +1,7 @@
-"""What a run tells those who watch it, as it happens: the events of `fit`, and how several watch one run.
+"""The events of `fit`, and functions that combine the watches of a run. A watch is called with every event.
 
-A watch is called on the rank that writes alone: in the thread that trains, while nothing else of the run goes on. For
-`RolloutsFinished` alone it may be another thread, while that one waits for rollouts.
+Only the rank that writes calls its watch, in the training thread, which waits for it. The exception is
+`RolloutsFinished`: another thread may call the watch with it, while the training thread waits for rollouts.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ class Started:
     folder: Path
     first_step: int
     last_step: int  # exclusive
-    devices: tuple[str, ...] = ()  # in lines: who computes where, and what memory it will take
-    max_hours: float = 0.0  # of training, where it ends before `last_step`; 0: it does not
+    devices: tuple[str, ...] = ()  # lines for a person: the work and the memory of each device
+    max_hours: float = 0.0  # of training, after which the run ends before `last_step`; 0: no limit
 
 
 @dataclass(frozen=True)
 class PhaseBegan:
-    """A run does something else from now on: a phase of the step's clock (`seconds/{phase}` of `winnow list metrics`);
-    or "probe", "evaluate" or "checkpoint" between two steps, or "load" before the first.
+    """A phase of a run began, which ends the one before it.
+
+    It is a phase of the step's clock (`seconds/{phase}` of `winnow list metrics`); "probe", "evaluate" or "checkpoint"
+    between two steps; or "load" before the first step.
     """
 
     step: int
@@ -37,7 +39,7 @@ class PhaseBegan:
 
 @dataclass(frozen=True)
 class RolloutsFinished:
-    """How far sampling is, about once a second while it lasts. Of all ranks, as if each were as far as the writer."""
+    """Progress of sampling, about once a second. All ranks are counted as if each were as far as the writer."""
 
     step: int
     finished: int
@@ -54,7 +56,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something a person should read."""
+    """A text for a person."""
 
     text: str
 
@@ -72,7 +74,7 @@ class Ended:
 
     steps: int  # done
     model: Path | None  # the newest checkpoint; None where no step was done
-    interrupted: bool  # a signal ended it early
+    interrupted: bool  # a signal ended the run early
 
 
 Event = Started | PhaseBegan | RolloutsFinished | StepReport | AlarmRaised | Evaluated | Notice | Ended
@@ -80,7 +82,7 @@ Watch = Callable[[Event], None]
 
 
 def several(watches: Sequence[Watch]) -> Watch:
-    """One watch that calls each of these, in their order."""
+    """A watch that calls each of `watches` in order."""
 
     def each(event: Event) -> None:
         for watch in watches:
@@ -90,17 +92,17 @@ def several(watches: Sequence[Watch]) -> Watch:
 
 
 def without_repeats(watch: Watch) -> Watch:
-    """`watch`, without a notice that it has had before, word by word: what no save can remove is said once."""
-    said: set[str] = set()
+    """`watch` without repeated notices: every save would report the same file that it cannot remove."""
+    passed: set[str] = set()
 
     def pass_on(event: Event) -> None:
-        if not isinstance(event, Notice) or event.text not in said:
+        if not isinstance(event, Notice) or event.text not in passed:
             watch(event)
         if isinstance(event, Notice):
-            said.add(event.text)
+            passed.add(event.text)
 
     return pass_on
 
 
 def nobody(event: Event) -> None:
-    """What watches a run on a rank that is not the writer."""
+    """A watch that ignores every event, for ranks that do not write."""

@@ -1,4 +1,4 @@
-"""The first prompt of a run, rendered: what the policy will read, where its rollouts end, and which tags it knows."""
+"""The first prompt of a run, rendered, with what ends its rollouts and the tags in the policy's vocabulary."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class FirstPrompt:
     """One prompt of a run."""
 
     prompt: Prompt
-    stops: tuple[str, ...]  # the tokens that end a rollout
-    strings: tuple[str, ...]  # the texts that do
-    known: frozenset[str]  # the tags that are tokens of their own, which the policy was trained on
+    stops: tuple[str, ...]  # tokens that end a rollout
+    strings: tuple[str, ...]  # texts that end a rollout
+    known: frozenset[str]  # tags that are single tokens, so the policy was trained to write them
 
     @classmethod
     def of(cls, prompt: Prompt, tokenizer: Any, config: Config) -> FirstPrompt:
-        """Reads the settings of the model that is configured, and no weight."""
+        """The first prompt with its stops. Reads the settings of the configured model, and no weights."""
         named, strings = divide_stops(tokenizer, config.rollout.stop)
         tokens = sorted({*ends(config.model.path, tokenizer), *named})
         stops = (tokenizer.convert_ids_to_tokens(token) or f"token {token}" for token in tokens)

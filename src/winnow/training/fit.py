@@ -1,4 +1,4 @@
-"""`fit`: resume, plan, step, evaluate every k, checkpoint every m, stop. All of it happens between steps."""
+"""`fit`: resume, plan, take a step, evaluate every k steps, save every m, stop. All but the step is between steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from winnow.training.events import (
 )
 from winnow.training.machine_share import threads_of_rank
 from winnow.training.members import Members
-from winnow.training.notices import beginning, check_skipped, of_step
+from winnow.training.notices import check_skipped, start_notices, step_notices
 from winnow.training.phases import Phases
 from winnow.training.probe import plan
 from winnow.training.prompts import evaluation_sampling
@@ -53,12 +53,12 @@ from winnow.training.step_metrics import completion_tokens, prompt_tokens
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left behind."""
+    """The outcome of a run."""
 
     folder: Path
     model: Path | None  # the newest checkpoint, a Hugging Face model folder; None where no step was done
-    steps: int  # done, fewer than configured where `max_hours` or a signal ended it
-    interrupted: bool  # a signal ended it early: a resume goes on
+    steps: int  # done; fewer than configured where `max_hours` or a signal ended the run
+    interrupted: bool  # a signal ended the run early; a resume continues it
 
 
 def fit(
@@ -69,21 +69,22 @@ def fit(
     watch: Watch | Sequence[Watch] = (),
     now: Now = time.monotonic,
 ) -> Result:
-    """Train to the last step, or for `max_hours`, of which `now` reads the clock. The run folder then holds all that is
-    needed to go on from its newest checkpoint.
+    """Train to the last step, or for `max_hours` by the clock `now`. The run folder then has everything that a resume
+    from its newest checkpoint needs.
 
     `watch`, or each of several, is called with every event (events.py), on the rank that writes.
 
-    A resume keeps to what the run began with; `allow_change` names the keys that it may change nevertheless.
+    A resume uses the settings that the run was started with. `allow_change` lists the keys that it may change all the
+    same.
 
-    SIGTERM, SIGINT and SIGHUP end the run with a checkpoint, after the step under way or at once, as
-    `checkpoint.on_signal` says. Raises WinnowError subclasses; what is intact is saved before, and a note of the error
-    says where (`winnow.errors.told`).
+    SIGTERM, SIGINT and SIGHUP end the run with a checkpoint, after the current step or at once, as
+    `checkpoint.on_signal` sets it. Raises WinnowError subclasses. What is intact is saved before, and a note of the
+    error names the folder (`winnow.errors.told`).
     """
     config = members.config
     if allow_change and not resume:
         raise ConfigError(
-            "allow-change is for a run that is resumed: a new one takes every key as it is given",
+            "allow-change is for a resumed run: a new run uses every key as it is given",
             remedy="resume the run, or remove allow-change",
             code="config.combination",
         )
@@ -94,7 +95,7 @@ def fit(
 
 
 def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: Watch, now: Now) -> Result:
-    """`fit`, on every rank."""
+    """`fit` on every rank."""
     config = members.config
     torch.set_num_threads(threads_of_rank(config.threads))
     set_matrix_products(tf32=config.model.tf32)
@@ -112,10 +113,11 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
         try:
             with ranks.announced("writing the manifest"):
                 if ranks.is_writer():
-                    inputs = inputs or digests(config, members.base)  # a new run's; a model of the hub is here by now
-                    folder.record(_described(members, device, inputs), recorded(changes))
-            said = (*(c.notice for c in changes), *beginning(folder, resume, saved), *run.notices)
-            for text in ranks.gather(said):
+                    # For a new run only now: `build` has downloaded a model of the hub, whose files are hashed too
+                    inputs = inputs or digests(config, members.base)
+                    folder.record(_manifest(members, device, inputs), recorded(changes))
+            notices = (*(c.notice for c in changes), *start_notices(folder, resume, saved), *run.notices)
+            for text in ranks.gather(notices):
                 watch(Notice(text))
             same = resume and same_evaluation(changes, allow_change)
             evaluated = ranks.from_writer(
@@ -130,8 +132,8 @@ def _fit(members: Members, *, resume: bool, allow_change: Sequence[str], watch: 
             run.close()
 
 
-def _described(members: Members, device: torch.device, inputs: Digests) -> dict[str, Any]:
-    """What the manifest says of this process's run."""
+def _manifest(members: Members, device: torch.device, inputs: Digests) -> dict[str, Any]:
+    """The manifest of this process's run."""
     return describe_run(
         members.config,
         base=members.base,
@@ -149,14 +151,15 @@ _NEW: _Resumed = None, {}, ()
 
 
 def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: Sequence[str]) -> _Resumed:
-    """Where a run goes on, the digests of its inputs, and what this resume changes of it. Raises RunFolderError for
-    what it may not change.
+    """The checkpoint to resume from, the digests of the inputs, and what this resume changes.
+
+    Raises RunFolderError for a change that is not allowed.
     """
     saved = checkpoint.newest(folder.path)
     inputs = digests(members.config, members.base)
     changes = compare(
         folder.before,
-        _described(members, device, inputs),
+        _manifest(members, device, inputs),
         run=folder.path,
         step=saved.step if saved else 0,
         may_change=[f"rollout.engine.{name}" for name in members.engine.traits.may_change],
@@ -166,7 +169,7 @@ def _resumed(members: Members, folder: RunFolder, device: torch.device, allow: S
 
 
 def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Result:
-    """From one boundary between two steps to the next; `evaluated` says that the log knows how good the first is."""
+    """Train from one boundary between two steps to the next. `evaluated`: the log has an evaluation of the first."""
     config = run.config
     watch(Started(run.folder, first_step, config.steps, run.devices, config.max_hours))
     done = first_step
@@ -179,18 +182,18 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
                 run.phases.step = step
                 plan(run, step)
                 report = train_step(run, step)
-            _tell_step(run, report, watch)
+            _report_step(run, report, watch)
             check_skipped(run, step)
 
-    alone = ranks.count() == 1  # a step that all ranks make is left by all or none
+    alone = ranks.count() == 1  # several ranks agree between two steps, as none can leave a step without the others
     with stop_signals(now=config.checkpoint.on_signal == "now" and alone) as stop:
         for step in _steps(run, first_step, watch):
             before = Boundary.of(run, step)
             if not ranks.any_rank(stop.asked):
-                _leave_at_will(run, before, stop, partial(advance, step))
+                _unless_signalled(run, before, stop, partial(advance, step))
             if ranks.any_rank(stop.asked):
                 after = reached(run, before)
-                assert after is not None, "a step is left before its first update or not at all"
+                assert after is not None, "a signal ends a step before its first update or after its last"
                 model = _save(run, after, watch) if after.step else None
                 return Result(run.folder, model, after.step, interrupted=True)
             done = step + 1
@@ -200,23 +203,23 @@ def _train(run: Run, *, first_step: int, evaluated: bool, watch: Watch) -> Resul
         model = _save(run, last, watch)
         whole = evaluated and first_step == done
         if not whole and not ranks.any_rank(stop.asked):
-            whole = _leave_at_will(run, last, stop, partial(_evaluate, run, done, watch))
+            whole = _unless_signalled(run, last, stop, partial(_evaluate, run, done, watch))
             for alarm in run.alarms.at_end(done) if whole else ():
                 watch(AlarmRaised(alarm))
     return Result(run.folder, model, done, interrupted=not whole)
 
 
-def _tell_step(run: Run, report: StepReport, watch: Watch) -> None:
-    """A step that is done, the alarms that began with it, and what else there is to say of it."""
+def _report_step(run: Run, report: StepReport, watch: Watch) -> None:
+    """Pass a finished step to the watch, with the alarms that began in it and its notices."""
     watch(report)
     for alarm in run.alarms.begun:
         watch(AlarmRaised(alarm))
-    for text in of_step(run, report):
+    for text in step_notices(run, report):
         watch(Notice(text))
 
 
 def _steps(run: Run, first: int, watch: Watch) -> Iterator[int]:
-    """From `first` to the last one, or to the first boundary at which `max_hours` are over."""
+    """The steps from `first` to the last one, or to the first boundary at which `max_hours` are over."""
     steps, hours = run.config.steps, run.config.max_hours
     for step in range(first, steps):
         if run.clock.is_over(hours):
@@ -226,20 +229,20 @@ def _steps(run: Run, first: int, watch: Watch) -> Iterator[int]:
 
 
 def _evaluation_is_due(run: Run, step: int) -> bool:
-    """Before a step: of the weights that a run begins with, and on time."""
+    """Whether to evaluate before a step: before the first one, and when one is due."""
     every = run.config.evaluate
     return step == 0 or _due(step, every.every) or run.clock.passed(every.every_minutes)
 
 
 def _checkpoint_is_due(run: Run, done: int) -> bool:
-    """Between two steps; the end of the run saves by itself."""
+    """Whether to save between two steps. The end of the run has a save of its own, so it is excluded here."""
     config = run.config
     on_time = _due(done, config.checkpoint.every) or run.clock.passed(config.checkpoint.every_minutes)
     return on_time and done < config.steps and not run.clock.is_over(config.max_hours)
 
 
-def _leave_at_will(run: Run, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
-    """Do what follows a boundary, False where a signal ended it. What is intact is saved before an error goes on."""
+def _unless_signalled(run: Run, before: Boundary, stop: Stop, act: Callable[[], None]) -> bool:
+    """Call `act` after a boundary; False where a signal ended it. An error is raised after what is intact is saved."""
     try:
         with rescued(run, before), stop.may_leave(lambda: untouched(run, before)):
             act()
@@ -255,18 +258,18 @@ def _due(step: int, every: int) -> bool:
 def _evaluate(run: Run, step: int, watch: Watch) -> None:
     run.phases.step = step
     run.phases.begin("evaluate")
-    metrics = {**_measured(run), **run.clock.metrics("eval/training_hours")}
+    metrics = {**_evaluation_metrics(run), **run.clock.metrics("eval/training_hours")}
     run.logbook.write_between(step, metrics)
     run.alarms.evaluated(metrics)
     watch(Evaluated(step, metrics))
 
 
-def _measured(run: Run) -> dict[str, float]:
-    """Of every task that the run is evaluated on; eval/seconds and budget/... are those of all."""
+def _evaluation_metrics(run: Run) -> dict[str, float]:
+    """The metrics of all tasks that the run is evaluated on; eval/seconds and budget/... are totals over them."""
     config, metrics, seconds, groups = run.config.evaluate, dict[str, float](), 0.0, list[Group]()
     with evaluating(run.engine) as bits:
         for task, held_out in run.held_out:
-            found = evaluate(
+            result = evaluate(
                 run.engine,
                 run.verifiers,
                 held_out.prompts,
@@ -275,11 +278,13 @@ def _measured(run: Run) -> dict[str, float]:
                 greedy=config.greedy,
                 seed=(run.seed, "evaluate"),
                 of=task,
-                told=run.phases.told(len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)),
+                on_rollout=run.phases.rollout_counter(
+                    len(held_out.prompts) * (config.rollouts_per_prompt + config.greedy)
+                ),
             )
-            metrics |= found.metrics
-            seconds += found.seconds
-            groups += [*found.sampled, *found.greedy]
+            metrics |= result.metrics
+            seconds += result.seconds
+            groups += [*result.sampled, *result.greedy]
     precision = {} if bits is None else {"eval/weight_bits": float(bits)}
     return {
         **metrics,
@@ -291,19 +296,21 @@ def _measured(run: Run) -> dict[str, float]:
 
 
 def _try_to_save(run: Run, step: int, watch: Watch) -> None:
-    """Beside the next step. What comes of it is told when `run.saving.wait` finds that it has ended."""
+    """Save while the next step computes. Its notices follow at the first `run.saving.wait` after it."""
 
     def done(outcome: Callable[[], Checkpoint]) -> None:
-        with _failure_told(step, watch):
-            _tell(outcome(), watch)
+        with _failure_as_notice(step, watch):
+            _report_notices(outcome(), watch)
 
-    with _failure_told(step, watch):
+    with _failure_as_notice(step, watch):
         begin_save(run, Boundary.of(run, step), done)
 
 
 @contextmanager
-def _failure_told(step: int, watch: Watch) -> Iterator[None]:
-    """A full disk in the middle of a run costs a checkpoint, not the run; the next one is tried all the same."""
+def _failure_as_notice(step: int, watch: Watch) -> Iterator[None]:
+    """A failed save inside becomes a notice: a full disk costs a checkpoint and not the run, and the next save is
+    tried as usual.
+    """
     try:
         yield
     except (RunFolderError, RankError) as error:
@@ -314,10 +321,10 @@ def _save(run: Run, at: Boundary, watch: Watch) -> Path:
     run.phases.step = at.step
     run.phases.begin("checkpoint")
     saved = save(run, at)
-    _tell(saved, watch)
+    _report_notices(saved, watch)
     return saved.path
 
 
-def _tell(saved: Checkpoint, watch: Watch) -> None:
+def _report_notices(saved: Checkpoint, watch: Watch) -> None:
     for text in saved.notices:
         watch(Notice(text))

@@ -1,7 +1,7 @@
-"""Judged groups of every rank, on every rank: what a step decides from, it decides everywhere alike.
+"""Gathers the judged groups of all ranks on every rank, so that each rank computes the same selection and advantages.
 
-A token travels as 8 bytes, its id as int32 and its log-prob as float32. A log-prob that float32 would round (a float64
-policy's) travels as it is: nothing that is gathered changes. Prompts stay where they are, as every rank has them.
+A token is sent as 8 bytes: its id as int32 and its log-prob as float32. Log-probs that float32 would round (of a
+float64 policy) are sent as float64, so gathering changes no number. Prompts are not sent, as every rank has them.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import numpy as np
 from winnow import ranks
 from winnow.records import FloatArray, Group, IntArray, Outcome, Prompt, Rollout
 
-_LIGHT = ("index", "text", "finish", "version", "trainable")  # what a rollout has besides its tokens and log-probs
+_LIGHT = ("index", "text", "finish", "version", "trainable")  # the other fields of a rollout
 
 
 def gather_groups(prompts: Sequence[Prompt], own: Sequence[int], groups: Sequence[Group]) -> list[Group]:
-    """[G] the judged group of each prompt, where this rank has those of the prompts at the places `own`, and every
-    prompt is some rank's. Each rollout is marked with the rank that sampled it.
+    """[G] the judged group of each prompt. `groups` are those of this rank, for the prompts at the places `own`.
+
+    Every prompt belongs to exactly one rank. Each rollout is marked with the rank that sampled it.
     """
     if ranks.count() == 1:
         return list(groups)
-    found: dict[int, Group] = {}
+    gathered: dict[int, Group] = {}
     for rank, sent in enumerate(ranks.each(_Sent.of(own, groups), what="rollouts")):
-        found |= sent.groups(prompts, rank)
-    return [found[place] for place in range(len(prompts))]
+        gathered |= sent.groups(prompts, rank)
+    return [gathered[place] for place in range(len(prompts))]
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """Groups of one rank on their way, flat over their rollouts."""
+    """Groups of one rank in the form in which they are sent: flat over their rollouts."""
 
-    places: list[int]  # [g] of their prompts
-    counts: list[int]  # [g] rollouts
-    lengths: list[int]  # of every rollout
+    places: list[int]  # [g] places of their prompts
+    counts: list[int]  # [g] rollouts per group
+    lengths: list[int]  # tokens per rollout
     tokens: Any  # int32, rollout after rollout
-    logprobs: Any  # float32 or float64
-    rest: list[tuple[Any, ...]]  # of every rollout, _LIGHT
+    logprobs: Any  # float32 or float64, rollout after rollout
+    rest: list[tuple[Any, ...]]  # per rollout, the fields of _LIGHT
     outcomes: list[Outcome]
 
     @classmethod
@@ -58,20 +59,21 @@ class _Sent:
         )
 
     def groups(self, prompts: Sequence[Prompt], rank: int) -> dict[int, Group]:
-        """By the places of their prompts."""
+        """The groups by the places of their prompts."""
         each = zip(self._rollouts(rank), self.outcomes, strict=True)
-        found = {}
+        groups = {}
         for place, count in zip(self.places, self.counts, strict=True):
             pairs = [next(each) for _ in range(count)]
             rollouts, outcomes = tuple(r for r, _ in pairs), tuple(o for _, o in pairs)
-            found[place] = Group(prompt=prompts[place], rollouts=rollouts, outcomes=outcomes)
-        return found
+            groups[place] = Group(prompt=prompts[place], rollouts=rollouts, outcomes=outcomes)
+        return groups
 
     def _rollouts(self, rank: int) -> Iterator[Rollout]:
         ends = np.cumsum(self.lengths)[:-1]
         tokens, logprobs = self.tokens.astype(np.int64), self.logprobs.astype(np.float64)
-        for own, given, rest in zip(np.split(tokens, ends), np.split(logprobs, ends), self.rest, strict=False):
-            yield Rollout(tokens=own, logprobs=given, rank=rank, **dict(zip(_LIGHT, rest, strict=True)))
+        # Not strict: without rollouts, np.split returns one empty part
+        for ids, numbers, rest in zip(np.split(tokens, ends), np.split(logprobs, ends), self.rest, strict=False):
+            yield Rollout(tokens=ids, logprobs=numbers, rank=rank, **dict(zip(_LIGHT, rest, strict=True)))
 
 
 def _joined(arrays: Sequence[IntArray] | Sequence[FloatArray], dtype: Any) -> Any:

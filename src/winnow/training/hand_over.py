@@ -1,4 +1,4 @@
-"""From the learner to the engine, after an update and at a resume."""
+"""Sync the learner's weights to the engine, after the updates of a step and at a resume."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from winnow.learner.sharding import GatheredWeights
 
 
 def hand_over(learner: Learner, engine: Engine, *, version: int) -> None:
-    """Give the engine of every rank the weights as they are now, from which on it samples `version`. Where one engine
-    fails, all ranks raise.
+    """Load the present weights into the engine of every rank, which samples them as `version` from then on.
+
+    Where one engine fails, all ranks raise.
     """
     weights = learner.weights()
-    with ranks.together("handing over the weights"):
+    with ranks.together("syncing the weights"):
         try:
             engine.load(weights, version=version)
         finally:
-            if isinstance(weights, GatheredWeights):  # the other ranks wait for what one has not read
+            if isinstance(weights, GatheredWeights):
+                # Each read of a sharded tensor is a collective of all ranks: without the rest, the others would hang
                 weights.finish()

@@ -1,4 +1,4 @@
-"""What an evaluation reads of a judged rollout, whether it was sampled just now or stands in a file."""
+"""The fields of a judged rollout that an evaluation reads, from a group or from a line of a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Judged(NamedTuple):
 
     kind: Kind
     correct: bool | None  # None: the verifier failed
-    reward: float  # NaN where it failed
+    reward: float  # NaN: the verifier failed
     parts: Mapping[str, float]
     answer: str | None
     length: int  # completion tokens
-    cut: bool  # at max_new_tokens
-    late: bool  # a limit of the wall clock had a say in the verdict
+    cut: bool  # truncated at max_new_tokens
+    late: bool  # the verdict depends on a limit of wall-clock time
 
     @property
     def verified(self) -> bool:
@@ -29,12 +29,12 @@ class Judged(NamedTuple):
 
     @property
     def formatted(self) -> bool:
-        """Whether the format is right: the reward's part `format` is full or, without one, an answer was read."""
+        """Whether the format is right: the reward's part `format` is 1 or, without this part, an answer was read."""
         return self.parts["format"] >= 1.0 if "format" in self.parts else self.kind in ("correct", "wrong")
 
     @property
     def category(self) -> Category:
-        """Exactly one of three, or failed. A right answer in a wrong format is of the wrong format."""
+        """The category of the rollout. A right answer in a wrong format counts as "wrong format"."""
         if not self.verified:
             return "failed"
         if not self.formatted:
@@ -43,7 +43,7 @@ class Judged(NamedTuple):
 
 
 def judged(group: Group) -> tuple[Judged, ...]:
-    """[N] of a group with its outcomes."""
+    """[N] the judged rollouts of a group that has outcomes."""
     return tuple(
         Judged(o.kind, o.correct, o.reward, o.parts, o.answer, len(r.tokens), r.finish == "length", o.late)
         for r, o in zip(group.rollouts, group.outcomes or (), strict=True)
@@ -51,7 +51,7 @@ def judged(group: Group) -> tuple[Judged, ...]:
 
 
 def judged_row(row: Mapping[str, Any]) -> Judged:
-    """Of a line of an evaluation's file of rollouts. Raises KeyError for one that lacks a field."""
+    """The judged rollout of a line in an evaluation's file of rollouts. Raises KeyError where a field is missing."""
     reward = math.nan if row["reward"] is None else row["reward"]
     of_rollout = row["length"], row["finish"] == "length", row["late"]
     return Judged(row["kind"], row["correct"], reward, row["parts"], row["answer_read"], *of_rollout)

@@ -1,4 +1,4 @@
-"""What of a machine each of its ranks takes."""
+"""A rank's share of its machine: CPU threads and verify workers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from winnow.memory.control_groups import cpu_quota
 
 
 def threads_of_rank(wanted: int) -> int:
-    """`threads` of the configuration, which each rank takes; for 0 as many as OMP_NUM_THREADS says, which is of a
-    process, or else this rank's share of those that torch would take, and of no more than the control groups of the
-    process leave it cores for: torch, which does not ask them, takes 64 in a container that may use two.
+    """CPU threads of this rank: the key `threads`, else OMP_NUM_THREADS, both of which are per process.
+
+    Without either, it is the rank's share of torch's default, limited by the cores of the process's control groups.
+    torch does not read these limits: it starts 64 threads in a container that may use two cores.
     """
     if wanted or "OMP_NUM_THREADS" in os.environ:
         return wanted or torch.get_num_threads()
@@ -24,5 +25,5 @@ def threads_of_rank(wanted: int) -> int:
 
 
 def workers_of_rank(wanted: int) -> int:
-    """This rank's share of the machine's `verify.workers`: at least one, and none where there are to be none."""
+    """This rank's share of the machine's `verify.workers`: at least one, but 0 where the key is 0."""
     return max(1, wanted // ranks.local_count()) if wanted else 0

@@ -32,14 +32,14 @@ Critic = Callable[[Sequence[Group]], Sequence[Sequence[FloatArray]]]  # per grou
 
 @dataclass(frozen=True)
 class Members:
-    """What a configuration comes to before anything is loaded: functions instead of names."""
+    """A configuration with functions in the place of names, before anything is loaded."""
 
     config: Config
-    base: Path  # what "file.py:function" is relative to
+    base: Path  # the folder that "file.py:function" is relative to
     task: Bound[TaskTraits]
     further_tasks: tuple[Bound[TaskTraits], ...]  # to evaluate on
-    reward: Mapping[str, Any]  # plain data: a verify worker builds its own
-    rewards: tuple[Bound[RewardTraits], ...]  # its parts, as this process knows them
+    reward: Mapping[str, Any]  # plain data, from which each verify worker builds its reward
+    rewards: tuple[Bound[RewardTraits], ...]  # the parts of the reward, bound in this process
     allocate: Bound[AllocatorTraits]
     selectors: tuple[Bound[SelectorTraits], ...]
     advantage: Bound[AdvantageTraits]
@@ -48,7 +48,7 @@ class Members:
     terms: tuple[Bound[TermTraits], ...]
     engine: Bound[EngineTraits]
     trackers: tuple[Bound[TrackerTraits], ...]  # in the order of config.track
-    critic: Critic | None  # a function that says values; winnow's own value model is config.critic
+    critic: Critic | None  # a user's function that returns values; config.critic is winnow's value model
 
     select: Selector  # all selectors, one after the other
     objective: Objective  # loss and terms
@@ -56,48 +56,48 @@ class Members:
 
     @property
     def source(self) -> Source:
-        """Where the allocator's knowledge comes from."""
+        """Where the allocator gets its pass rates from."""
         return self.allocate.traits.source
 
     @property
     def group_baseline(self) -> bool:
-        """Whether the advantage compares rollouts of one prompt: a flat group teaches nothing."""
+        """Whether the advantage compares the rollouts of one prompt. A flat group then has no gradient."""
         return self.advantage.traits.baseline == "group"
 
     @property
     def reads_values(self) -> bool:
-        """Whether a step fills in what stands per token before its advantages: rewards, values, returns."""
+        """Whether a step fills rewards, values or returns per token before the advantages."""
         return self.critic is not None or self.config.critic is not None or self.config.advantage.kl_reward > 0
 
     @property
     def gamma(self) -> float:
-        """The discount per token of what values are of."""
+        """The discount per token of the returns that values predict."""
         return float(
             self.advantage.options.get("gamma", 1.0) if self.config.critic is None else self.config.critic.gamma
         )
 
     @property
     def reference(self) -> bool:
-        """Whether anything is measured from a reference policy: a term, or the reward."""
+        """Whether a term or the reward measures the distance from a reference policy."""
         return "ref_logprobs" in self.needs or self.config.advantage.kl_reward > 0
 
     @property
     def remember(self) -> bool:
-        """Whether allocator or weighting reads what training has shown of a prompt at earlier visits.
+        """Whether allocator or weighting reads the results of a prompt's earlier visits.
 
-        A weighting's pass rates are the plan's, which are the history's where the allocator makes no probe.
+        A weighting gets the pass rates of the plan. These come from the history unless the allocator probes.
         """
         weighs_by_history = "pass_rates" in self.weighting.traits.needs
         return self.source == "history" or (self.source == "none" and weighs_by_history)
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The installed packages, winnow aside, that members come from, and what engine and trackers require."""
+        """The installed packages (without winnow) that contain members, or that engine and trackers require."""
         tasks_and_rewards = (self.task, *self.further_tasks, *self.rewards)
         laws = (self.allocate, *self.selectors, self.advantage, self.weighting, self.loss, *self.terms)
-        found = {package_of(member.entry) for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
+        packages = {package_of(member.entry) for member in (*tasks_and_rewards, *laws, self.engine, *self.trackers)}
         required = {self.engine.traits.requires, *(tracker.traits.requires for tracker in self.trackers)}
-        return tuple(sorted(name for name in (found | required) if name is not None))
+        return tuple(sorted(name for name in (packages | required) if name is not None))
 
     @property
     def output(self) -> Path:

@@ -1,4 +1,4 @@
-"""What a run is doing, told to those who watch it."""
+"""Events about what a run is doing: the phase that it is in, and how far sampling is."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from winnow.records import Rollout
 from winnow.training.clock import Now
 from winnow.training.events import PhaseBegan, RolloutsFinished, Watch, nobody
 
-EVERY = 1.0  # seconds between two events of sampling
+EVERY = 1.0  # seconds between two RolloutsFinished events
 
 
 @dataclass
 class Phases:
-    """Announces phases; `step` is the one under way, or the next."""
+    """Passes phases to a watch. `step` is the current one or, between two steps, the next."""
 
     watch: Watch = nobody
     step: int = 0
     now: Now = time.monotonic
 
     def begin(self, phase: str) -> None:
-        """This phase begins, whichever was under way."""
+        """Pass on that this phase begins, which ends the one before it."""
         self.watch(PhaseBegan(self.step, phase))
 
-    def told(self, asked: int) -> Callable[[Rollout], None]:
-        """What is to be called with each rollout of this rank that is finished, of so many that all ranks sample."""
+    def rollout_counter(self, total: int) -> Callable[[Rollout], None]:
+        """A function to call with each finished rollout of this rank, of `total` that all ranks sample.
+
+        It passes on the progress about once a second. The rollouts of other ranks are estimated from this rank's.
+        """
         each, finished, last = ranks.count(), 0, self.now()
 
         def one_more(rollout: Rollout) -> None:
@@ -35,6 +38,6 @@ class Phases:
             finished += 1
             if self.now() - last >= EVERY:
                 last = self.now()
-                self.watch(RolloutsFinished(self.step, min(finished * each, asked), asked))
+                self.watch(RolloutsFinished(self.step, min(finished * each, total), total))
 
         return one_more

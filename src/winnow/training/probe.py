@@ -1,9 +1,9 @@
-"""The plan: how many rollouts each coming prompt gets. `fit` asks for it between steps; a step only reads it.
+"""The plan: how many rollouts each of the next prompts gets. `fit` makes it between steps, and a step only reads it.
 
-An allocator says where its knowledge comes from. "none" and "history" plan one step at a time from what training has
-seen. "probe" plans a window of steps: all its prompts are sampled N' times under the present weights, scored, and their
-gradient norms taken, and the budget of the whole window is allocated at once (GVM, Yao et al. 2025, arXiv 2505.02391,
-Algorithm 2).
+An allocator declares the source of its pass rates. With "none" and "history" it plans one step at a time, from the
+results of training. With "probe" it plans a window of steps at once: all prompts of the window are sampled N' times
+with the present weights and verified, and their gradient norms are computed. Then the budget of the whole window is
+allocated in one call (GVM, Yao et al. 2025, arXiv 2505.02391, Algorithm 2).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def plan(run: Run, step: int) -> None:
     prompts = run.prompts.take(step)
     if run.members.source != "probe":
         allocate(run, prompts, run.history.stats(prompts), steps=1)
-    elif starts_window(run, step) or not run.history.has_plan(prompts):  # the latter after a change that was allowed
+    elif starts_window(run, step) or not run.history.has_plan(prompts):
+        # No plan inside a window: a resume was allowed to change a key on which the windows depend
         run.logbook.write_between(step, probe(run, step))
 
 
 def starts_window(run: Run, step: int) -> bool:
-    """A window is `probe.every` steps of one epoch; the last of an epoch may be shorter, so no prompt is in it
-    twice.
+    """Whether a window starts at `step`. A window is `probe.every` steps of one epoch, and the last one of an epoch may
+    be shorter, so that no prompt is in a window twice.
     """
     return (step % run.prompts.steps_per_epoch) % run.config.probe.every == 0
 
@@ -44,17 +45,17 @@ def window(run: Run, step: int) -> range:
 
 
 def probe(run: Run, step: int) -> Metrics:
-    """Sample, score and measure the window's prompts, and plan them. The probe's rollouts are never trained on."""
+    """Sample and verify the window's prompts, and plan it; returns metrics. No rollout of a probe is trained on."""
     if step > 0 and run.config.probe.outer_reset != "none":  # the released GVM scripts restart the trainer each window
-        run.saving.wait()  # a checkpoint under way reads what is reset
+        run.saving.wait()  # the thread that writes a checkpoint reads the tensors that the reset changes
         run.learner.reset(run.config.probe.outer_reset)
     clock = Clock(run.phases.begin)
     with clock("probe"):
         steps = window(run, step)
         prompts = [prompt for s in steps for prompt in run.prompts.take(s)]
         counts = [run.config.probe.rollouts_per_prompt] * len(prompts)
-        seed, told = (run.seed, "probe", step), run.phases.told(sum(counts))
-        groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, told=told)
+        seed, counter = (run.seed, "probe", step), run.phases.rollout_counter(sum(counts))
+        groups = collect(run.engine, run.verifiers, prompts, counts, run.sampling, seed=seed, on_rollout=counter)
         run.verifiers.check_step(groups)
         of, tokens = run.config.probe.gradient_norm, run.config.update.max_trained_tokens
         norms = prompt_gradient_norms(run.learner, groups, of=of, max_trained_tokens=tokens)
@@ -64,9 +65,9 @@ def probe(run: Run, step: int) -> Metrics:
 
 
 def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: int) -> IntArray:
-    """[G] counts for the prompts of some steps, written into the history.
+    """[G] rollouts for the prompts of `steps` steps, also recorded in the history.
 
-    Raises ConfigError when the allocator does not answer with a plan that the budget pays for.
+    Raises ConfigError where the allocator does not return counts within the budget.
     """
     rollout = run.config.rollout
     budget = steps * rollout.prompts_per_step * rollout.rollouts_per_prompt
@@ -77,7 +78,9 @@ def allocate(run: Run, prompts: Sequence[Prompt], stats: PromptStats, *, steps: 
 
 
 def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
-    """An allocator's answer as [G] int64; one that plans less than the budget may have a maximum."""
+    """[G] int64 counts from what an allocator returned. The sum may be below the budget (an allocator may have a
+    maximum per prompt) but not above it.
+    """
     counts = as_array(answer)
     if counts.shape != (prompts,) or not np.issubdtype(counts.dtype, np.integer):
         returned = f"{counts.dtype} of shape {counts.shape}"
@@ -89,8 +92,8 @@ def check_counts(answer: object, prompts: int, budget: int) -> IntArray:
         return counts.astype(np.int64)
     raise ConfigError(
         f"the allocator returned {returned} for {prompts} prompts and a budget of {budget}",
-        remedy="return one integer per prompt, 0 or more, which add up to the budget (or to less, where it has a "
-        "maximum)",
+        remedy="return one integer per prompt, 0 or more, that add up to the budget (or to less, if the allocator has "
+        "a maximum)",
         key="allocate",
         code="config.member_result",
     )

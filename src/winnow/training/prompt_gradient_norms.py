@@ -17,11 +17,13 @@ from winnow.records import FloatArray, Group
 def prompt_gradient_norms(
     learner: Learner, groups: Sequence[Group], *, of: Matrix | Literal["none"], max_trained_tokens: int | None = None
 ) -> FloatArray | None:
-    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, as far as they would be trained,
-    under the present weights; None where they are not asked for.
+    """[G] the mean of `Learner.gradient_norms` over each group's correct rollouts, with the present weights.
 
-    Yao et al. 2025, arXiv 2505.02391, Algorithm 2, with the norm inside the mean as there (Proposition 1 has the root
-    of the mean square). 0 where no rollout is correct, NaN where none was verified.
+    Only the first `max_trained_tokens` of a rollout count, as in training. None where `of` is "none". 0 where no
+    rollout is correct, NaN where none was verified.
+
+    Yao et al. 2025, arXiv 2505.02391, Algorithm 2. The mean is over norms, as in the algorithm; Proposition 1 has the
+    root of the mean square instead.
     """
     if of == "none":
         return None

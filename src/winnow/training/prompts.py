@@ -17,12 +17,12 @@ from winnow.training.members import Members
 class HeldOut(NamedTuple):
     """Prompts to evaluate on."""
 
-    task: str | None  # that of `evaluate.tasks` by the name in its metrics; None: the run's own
+    task: str | None  # of `evaluate.tasks`, by the name in its metrics; None: the run's task
     prompts: Rendered
 
 
 class RunPrompts(NamedTuple):
-    """What a run asks, and the tokenizer that says so to its policy."""
+    """The rendered prompts of a run, and the policy's tokenizer."""
 
     training: Rendered
     held_out: tuple[HeldOut, ...]
@@ -35,7 +35,7 @@ class RunPrompts(NamedTuple):
 
 
 def run_prompts(members: Members) -> RunPrompts:
-    """The problems to train on and those to evaluate on, rendered; no weight is read."""
+    """The problems to train on and those to evaluate on, rendered. Reads no weights."""
     training = members.task("train")
     held_out = [(None, held_out_problems(members)), *_of_further_tasks(members)]
     tokenizer = prompt_tokenizer(members.config)
@@ -58,8 +58,9 @@ def _of_further_tasks(members: Members) -> Iterator[tuple[str, Sequence[Problem]
 
 
 def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
-    """The policy's tokenizer; what the configuration asks of it is checked before any weight is read. A large one takes
-    a second to load, so a command loads it once, and gives it back as `loaded` for another configuration.
+    """The policy's tokenizer, checked against the configuration before any weights are read.
+
+    A large one takes a second to load. A command that needs it again, for another configuration, passes it as `loaded`.
     """
     check_context(
         max_prompt_tokens=config.prompt.max_prompt_tokens,
@@ -67,8 +68,8 @@ def prompt_tokenizer(config: Config, loaded: Any = None) -> Any:
         context_tokens=describe(config.model.path).context,
     )
     tokenizer = load_tokenizer(config.model.path) if loaded is None else loaded
-    padding(tokenizer, config.model.pad_token)  # a name that is none is refused here
-    divide_stops(tokenizer, config.rollout.stop)  # so is a stop string that cannot be
+    padding(tokenizer, config.model.pad_token)  # raises for a token that does not exist
+    divide_stops(tokenizer, config.rollout.stop)  # raises for a stop string that cannot occur
     return tokenizer
 
 
@@ -88,13 +89,19 @@ def longest(prompts: Sequence[Prompt]) -> int:
 
 
 def training_sampling(config: Config) -> Sampling:
-    """The distribution that the policy's log-probs are of: the whole vocabulary, at the training temperature."""
+    """The sampling settings of training: the whole vocabulary at the training temperature.
+
+    A truncated distribution (top-p, top-k) would differ from the policy whose log-probs are trained.
+    """
     rollout = config.rollout
     return Sampling(max_new_tokens=rollout.max_new_tokens, temperature=rollout.temperature, stop=rollout.stop)
 
 
 def evaluation_sampling(config: Config) -> Sampling:
-    """As in training unless `evaluate` differs. The distribution may be cut, as nothing is learned from it."""
+    """The sampling settings of evaluation: those of training unless `evaluate` has others.
+
+    The distribution may be truncated, as nothing is trained on it.
+    """
     evaluate, rollout = config.evaluate, config.rollout
     return Sampling(
         max_new_tokens=rollout.max_new_tokens,

@@ -1,6 +1,6 @@
-"""From names to functions: every member that a configuration names is looked up once, and its options are bound.
+"""From names to functions: looks up every member of a configuration once, and binds its options.
 
-A mistake ends here, before data, model or device are touched.
+Mistakes are reported here, before data, model or device are used.
 """
 
 from __future__ import annotations
@@ -49,22 +49,21 @@ from winnow.user_code import said_by_name
 
 T = TypeVar("T", bound=Traits)
 
-# What `auto` means where there is a second CUDA device: it is vLLM's alone.
+# The engine of `auto` where a second CUDA device exists: vLLM, which uses that device alone.
 SECOND_DEVICE = {"use": "vllm", "process": "own", "device": "cuda:1", "gpu_memory_utilization": 0.9}
 
 
 def resolve_members(config: Config, base: Path, *, critic: Critic | None = None) -> Members:
-    """Look every name up and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError naming the
-    key.
+    """Look up every name and bind every option; `auto` becomes an engine, or a precision. Raises ConfigError.
 
-    `critic` gives the values that some advantages want, in place of a value model that the configuration asks for.
+    `critic` is a function that returns values, in place of the value model of a table [critic].
     """
     config = with_engine(with_dtype(config))
     advantage = _in_chunks(_bound(ADVANTAGE, config.advantage, base), credit_in_chunks, config.advantage.chunk)
     selectors = tuple(_in_chunks(_bound(SELECTOR, s, base), select_in_chunks, s.chunk) for s in config.select)
     loss, terms = _bound(LOSS, config.loss, base), tuple(_bound(TERM, member, base) for member in config.terms)
     reward = reward_spec(config)
-    make_reward(reward, base=base)  # a wrong reward ends here, not in a worker
+    make_reward(reward, base=base)  # raises for a wrong reward here, and not first in a worker
     members = Members(
         config=config,
         base=base,
@@ -91,8 +90,10 @@ def resolve_members(config: Config, base: Path, *, critic: Critic | None = None)
 
 
 def with_engine(config: Config, *, cuda_devices: int | None = None, vllm: bool | None = None) -> Config:
-    """The configuration with an engine instead of `auto`: vLLM on a second CUDA device where there is one and the
-    policy is on the first, else `native`, which needs none. By default both are looked for here.
+    """The configuration with an engine instead of `auto`.
+
+    It is vLLM on the second CUDA device, if that exists and the policy is on the first one; else `native`. By default,
+    devices and vLLM are looked for on this machine.
     """
     engine = config.rollout.engine
     if engine.use != "auto":
@@ -117,7 +118,7 @@ def _sampled_by(config: Config, engine: Mapping[str, Any]) -> Config:
 
 
 def _fits(config: Config) -> bool:
-    """Whether the engine serves the configuration on CUDA: one that nobody has named is not the one to refuse it."""
+    """Whether the engine accepts the configuration on CUDA. An engine that `auto` chose must not refuse it."""
     engine = resolve(ENGINE, config.rollout.engine.use)
     try:
         if engine.traits.fits is not None:
@@ -128,21 +129,23 @@ def _fits(config: Config) -> bool:
 
 
 def with_dtype(config: Config, *, cuda: bool | None = None) -> Config:
-    """The configuration with a precision instead of `auto`: bfloat16 where the policy is trained on CUDA, float32 on
-    the CPU, and on a GPU that only emulates bfloat16. By default a CUDA device is looked for here.
+    """The configuration with a precision instead of `auto`.
+
+    It is bfloat16 where the policy is trained on CUDA, and float32 on the CPU or on a GPU that only emulates bfloat16.
+    By default, a CUDA device is looked for on this machine.
     """
     if config.model.dtype != "auto":
         return config
-    there = torch.cuda.is_available() if cuda is None else cuda
-    on_cuda = config.device == "cuda" or (config.device == "auto" and there)
-    if cuda is None and there and on_cuda:
+    available = torch.cuda.is_available() if cuda is None else cuda
+    on_cuda = config.device == "cuda" or (config.device == "auto" and available)
+    if cuda is None and available and on_cuda:
         on_cuda = torch.cuda.is_bf16_supported(including_emulation=False)
     model = config.model.model_copy(update={"dtype": "bfloat16" if on_cuda else "float32"})
     return config.model_copy(update={"model": model})
 
 
 def check_installed(members: Members) -> None:
-    """Raise ConfigError where the engine, a precision, the log or a tracker needs a package that is not here."""
+    """Raise ConfigError where the engine, a precision, the log or a tracker needs a package that is not installed."""
     _check_trackers(members)
     package, own = members.engine.traits.requires, members.engine.entry.origin == "winnow"
     if package is not None and own:
@@ -208,7 +211,7 @@ def _check_version(key: str, what: str, package: str, extra: str) -> None:
 
 
 def reward_spec(config: Config) -> dict[str, Any]:
-    """The reward as plain data, the form in which it travels to a worker."""
+    """The reward as plain data, the form in which a worker gets it."""
     reward = config.reward
     if reward.use is not None:
         return {"use": reward.use, "options": reward.options}
@@ -226,7 +229,7 @@ def _reward(part: Mapping[str, Any], base: Path) -> Bound[RewardTraits]:
 
 
 def _allocator(config: Config, base: Path, advantage: Bound[AdvantageTraits]) -> Bound[AllocatorTraits]:
-    """Under a group baseline the advantage of a single rollout is 0, so a prompt gets at least 2 or none by default."""
+    """The allocator. Under a group baseline its `minimum` is 2 by default, as a single rollout has the advantage 0."""
     entry = resolve_at(ALLOCATOR.key, ALLOCATOR, config.allocate.use, base=base)
     pairs = {"minimum": 2} if advantage.traits.baseline == "group" and "minimum" in entry.options else {}
     return bind(entry, {**pairs, **config.allocate.options}, key=ALLOCATOR.key)
@@ -239,7 +242,8 @@ def _objective(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[Te
         loss=loss.call,
         value_loss=None if shared is None else ValueLoss(shared.clip_range, shared.coefficient),
         terms=tuple(
-            Term(name, said.coefficient, term.call) for name, said, term in zip(names, config.terms, terms, strict=True)
+            Term(name, member.coefficient, term.call)
+            for name, member, term in zip(names, config.terms, terms, strict=True)
         ),
     )
 
@@ -251,8 +255,8 @@ def _in_chunks(
 
 
 def _needs(config: Config, loss: Bound[LossTraits], terms: Sequence[Bound[TermTraits]]) -> frozenset[str]:
-    """What the learner must compute. With a single optimizer update per step the ratio is 1, and old log-probs would
-    be computed for nothing, unless they correct for the engine.
+    """What the learner must compute. With a single optimizer update per step the ratio is 1, so old log-probs are
+    needed only to correct for the engine (`update.max_importance`).
     """
     declared = frozenset((*loss.traits.needs, *(need for term in terms for need in term.traits.needs)))
     if config.critic is not None and config.critic.form == "shared":

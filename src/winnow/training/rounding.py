@@ -1,4 +1,4 @@
-"""Weights of 8 significant bits lose next to every small update, unless something keeps it: what is refused."""
+"""Refused settings of bfloat16 training. Such weights have 8 significant bits: a small update is rounded away."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from winnow.errors import ConfigError
 
 
 def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter: bool) -> None:
-    """Raise ConfigError where updates would be rounded away, or are said to be rounded and are not.
+    """Raise ConfigError where updates would be rounded away, or where a key about rounding has no effect.
 
-    `key` names the optimizer's table, `adapter` says that an adapter is trained, which is float32.
+    `key` is the optimizer's table. `adapter`: an adapter is trained, whose weights are float32.
     """
     rounds = dtype == "bfloat16" and not adapter
     if optimizer.stochastic_rounding and not rounds:
         why = "a lora, kept in float32," if adapter else f"model.dtype = {dtype!r}"
         raise ConfigError(
-            f"{key}.stochastic_rounding has no effect under {why} whose updates are not rounded",
+            f"{key}.stochastic_rounding has no effect with {why} whose updates are not rounded",
             remedy="remove it",
             key=f"{key}.stochastic_rounding",
             code="config.no_effect",
@@ -29,8 +29,8 @@ def check_rounding(optimizer: OptimizerSection, key: str, *, dtype: str, adapter
         )
     if rounds and not (optimizer.stochastic_rounding or optimizer.master_weights):
         raise ConfigError(
-            f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (of 50 at a "
-            f"learning rate of 1e-6 next to all)",
+            f"{key}.master_weights = false under model.dtype = 'bfloat16' would round most updates away (nearly all of "
+            f"50 updates at a learning rate of 1e-6)",
             remedy=f"set {key}.stochastic_rounding = true, or remove {key}.master_weights",
             key=f"{key}.master_weights",
             code="config.combination",

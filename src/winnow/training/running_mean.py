@@ -1,4 +1,4 @@
-"""Means over numbers that come in pieces, from the micro-batches of every rank."""
+"""Means over the micro-batches of all ranks, one piece at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mean:
             numbers = values.detach().double().numpy(force=True)
             self.total += float(numbers.sum())
             self.count += numbers.size
-            self.largest = float(np.maximum(self.largest, numbers.max()))  # NaN stays
+            self.largest = float(np.maximum(self.largest, numbers.max()))  # unlike max(), np.maximum keeps NaN
 
     def merge(self, other: Self) -> None:
         self.total += other.total
@@ -36,7 +36,7 @@ class Mean:
 
 
 def merged(of_each: Iterable[Mapping[str, Mean]]) -> dict[str, Mean]:
-    """By name, over all that are given."""
+    """The means by name, over all the mappings."""
     means: dict[str, Mean] = {}
     for of_one in of_each:
         for name, mean in of_one.items():

@@ -1,8 +1,8 @@
-"""The save that is written beside training, by a thread of its own.
+"""A checkpoint that a thread writes while training continues.
 
-What a checkpoint reads (parameters, moments, a reference that moves) changes in an optimizer update and in a probe's
-reset, and nowhere else. So nothing is copied: a save may be under way while the next step plans, samples, verifies and
-computes log-probs, and whoever is about to change a tensor calls `wait` first.
+The tensors of a checkpoint (parameters, moments, a moving reference) change only in an optimizer update or in a probe's
+reset. So nothing is copied: the thread may write while the next step plans, samples, verifies and computes log-probs.
+Code that changes a tensor calls `wait` first.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from winnow.errors import Leave
 from winnow.state.checkpoint import Checkpoint
 
 Save = Callable[[], Checkpoint]
-Tell = Callable[["Future[Checkpoint]"], None]
+OnSaved = Callable[["Future[Checkpoint]"], None]
 
 
 class Saving:
-    """At most one save at a time. Its methods are called by the training thread alone."""
+    """At most one save at a time. Only the training thread calls its methods."""
 
     def __init__(self) -> None:
-        self._under_way: tuple[Future[Checkpoint], Tell] | None = None
+        self._under_way: tuple[Future[Checkpoint], OnSaved] | None = None
 
-    def begin(self, save: Save, tell: Tell) -> None:
-        """Start a save, after the one before it; `wait` gives `tell` its outcome."""
+    def begin(self, save: Save, on_saved: OnSaved) -> None:
+        """Start a save, after the one before it. The next `wait` calls `on_saved` with its outcome."""
         self.wait()
         outcome: Future[Checkpoint] = Future()
-        self._under_way = outcome, tell
-        # A daemon, so that a process whose user insists can end, whatever the disk does
+        self._under_way = outcome, on_saved
+        # A daemon: a second signal can end the process even while the disk hangs
         thread = Thread(target=_fill, args=(outcome, save), name="winnow-save", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the system gives no thread
+        except RuntimeError:  # the system has no thread left: save in this one
             _fill(outcome, save)
 
     def wait(self) -> None:
-        """Return when no save is under way; one that has ended since the last call is told about, in this thread.
+        """Return when no save is in progress. Calls `on_saved` of a save that has ended since the last call.
 
-        Raises what `tell` raises. A signal that leaves this (`signals.Leave`) leaves the save under way.
+        Raises what `on_saved` raises. A signal that ends the wait (`Leave`) does not end the save.
         """
         if self._under_way is None:
             return
-        outcome, tell = self._under_way
+        outcome, on_saved = self._under_way
         outcome.exception()  # waits
         try:
-            tell(outcome)
-        except Leave:  # told again by the next call
+            on_saved(outcome)
+        except Leave:  # the next call of `wait` calls `on_saved` again
             raise
         except BaseException:
             self._under_way = None
@@ -58,5 +58,5 @@ class Saving:
 def _fill(outcome: Future[Checkpoint], save: Save) -> None:
     try:
         outcome.set_result(save())
-    except BaseException as error:  # whatever it is, the training thread raises it
+    except BaseException as error:  # of any type: the training thread raises it
         outcome.set_exception(error)

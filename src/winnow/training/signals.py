@@ -1,4 +1,4 @@
-"""Signals that end a run: what they ask for, and when a step may be left in the middle."""
+"""Signals that end a run, and when they may end a step in the middle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SENT_TWICE_WITHIN_SECONDS = 3.0
 
 
 class Stop:
-    """Has a signal asked the run to end? With `now`, it also leaves what `may_leave` allows to be left."""
+    """Whether a signal has requested the end of a run. With `now`, it also ends a block of `may_leave` at once."""
 
     def __init__(self, *, now: bool) -> None:
         self.asked = False
@@ -26,7 +26,7 @@ class Stop:
 
     @contextmanager
     def may_leave(self, may: Callable[[], bool]) -> Iterator[None]:
-        """While this lasts, a signal raises Leave, wherever the main thread is, if `may()` says so at that moment."""
+        """A block in which a signal raises Leave, wherever the main thread is, if `may()` is true at that moment."""
         try:
             self._may = may
             yield
@@ -34,7 +34,7 @@ class Stop:
             self._may = _never
 
     def ask(self) -> None:
-        """What a signal handler calls: in the main thread, between two of its instructions."""
+        """Request the end. A signal handler calls it, in the main thread between two instructions."""
         self.asked = True
         if self._now and self._may():
             raise Leave
@@ -42,11 +42,13 @@ class Stop:
 
 @contextmanager
 def stop_signals(*, now: bool) -> Iterator[Stop]:
-    """The first SIGTERM, SIGINT or SIGHUP asks to stop; a second one acts as usual, but a second SIGHUP, which a shell
-    and the system send together when a terminal closes, does nothing. What is ignored (nohup) stays ignored. Nor does a
-    repetition within 3 seconds where a launcher passes on what the ranks are sent as well.
+    """A block in which the first SIGTERM, SIGINT or SIGHUP requests a stop, and a second one has its usual effect.
 
-    Off the main thread there is nothing to catch.
+    There are three exceptions. A second SIGHUP has no effect, as shell and system both send one when a terminal closes.
+    A signal that was ignored before (nohup) stays ignored. Where a launcher passes signals on that its ranks also get
+    directly, a repetition within 3 seconds has no effect.
+
+    In a thread other than the main one no handler can be set, so no signal is caught.
     """
     stop = Stop(now=now)
     if threading.current_thread() is not threading.main_thread():
@@ -57,14 +59,14 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
     twice, came = _sent_twice(), dict[int, float]()
 
     def handle(number: int, frame: object) -> None:
-        asked_before, now = stop.asked, time.monotonic()
+        requested_before, now = stop.asked, time.monotonic()
         first = came.setdefault(number, now)
         if number != signal.SIGHUP and not twice:
             signal.signal(number, before[signal.Signals(number)])
         elif number != signal.SIGHUP and now - first >= SENT_TWICE_WITHIN_SECONDS:
             signal.signal(number, before[signal.Signals(number)])
             signal.raise_signal(number)
-        if not asked_before:
+        if not requested_before:
             stop.ask()
 
     for number in before:
@@ -77,8 +79,9 @@ def stop_signals(*, now: bool) -> Iterator[Stop]:
 
 
 def _sent_twice() -> bool:
-    """Whether a signal to all processes of a run reaches a rank twice, from its launcher too. The ranks that winnow
-    starts have sessions of their own, and get each signal once.
+    """Whether a rank gets a signal to the process group twice: directly, and passed on by its launcher.
+
+    Ranks that winnow starts are in separate sessions and get each signal once.
     """
     return ranks.asked_for() > 1 and os.getsid(0) != os.getpid()
 

@@ -1,8 +1,9 @@
-"""One training step of RLVR, from top to bottom. Each line fills one field; nothing is visited twice.
+"""One training step of RLVR, from top to bottom. Each line fills one field, and no field is filled twice.
 
 prompts -> counts -> rollouts -> outcomes -> keep -> (values) -> advantages -> updates -> loss -> step -> sync -> log
 
-In parentheses: with a value model only, which learns before the policy does (PPO).
+The part in parentheses applies with a value model only (PPO). A separate value model is updated before the policy.
+Shapes: G groups in the step, N rollouts in a group (N varies), L tokens in a rollout, T tokens in a micro-batch.
 """
 
 from __future__ import annotations
@@ -33,27 +34,33 @@ from winnow.training.step_values import (
 
 
 def train_step(run: Run, step: int) -> StepReport:
-    """Sample, score, choose, credit, learn, hand over the weights, and write it down."""
+    """Sample, verify, select, compute advantages, update the policy, sync its weights to the engine, and log.
+
+    Raises WinnowError subclasses. Parameters and moments are unchanged until the first update.
+    """
     clock, tally = Clock(run.phases.begin), Tally(run.parity())
-    prompts = run.prompts.take(step)  # [G] a pure function of (seed, step)
-    counts = run.history.plan(prompts, step)  # [G] written by the allocator, before the step
-    groups = sample(run, prompts, counts, step, clock)  # rollouts and outcomes [N] per group
+    prompts = run.prompts.take(step)  # [G] depends on (seed, step) alone, so a resumed run repeats it
+    counts = run.history.plan(prompts, step)  # [G] rollouts per prompt; the allocator ran before the step
+    groups = sample(run, prompts, counts, step, clock)  # per group: rollouts [N] and outcomes [N]
     groups += dynamic_sampling(run, groups, step, clock)
-    run.verifiers.check_step(groups)  # too many verdicts failed: stop
+    run.verifiers.check_step(groups)  # raises if too many verdicts failed
 
     with clock("select"):
-        run.history.observe(groups, run.gradient_norms(groups))  # feeds the next plan
+        # Before the update: the norms are those of gradients under the weights that sampled
+        run.history.observe(groups, run.gradient_norms(groups))  # input of the next plan
         groups = [fill_keep(run, group, step) for group in groups]  # [N] bool
 
     if run.members.reads_values:
         with clock("values"):
             groups = fill_token_rewards(run, groups)  # N x [L]
-            groups = fill_values(run, groups)  # N x [L], under the weights of this step
-            groups = fill_returns(run, groups, step)  # N x [L], what values are taught: before any whitening
+            groups = fill_values(run, groups)  # N x [L] predictions before this step's updates
+            groups = fill_returns(run, groups, step)  # N x [L] targets of the value model, never whitened
 
     with clock("select"):
-        groups = fill_advantages(run, groups)  # [N] or N x [L]
-        updates = schedule(  # epochs x updates; weights are set, THEN sequences that cannot teach leave
+        groups = fill_advantages(run, groups)  # [N], or N x [L] where each token has its own
+        # A list of epochs x updates batches. Sequences are weighted before those without a gradient are dropped:
+        # the other order would divide by fewer sequences, and so change the weights of the rest.
+        updates = schedule(
             groups,
             run.members.weighting,
             epochs=run.config.update.epochs,
@@ -66,35 +73,39 @@ def train_step(run: Run, step: int) -> StepReport:
             seed=(run.seed, "schedule", step),
         )
         if is_pretraining(run, step):
-            updates = []  # the policy is held, and so is its learning rate's schedule
+            updates = []  # neither the policy nor its learning-rate schedule advances in these steps
 
-    with clock("logprobs"):  # old and reference log-probs: once, before the first update
+    with clock("logprobs"):
+        # Before the first update: old log-probs are those of the weights that sampled (the ratio's denominator)
         updates = run.learner.compute_logprobs(updates, run.members.needs)
 
-    with clock("save"):  # a checkpoint may be written beside all above; what it reads changes below
+    with clock("save"):
+        # The last checkpoint may still be written by a thread, which reads the tensors that the updates below change
         run.saving.wait()
 
-    learned = CriticTally()
-    if run.critic is not None:  # a value model of its own learns first
+    critic_tally = CriticTally()
+    if run.critic is not None:  # a separate value model
         with clock("critic"):
-            learned = train_critic(run, groups, step, planned=len(prompts))
+            critic_tally = train_critic(run, groups, step, planned=len(prompts))
 
     with clock("update"):
         for batch in updates:  # one optimizer step each
             for mb in run.learner.micro_batches(batch):
                 out = run.learner.forward(mb, run.members.needs)  # log-probs [T]
-                value = run.members.objective(out, mb)  # sum of weight * (importance * loss + terms)
-                run.learner.backward(value.total)
-                tally.add(value, out, mb)
+                objective = run.members.objective(out, mb)  # sum over tokens of weight * (importance * loss + terms)
+                # No division by the number of micro-batches: the weights are relative to the whole batch
+                run.learner.backward(objective.total)
+                tally.add(objective, out, mb)
+            # An empty batch still advances the learning-rate schedule
             tally.close(run.learner.step() if batch.sequences else run.learner.skip())
 
     try:
         with clock("sync"):
             hand_over(run.learner, run.engine, version=step + 1)
-    finally:  # the step has been learned, also where the engine is lost
+    finally:  # the policy is updated, so the step is logged (and can be saved) even if the engine failed
         clock.gauge.of_engine(run.engine)
         metrics = {**describe(groups, updates, asked=len(prompts)), **tally.metrics(), **clock.metrics()}
-        metrics |= {**values_metrics(run, groups), **learned.metrics()}
+        metrics |= {**values_metrics(run, groups), **critic_tally.metrics()}
         metrics |= run.clock.metrics("time/training_hours")
         metrics |= run.alarms.metrics(step, metrics)
         report = run.logbook.write(step, metrics, groups, updates)
@@ -103,26 +114,34 @@ def train_step(run: Run, step: int) -> StepReport:
 
 
 def sample(run: Run, prompts: Sequence[Prompt], counts: IntArray, step: int, clock: Clock) -> list[Group]:
-    """Groups with outcomes, sampled by the weights of this step."""
-    seed = (run.seed, "rollout", step)
-    engine, verifiers, each, told = run.engine, run.verifiers, counts.tolist(), run.phases.told(int(counts.sum()))
-    return collect(engine, verifiers, prompts, each, run.sampling, seed=seed, phase=clock, version=step, told=told)
+    """[G] groups with `counts` rollouts each and their outcomes, sampled with the weights of this step."""
+    return collect(
+        run.engine,
+        run.verifiers,
+        prompts,
+        counts.tolist(),
+        run.sampling,
+        seed=(run.seed, "rollout", step),  # with the step: a prompt that returns gets other random numbers
+        phase=clock,
+        version=step,
+        on_rollout=run.phases.rollout_counter(int(counts.sum())),
+    )
 
 
 def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock) -> list[Group]:
-    """More groups while fewer carry a signal than were asked for, for at most `dynamic_sampling_rounds` rounds.
+    """Further groups, sampled until as many carry a signal as were planned, in at most `dynamic_sampling_rounds`.
 
-    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2), bounded: it always returns, everything that
-    carries a signal is trained on, also above the number asked for, and nothing is kept for later. A prompt that was
-    planned no rollouts is not asked for.
+    DAPO's dynamic sampling (Yu et al. 2025, arXiv 2503.14476, section 3.2) with a bound, so it always returns. All
+    groups with a signal are trained on, even above the planned number, and none is stored for later steps. A prompt
+    with a planned count of 0 is not replaced.
     """
     rollout, added = run.config.rollout, list[Group]()
-    asked, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
+    planned, carrying, newest = sum(bool(group.rollouts) for group in groups), 0, groups
     for number in range(1, rollout.dynamic_sampling_rounds + 1):
         with clock("select"):
             carrying += sum(bool(np.any(fill_keep(run, group, step).keep)) for group in newest)
         prompts = run.prompts.take(step, extra=number)
-        if carrying >= asked or not prompts:
+        if carrying >= planned or not prompts:
             break
         counts = np.full(len(prompts), rollout.rollouts_per_prompt)
         newest = sample(run, prompts, counts, step, clock)
@@ -131,7 +150,10 @@ def dynamic_sampling(run: Run, groups: Sequence[Group], step: int, clock: Clock)
 
 
 def fill_keep(run: Run, group: Group, step: int) -> Group:
-    """Failed rollouts are hidden from the selector and never kept; nor is a group that dynamic sampling replaces."""
+    """The group with `keep` [N]. The selector gets the verified rollouts only, and a failed one is never kept.
+
+    With dynamic sampling nothing is kept of a group without a signal, which further groups replace.
+    """
     nothing, valid = np.zeros(len(group.rollouts), dtype=np.bool_), group.valid
     keep = nothing.copy()
     if valid.any():
@@ -141,11 +163,11 @@ def fill_keep(run: Run, group: Group, step: int) -> Group:
 
 
 def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
-    """Whether the kept rollouts of a group can teach: some of them have credit.
+    """Whether the kept rollouts of a group contribute to the gradient: some of them have an advantage other than 0.
 
-    The credit is that of the group alone, so it depends on what the selector kept and on chunks. Where the credit
-    depends on more than the group, the kept rollouts decide. Under values or rewards per token, which are filled later,
-    any of them is enough; under a baseline over the batch, any whose reward is not 0.
+    The advantage is computed from this group alone, after selection and in chunks. Two cases depend on more than the
+    group. Values and rewards per token are filled later, so any kept rollout is enough. A baseline over the batch is
+    not known yet, so any kept rollout with a reward other than 0 is enough.
     """
     verified = group.take(group.valid)
     keep, traits = verified.keep, advantage.traits
@@ -160,14 +182,17 @@ def carries_signal(group: Group, advantage: Bound[AdvantageTraits]) -> bool:
 
 
 def fill_advantages(run: Run, groups: Sequence[Group]) -> list[Group]:
-    """Failed rollouts are hidden from the baseline and get 0. Raises ConfigError for what is no advantage."""
+    """The groups with `advantages`. Failed rollouts are not in the baseline, and their advantage is 0.
+
+    Raises ConfigError where the advantage function returns another shape, or numbers that are not finite.
+    """
     verified = [group.take(group.valid) for group in groups]
     credits = check_credits(run.members.advantage(verified), verified)
     return [group.fill(advantages=scatter(group, credit)) for group, credit in zip(groups, credits, strict=True)]
 
 
 def scatter(group: Group, credit: Credit) -> Credit:
-    """Credit of the valid rollouts -> of all of them."""
+    """Advantages of the valid rollouts as advantages of all N rollouts, with 0 for the others."""
     places = np.flatnonzero(group.valid)
     if isinstance(credit, np.ndarray):
         advantages = np.zeros(len(group.rollouts), dtype=np.float64)

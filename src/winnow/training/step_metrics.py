@@ -1,4 +1,4 @@
-"""A step's numbers: a clock for its phases, a tally of its updates, and the metrics of its groups."""
+"""The metrics of a step: a clock for its phases, a tally of its updates, and metrics computed from its groups."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from winnow.training.running_mean import Mean, merged
 
 Metrics = dict[str, float]
 
-FEW = 2  # tokens that may be far apart in any step
-RATIOS = (0.8, 1.25)  # of policy to engine: a token outside was sampled by another policy than is trained
+FEW = 2  # tokens whose log-probs may differ much in any step, however small
+RATIOS = (0.8, 1.25)  # policy to engine probability: a token outside was sampled from another policy than the trained
 
 
 @dataclass
 class Clock:
-    """Seconds per phase of one step, and the memory that each phase took. `announce` is called as a phase begins."""
+    """Seconds and memory per phase of one step. `announce` is called at the start of each phase."""
 
     announce: Callable[[str], None] = lambda phase: None
     started: float = field(default_factory=time.perf_counter)
     seconds: Metrics = field(default_factory=dict)
     gauge: Gauge = field(default_factory=Gauge)
-    spent: ranks.Spent = field(default_factory=lambda: ranks.spent.copy())  # on other ranks, before
+    spent: ranks.Spent = field(default_factory=lambda: ranks.spent.copy())  # exchanges with other ranks before the step
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -56,8 +56,8 @@ class Clock:
         return {**phases, "seconds/step": time.perf_counter() - self.started, **self.gauge.metrics(), **self._ranks()}
 
     def _ranks(self) -> Metrics:
-        """What the ranks spent on each other, seconds and bytes as means over them; and the memory of the rank that has
-        most, in place of this one's.
+        """The cost of exchanges between ranks: seconds and bytes, as means over the ranks. Also the memory of the rank
+        with the most, which replaces this rank's.
         """
         if ranks.count() == 1:
             return {}
@@ -76,11 +76,12 @@ class Clock:
 
 @dataclass
 class Parity:
-    """Does the engine sample the policy that is trained? Their log-probs of the same tokens under the same weights.
+    """Compares the log-probs of engine and policy, for the same tokens and weights: is the sampled policy the trained
+    one?
 
-    An alarm is a mean gap or a 99.9th percentile above what the engine declares (`tolerance`), or more than
-    `max_outside` of the tokens with a ratio outside `RATIOS`. The largest gap is no ground for one: it grows with the
-    number of tokens. An engine that declares infinity samples something else on purpose.
+    The alarm is raised where the mean gap or its 99.9th percentile exceeds the engine's declared `tolerance`, or where
+    more than `max_outside` of the tokens have a ratio outside `RATIOS`. The largest gap is not a criterion, as it grows
+    with the number of tokens. An engine that declares an infinite tolerance differs on purpose.
     """
 
     tolerance: Tolerance
@@ -89,35 +90,36 @@ class Parity:
     sampled_by: list[IntArray] = field(default_factory=list)  # [T] the rank whose engine sampled each token
 
     def add(self, policy: Tensor, engine: Tensor, rank: IntArray | None = None) -> None:
-        """Log-probs [T] of trained tokens, which the engines of these ranks [T] sampled."""
+        """Add log-probs [T] of trained tokens. `rank` [T] is the rank whose engine sampled each one; None: rank 0."""
         difference = (policy - engine).detach().double().numpy(force=True)
         self.differences.append(difference)
         self.sampled_by.append(np.zeros(len(difference), dtype=np.int16) if rank is None else rank.astype(np.int16))
 
     def merge(self, others: Iterable[Self]) -> None:
-        """Go on with what these have compared."""
+        """Replace this rank's tokens by those of `others`, of which this comparison is one."""
         self.differences = [difference for other in others for difference in other.differences]
         self.sampled_by = [rank for other in others for rank in other.sampled_by]
 
     def metrics(self) -> Metrics:
-        """Of all tokens; there is an alarm where there is one for the tokens of any one engine."""
+        """The metrics of all tokens. The alarm is raised where the tokens of any single engine raise it."""
         difference = _join(self.differences)
         if not len(difference):
             return {}
-        found, by = self._compared(difference), np.concatenate(self.sampled_by)
-        ranks_there = np.unique(by)
-        if len(ranks_there) > 1:
-            alarms = [rank for rank in ranks_there if self._compared(difference[by == rank])["policy/parity_alarm"]]
-            found["policy/parity_alarm"] = float(bool(alarms))
-            found |= {"ranks/out_of_parity": float(alarms[0])} if alarms else {}
-        return found
+        metrics, by = self._compared(difference), np.concatenate(self.sampled_by)
+        sampling_ranks = np.unique(by)
+        if len(sampling_ranks) > 1:
+            alarms = [rank for rank in sampling_ranks if self._compared(difference[by == rank])["policy/parity_alarm"]]
+            metrics["policy/parity_alarm"] = float(bool(alarms))
+            metrics |= {"ranks/out_of_parity": float(alarms[0])} if alarms else {}
+        return metrics
 
     def _compared(self, difference: FloatArray) -> Metrics:
         gap, (least, most) = np.abs(difference), np.log(RATIOS)
         mean, tail = float(gap.mean()), percentile_999(gap)
         outside = float(np.mean(~((difference >= least) & (difference <= most))))
-        share = max(self.max_outside, FEW / len(difference))  # one or two rare tokens of a small step tell nothing
-        well = mean <= self.tolerance.mean and tail <= self.tolerance.tail and outside <= share  # not if NaN
+        share = max(self.max_outside, FEW / len(difference))  # one or two rare tokens of a small step prove nothing
+        # A comparison with NaN is False, so log-probs that are NaN raise the alarm
+        well = mean <= self.tolerance.mean and tail <= self.tolerance.tail and outside <= share
         return {
             "policy/logprob_gap_mean": mean,
             "policy/logprob_gap_p999": tail,
@@ -128,9 +130,9 @@ class Parity:
 
 
 def percentile_999(numbers: FloatArray) -> float:
-    """The 99.9th percentile [T]: the largest number that one in a thousand reach, and at least three.
+    """The 99.9th percentile of [T] numbers: the largest number that at least 1 in 1,000, and at least three, reach.
 
-    Of fewer than 3,000 it is therefore the third largest: one or two rare tokens tell nothing of a percentile.
+    Of fewer than 3,000 it is therefore the third largest, as one or two rare tokens determine no percentile.
     """
     rank = min(len(numbers), max(FEW + 1, math.ceil(len(numbers) / 1000)))
     return float(np.partition(numbers, -rank)[-rank])
@@ -138,30 +140,30 @@ def percentile_999(numbers: FloatArray) -> float:
 
 @dataclass
 class Tally:
-    """The measurements of one step's updates, micro-batch by micro-batch; those of this rank's share, until `metrics`
-    puts those of all ranks together.
+    """The measurements of one step's updates, collected by micro-batch. They are those of this rank's share until
+    `metrics` combines all ranks.
     """
 
     parity: Parity
-    loss: float = 0.0  # over the updates taken
-    pending: float = 0.0  # of the update under way
-    idle: int = 0  # micro-batches of nothing, made so that every rank calls the policy equally often
+    loss: float = 0.0  # sum over the updates taken
+    pending: float = 0.0  # loss of the current update so far
+    idle: int = 0  # empty micro-batches, which make every rank call the policy equally often
     diagnostics: dict[str, Mean] = field(default_factory=dict)
     results: list[UpdateResult] = field(default_factory=list)
 
     def add(self, value: Value, out: PolicyOutput, mb: MicroBatch) -> None:
-        """One micro-batch of the update under way."""
+        """Add one micro-batch of the current update."""
         self.idle += not bool(mb.mask.any())
         self.pending += float(value.total.detach())
         for name, numbers in value.diagnostics.items():
             self.diagnostics.setdefault(name, Mean()).add(numbers)
-        if all(r.skipped for r in self.results):  # no update taken yet: these are the weights that sampled
+        if all(r.skipped for r in self.results):  # before the first update: parity needs the weights that sampled
             rank = np.array([sequence.rollout.rank for sequence in mb.sequences])
             by = rank[mb.sequence_index[mb.mask].numpy(force=True)] if len(rank) else None
             self.parity.add(out.logprobs[mb.mask], mb.behaviour_logprobs[mb.mask], by)
 
     def close(self, result: UpdateResult) -> None:
-        """The update that the added micro-batches made."""
+        """Add the result of the update that the added micro-batches belong to."""
         self.results.append(result)
         self.loss += 0.0 if result.skipped else self.pending
         self.pending = 0.0
@@ -174,7 +176,7 @@ class Tally:
             "policy/not_finite_updates": float(sum(not math.isfinite(r.grad_norm) for r in self.results)),
             "budget/updates": float(len(taken)),
         }
-        if self.results:  # not while a value model is pretrained
+        if self.results:  # empty while a value model is pretrained
             metrics["policy/learning_rate"] = self.results[-1].learning_rate
         if taken:
             metrics["policy/loss"] = self.loss / len(taken)
@@ -184,7 +186,7 @@ class Tally:
         return {**metrics, **self.parity.metrics(), **self._diagnostics()}
 
     def _merge(self, tallies: Sequence[Self]) -> None:
-        """Those of all ranks, in their order; the updates are the same on each."""
+        """Combine the tallies of all ranks, in their order. The results of updates are the same on each rank."""
         self.loss, self.idle = sum(tally.loss for tally in tallies), sum(tally.idle for tally in tallies)
         self.diagnostics = merged([tally.diagnostics for tally in tallies])
         self.parity.merge([tally.parity for tally in tallies])
@@ -202,9 +204,9 @@ class Tally:
 
 
 def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -> Metrics:
-    """The metrics of rewards, rollouts and budget that follow from a step's groups and batches.
+    """The metrics of rewards, rollouts and budget, computed from a step's groups and batches.
 
-    `asked` of the groups are the plan's; dynamic sampling added the others.
+    The first `asked` groups are those of the plan; dynamic sampling added the others.
     """
     verified = [group.take(group.valid) for group in groups]
     return {
@@ -218,7 +220,7 @@ def describe(groups: Sequence[Group], batches: Sequence[Batch], *, asked: int) -
 
 
 def _rewards(verified: Sequence[Group]) -> Metrics:
-    """Over all N verified rollouts, kept or not."""
+    """Metrics of rewards over all N verified rollouts, kept or not."""
     rewards = _join([g.rewards for g in verified])
     if not len(rewards):
         return {}
@@ -300,20 +302,20 @@ def _budget(groups: Sequence[Group], verified: Sequence[Group], batches: Sequenc
 
 
 def prompt_tokens(groups: Iterable[Group]) -> float:
-    """Of the prompts that were sampled, each once per group: its rollouts share what was read of it."""
+    """Tokens of the sampled prompts, counted once per group, as the rollouts of a group share one prefill."""
     return float(sum(len(group.prompt.tokens) for group in groups if group.rollouts))
 
 
 def completion_tokens(groups: Iterable[Group]) -> float:
-    """Of all rollouts."""
+    """Tokens of all rollouts."""
     return float(sum(group.lengths.sum() for group in groups))
 
 
-def _dynamic_sampling(added: Sequence[Group], asked: int) -> Metrics:
+def _dynamic_sampling(added: Sequence[Group], planned: int) -> Metrics:
     if not added:
         return {}
     return {
-        "dynamic_sampling/rounds": float(-(-len(added) // asked)),
+        "dynamic_sampling/rounds": float(-(-len(added) // planned)),
         "dynamic_sampling/groups": float(len(added)),
         "dynamic_sampling/tokens": completion_tokens(added),
     }

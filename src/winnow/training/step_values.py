@@ -1,6 +1,6 @@
-"""What a step asks of a value model, winnow's own or a user's function: values, what they are taught, and updates.
+"""The part of a step that uses a value model, or a user's critic function: values, their targets, and updates.
 
-Without one every line here leaves the groups as they are.
+The `fill_` functions return the groups unchanged where nothing of their kind is configured.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from winnow.training.critic_tally import CriticTally, Metrics
 
 
 def fill_token_rewards(run: Run, groups: Sequence[Group]) -> list[Group]:
-    """The reward of each token, less its distance from the reference, where `advantage.kl_reward` asks for it.
+    """The groups with rewards per token, reduced by `advantage.kl_reward` times the distance from the reference.
 
-    Of the policy's two log-probs it is the engine's: those that the tokens were sampled under.
+    The policy's log-probs in this distance are the engine's, under which the tokens were sampled. Recomputing them
+    would cost another pass.
     """
     coefficient = run.config.advantage.kl_reward
     if not coefficient:
         return list(groups)
-    found = run.learner.reference_logprobs(_sequences(groups, [_read(run, group) for group in groups]))
-    return [_with_kl(group, position, found, coefficient) for position, group in enumerate(groups)]
+    reference = run.learner.reference_logprobs(_sequences(groups, [_read(run, group) for group in groups]))
+    return [_with_kl(group, position, reference, coefficient) for position, group in enumerate(groups)]
 
 
 def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
-    """What is expected before each token is sampled, by the weights before this step's updates."""
+    """The groups with values: the return expected before each token, by the weights before this step's updates.
+
+    Raises UpdateError where values of a trained value model are not finite, ConfigError for those of a user's function.
+    """
     if run.members.critic is not None:
-        said = check_values(run.members.critic(groups), groups)
-        return [group.fill(values=values) for group, values in zip(groups, said, strict=True)]
+        of_groups = check_values(run.members.critic(groups), groups)
+        return [group.fill(values=values) for group, values in zip(groups, of_groups, strict=True)]
     if run.config.critic is None:
         return list(groups)
-    reader = run.learner if run.critic is None else run.critic
-    found = reader.values(_sequences(groups, [_read(run, group) for group in groups]))
-    if not all(np.isfinite(values).all() for values in found.values()):
+    model = run.learner if run.critic is None else run.critic  # a shared value head is part of the learner
+    by_rollout = model.values(_sequences(groups, [_read(run, group) for group in groups]))
+    if not all(np.isfinite(values).all() for values in by_rollout.values()):
         raise UpdateError(
             "the value model returns values that are not finite",
             remedy="lower its learning rate (critic.optimizer, or optimizer of the shared form), look for rewards of "
@@ -50,26 +54,29 @@ def fill_values(run: Run, groups: Sequence[Group]) -> list[Group]:
             key="critic.optimizer.learning_rate",
             code="update.not_finite",
         )
-    return [group.fill(values=_of_group(group, position, found)) for position, group in enumerate(groups)]
+    return [group.fill(values=_of_group(group, position, by_rollout)) for position, group in enumerate(groups)]
 
 
 def fill_returns(run: Run, groups: Sequence[Group], step: int) -> list[Group]:
-    """What the values are taught; in pretraining Monte-Carlo returns (VC-PPO: Yuan et al. 2025, arXiv 2503.01491;
-    VAPO: arXiv 2504.05118, section 4.1)."""
+    """The groups with returns, the targets of the value model (lambda-returns with `critic.gamma` and `critic.lam`).
+
+    In pretraining they are Monte-Carlo returns (VC-PPO: Yuan et al. 2025, arXiv 2503.01491; VAPO: arXiv 2504.05118,
+    section 4.1).
+    """
     critic = run.config.critic
     if critic is None:
         return list(groups)
-    lam = 1.0 if is_pretraining(run, step) else critic.lam
+    lam = 1.0 if is_pretraining(run, step) else critic.lam  # 1: Monte-Carlo, without the values of an untrained model
     return [group.fill(returns=value_targets(group, gamma=critic.gamma, lam=lam)) for group in groups]
 
 
 def is_pretraining(run: Run, step: int) -> bool:
-    """Whether the policy is held in this step, and its value model alone learns."""
+    """Whether this step updates only the value model (`critic.pretraining_steps`)."""
     return run.config.critic is not None and step < run.config.critic.pretraining_steps
 
 
 def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) -> CriticTally:
-    """The updates of a value model of its own, from what its values are taught; `planned` is that of `schedule`."""
+    """Update a separate value model on the returns. `planned` counts the prompts of the plan, as in `schedule`."""
     tally = CriticTally()
     if run.critic is None:
         return tally
@@ -86,13 +93,13 @@ def train_critic(run: Run, groups: Sequence[Group], step: int, *, planned: int) 
 
 
 def values_metrics(run: Run, groups: Sequence[Group]) -> Metrics:
-    """What the groups say of values and token rewards."""
+    """The metrics of values and token rewards, from a step's groups."""
     kl = describe_kl(groups, coefficient=run.config.advantage.kl_reward)
     return {**describe_values(groups, gamma=run.members.gamma), **kl}
 
 
 def _batches(run: Run, groups: Sequence[Group], step: int, planned: int) -> list[Batch]:
-    """Of every rollout that it has read, each as the weighting weighs it among those."""
+    """Batches of every rollout that the value model has read, with the run's weighting over these rollouts."""
     section = run.config.critic
     assert section is not None, "there is no value model without its table"
     read = [dataclasses.replace(group, keep=_read(run, group)) for group in groups]
@@ -110,7 +117,10 @@ def _batches(run: Run, groups: Sequence[Group], step: int, planned: int) -> list
 
 
 def _read(run: Run, group: Group) -> BoolArray:
-    """[N] which rollouts a value model reads: those that were kept, or all that were verified."""
+    """[N] the rollouts that a value model reads: the kept ones, or with `critic.train_on` = "all" the verified ones.
+
+    Those without a trainable token are left out.
+    """
     assert group.keep is not None, "values come after selection"
     every = run.config.critic is not None and run.config.critic.train_on == "all"
     some = np.array([trainable(rollout).any() for rollout in group.rollouts], dtype=np.bool_)
@@ -125,14 +135,14 @@ def _sequences(groups: Sequence[Group], read: Sequence[BoolArray]) -> list[Train
     ]
 
 
-def _of_group(group: Group, position: int, found: Found) -> tuple[FloatArray, ...]:
-    """N x [L], NaN where a rollout was not read."""
+def _of_group(group: Group, position: int, by_rollout: Found) -> tuple[FloatArray, ...]:
+    """N x [L] numbers of a group, NaN where a rollout was not read."""
     return tuple(
-        found.get((position, rollout.index), np.full(len(rollout.tokens), np.nan)) for rollout in group.rollouts
+        by_rollout.get((position, rollout.index), np.full(len(rollout.tokens), np.nan)) for rollout in group.rollouts
     )
 
 
-def _with_kl(group: Group, position: int, found: Found, coefficient: float) -> Group:
-    reference = _of_group(group, position, found)
-    distances = tuple(r.logprobs - said for r, said in zip(group.rollouts, reference, strict=True))
+def _with_kl(group: Group, position: int, by_rollout: Found, coefficient: float) -> Group:
+    reference = _of_group(group, position, by_rollout)
+    distances = tuple(r.logprobs - logprobs for r, logprobs in zip(group.rollouts, reference, strict=True))
     return group.fill(token_rewards=with_kl(group, distances, coefficient))

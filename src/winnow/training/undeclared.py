@@ -1,4 +1,4 @@
-"""What a user's member reads without declaring it: found by a call with invented numbers, before a model is loaded."""
+"""Finds inputs that a user's member reads without declaring them, by a trial call before a model is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from winnow.options import Bound
 from winnow.records import Group, MicroBatch, Outcome, PolicyOutput, Prompt, Rollout, TrainingSequence
 from winnow.training.members import Members
 
-# By need, the field that is None where no member declares the need.
+# {need: the field that is None where no member declares the need}
 _OF_LOSS = {"old_logprobs": "mb.old_logprobs", "ref_logprobs": "mb.ref_logprobs", "entropy": "out.entropy"}
 _OF_ADVANTAGE = {"values": "group.values"}
 _RATIO = (
@@ -25,7 +25,7 @@ _RATIO = (
 def check_needs(members: Members) -> None:
     """Raise ConfigError where a user's loss, term or advantage raises because of a field that it has not declared.
 
-    One that raises whatever is filled is not judged: it may read what only a run has.
+    A member that raises even with every field filled is accepted: it may need data that only a run has.
     """
     for member in (members.loss, *members.terms):
         _check(member, _OF_LOSS, members.needs, lambda needs: (_output(needs), _micro_batch(needs)))
@@ -53,7 +53,7 @@ def _check(
     if missing:
         raise ConfigError(
             f"{family.key} = {member.name!r} reads {' and '.join(fields[need] for need in missing)}, which is None in "
-            f"this run, as nothing declares that it is needed",
+            f"this run, as no member declares it",
             remedy=f'declare it: @winnow.register("{family.name}", needs=({declared},))'
             f"{_RATIO if 'old_logprobs' in missing else ''}",
             key=family.key,
@@ -95,7 +95,7 @@ def _micro_batch(needs: Collection[str]) -> MicroBatch:
 
 
 def _groups(needs: Collection[str]) -> list[Group]:
-    """One group of two kept rollouts, of which the first is right."""
+    """One group of two kept rollouts, of which the first is correct."""
     outcomes = (Outcome(reward=1.0, correct=True, kind="correct"), Outcome(reward=0.0, correct=False, kind="wrong"))
     group = Group(prompt=_PROMPT, rollouts=(_rollout(0, 2), _rollout(1, 1)), outcomes=outcomes, keep=np.ones(2, bool))
     return [group.fill(values=(np.full(2, 0.5), np.full(1, 0.5))) if "values" in needs else group]

@@ -1,4 +1,4 @@
-"""What a checkpoint takes is known before the first one, what is in it does not depend on chance, nor grow for ever."""
+"""The size of a checkpoint is planned before the first one; its contents are deterministic and do not grow forever."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import winnow
+from refusals import refused
 from winnow.config_file import validate
 from winnow.errors import RunFolderError
 from winnow.models.adapter import add_lora
@@ -64,22 +65,20 @@ def test_the_planned_size_of_a_checkpoint_is_that_of_its_tensors(smallest, name)
     assert planned == sum(path.stat().st_size for path in files) - headers
 
 
-def test_a_disk_with_less_room_than_the_first_checkpoint_takes_is_refused_before_training(
-    smallest, tmp_path, monkeypatch
-):
-    """And the folder is still new: with more room, the same command runs."""
-    heard = []
+def test_a_disk_without_space_for_one_checkpoint_is_refused_at_the_start(smallest, tmp_path, monkeypatch):
+    """The folder is still new, so with more space the same command runs."""
+    events = []
     with monkeypatch.context() as small:
         small.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6 - 1000, 1000))
-        with pytest.raises(RunFolderError, match=r"a checkpoint of this run takes \d+ MB, and 0 MB are free in .*run"):
-            winnow.train(**smallest(), watch=heard.append)
-    assert not any(isinstance(event, Started) for event in heard)
+        with refused(RunFolderError, "0 MB", tmp_path / "run", key="output", code="run_folder.unwritable"):
+            winnow.train(**smallest(), watch=events.append)
+    assert not any(isinstance(event, Started) for event in events)
     winnow.train(**smallest())
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ("q_proj", "up_proj", "v_proj", "down_proj", "k_proj", "o_proj")])
-def test_an_adapter_s_settings_list_its_targets_in_one_order(tmp_path, targets):
-    """Not in that of a set, which PYTHONHASHSEED decides."""
+def test_the_settings_of_an_adapter_list_its_targets_sorted(tmp_path, targets):
+    """The order of a set would depend on PYTHONHASHSEED."""
     loaded = load("bundled", dtype="float32")
     adapted = add_lora(loaded.model, rank=2, alpha=4.0, targets=targets, seed=0)
     write_model_folder(adapted, loaded.files, tmp_path)
@@ -97,8 +96,8 @@ def test_an_adapter_s_settings_list_its_targets_in_one_order(tmp_path, targets):
         ({"allocate": "gvm", "weighting": "unbiased", "probe": {"every": 1, "gradient_norm": "none"}}, 0),
     ],
 )
-def test_what_every_prompt_has_shown_is_kept_only_where_something_reads_it(smallest, keys, remembered):
-    """16 problems, four steps of four: each was met once."""
+def test_results_of_prompts_are_stored_only_where_a_member_reads_them(smallest, keys, remembered):
+    """16 problems in four steps of four: each was sampled once."""
     model = winnow.train(**smallest(steps=4, **keys)).model
     history = json.loads((model / "trainer.json").read_text())["state"]["history"]
     assert len(history["seen"]) == remembered

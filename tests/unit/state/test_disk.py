@@ -1,4 +1,4 @@
-"""Links, pipes and folders where a file of a run belongs are named, and neither followed nor waited for."""
+"""Links, pipes and folders in the place of a run's file are refused by name, and neither followed nor waited for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from refusals import refused
 from synthetic_run import RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
 from winnow.state.disk import write_json
@@ -29,18 +30,16 @@ def obstacle(path: Path, what: str) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
 @pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts/.index.jsonl", "rollouts/step-000003.parquet"])
-def test_a_log_that_is_no_file_is_named_and_never_waited_for(tmp_path, name, what):
+def test_a_log_that_is_not_a_file_is_refused_without_waiting(tmp_path, name, what):
     (tmp_path / "rollouts").mkdir()
     obstacle(tmp_path / name, what)
     log = Logbook(tmp_path, seed=0)
     acts = [lambda: log.truncate_from(0), *([] if "step" in name else [log.check])]
     for act in acts:
-        with pytest.raises(
-            RunFolderError, match=rf"cannot write .*{Path(name).name} is {what}, where a file belongs; mo"
-        ):
+        with refused(RunFolderError, f"{Path(name).name} is {what}", code="run_folder.unwritable"):
             act()
     if name == "metrics.jsonl":
-        with pytest.raises(RunFolderError, match=f"is {what}, where a file belongs"):
+        with refused(RunFolderError, f"{name} is {what}", code="run_folder.unwritable"):
             log.write_between(0, {"reward/mean": 1.0})
     if what == "a symbolic link":
         assert (tmp_path / name).with_name("target").read_text() == '{"step":0}\n'
@@ -48,7 +47,7 @@ def test_a_log_that_is_no_file_is_named_and_never_waited_for(tmp_path, name, wha
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a file", "a symbolic link"])
-def test_a_folder_of_rollouts_that_is_none_is_named_and_not_written_through(tmp_path, what):
+def test_something_else_than_a_folder_of_rollouts_is_refused(tmp_path, what):
     if what == "a file":
         (tmp_path / "rollouts").write_text("mine")
     else:
@@ -56,40 +55,38 @@ def test_a_folder_of_rollouts_that_is_none_is_named_and_not_written_through(tmp_
     log = Logbook(tmp_path, seed=0)
     acts = [log.check, lambda: log.truncate_from(0), lambda: log.write(0, {}, [group("a", (RIGHT, WRONG))], [])]
     for act in acts:
-        with pytest.raises(
-            RunFolderError, match=rf"cannot write .*rollouts is {what}, where a folder belongs; move it"
-        ):
+        with refused(RunFolderError, f"rollouts is {what}", code="run_folder.unwritable"):
             act()
 
 
 @pytest.mark.timeout(20)
 def test_reading_a_pipe_is_refused_and_a_link_may_be_read(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(DataError, match=r"cannot read .*metrics.jsonl is a named pipe"):
+    with refused(DataError, "metrics.jsonl is a named pipe", code="data.unreadable"):
         read_metrics(tmp_path)
     Logbook(tmp_path / "run", seed=0).write(0, {}, [group("a", (RIGHT, WRONG))], [])
     (tmp_path / "rollouts").symlink_to("run/rollouts")
     assert len(list(read_rows(tmp_path))) == 2
     os.mkfifo(tmp_path / "run" / "rollouts" / "step-000001.parquet")
-    with pytest.raises(DataError, match=r"cannot read .*step-000001.parquet is a named pipe"):
+    with refused(DataError, "step-000001.parquet is a named pipe", code="data.unreadable"):
         list(read_rows(tmp_path))
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("what", ["a named pipe", "a folder", "a symbolic link"])
-def test_a_lock_that_is_no_file_is_named(tmp_path, what):
+def test_a_lock_that_is_not_a_file_is_refused(tmp_path, what):
     run = tmp_path / "run"
     run.mkdir()
     obstacle(run / ".lock", what)
     (run / "target").unlink(missing_ok=True)
-    with pytest.raises(RunFolderError, match=rf"cannot use the run folder .*\.lock is {what}, where a file belongs"):
+    with refused(RunFolderError, f".lock is {what}", key="output", code="run_folder.unwritable"):
         RunFolder.open(run, resume=False)
 
 
 @pytest.mark.timeout(20)
-def test_a_manifest_that_is_a_pipe_is_named(tmp_path):
+def test_a_manifest_that_is_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
-    with pytest.raises(RunFolderError, match=r"manifest\.json is a named pipe"):
+    with refused(RunFolderError, "manifest.json is a named pipe", key="output"):
         RunFolder.open(tmp_path, resume=True)
 
 

@@ -37,7 +37,7 @@ def test_every_file_that_a_configuration_names_has_a_digest_under_its_key(tmp_pa
 
 
 @pytest.mark.parametrize("value", ["no/such", "owner/name", "a" * 5000, "\0", "../../etc/passwd/x"])
-def test_what_is_no_file_has_no_digest(value, tmp_path):
+def test_a_text_that_is_not_a_file_has_no_digest(value, tmp_path):
     found = digests(validate({"model": {"path": value}, "task": {"use": "jsonl", "path": value}}), tmp_path)
     assert found == {}
 
@@ -50,7 +50,7 @@ def test_one_byte_of_a_small_file_counts(tmp_path):
     assert digest(file) != before
 
 
-def test_of_a_large_file_the_length_the_ends_and_blocks_all_over_count(tmp_path):
+def test_the_digest_of_a_large_file_is_of_length_ends_and_blocks(tmp_path):
     """A sparse file: 1,024 blocks of 4 KiB, the first at the beginning, the last at the end."""
     size = WHOLE + 10 * BLOCKS * BLOCK
     files = {}
@@ -73,7 +73,7 @@ def test_of_a_large_file_the_length_the_ends_and_blocks_all_over_count(tmp_path)
     assert len({files[name] for name in ("zeros", "longer", "first", "last", "within")}) == 5
 
 
-def test_other_weights_of_a_large_file_are_told_apart(tmp_path):
+def test_other_weights_of_a_large_file_have_another_digest(tmp_path):
     """A change of one part in a hundred of the bytes, wherever it lies, covers a block."""
     size = 2 * WHOLE
     rng = random.Random(0)

@@ -1,14 +1,16 @@
-"""A checkpoint relies on the rows before it: they are on the disk before it is, and a resume looks whether they are."""
+"""A checkpoint relies on the rows before it: they are synced before it, and a resume checks that none is missing."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 import winnow
+from refusals import refused
 from synthetic_run import FAILED, RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
 from winnow.state import checkpoint, log_lines, log_marks
@@ -30,7 +32,7 @@ def three_steps(folder, *, first=0):
 
 
 def test_both_logs_are_on_the_disk_before_the_checkpoint_has_its_name(smallest, tmp_path, monkeypatch):
-    """What is synced and renamed, in order, in a run of one step."""
+    """The syncs and renames, in order, of a run of one step."""
     events = []
     fsync, replace = os.fsync, os.replace
 
@@ -59,7 +61,7 @@ def test_both_logs_are_on_the_disk_before_the_checkpoint_has_its_name(smallest, 
     assert found.logs[INDEX].bytes == (result.folder / INDEX).stat().st_size
 
 
-def test_a_mark_is_a_length_and_what_stands_before_it(tmp_path):
+def test_a_mark_is_a_length_and_a_digest_of_the_bytes_before_it(tmp_path):
     path = tmp_path / "log"
     path.write_bytes(b"a" * TAIL_BYTES + b"b")
     mark = synced_mark(path)
@@ -68,53 +70,61 @@ def test_a_mark_is_a_length_and_what_stands_before_it(tmp_path):
     path.write_bytes(path.read_bytes() + b"later")
     assert lost(path, mark) is None
     path.write_bytes(b"a" * TAIL_BYTES + b"c")
-    assert lost(path, mark) == "its rows there are others"
+    assert lost(path, mark)
     path.write_bytes(b"a" * TAIL_BYTES)
-    assert lost(path, mark) == "there are 65536 bytes, and there were 65537"
+    assert bytes_in(lost(path, mark)) == [65536, 65537]
     path.unlink()
-    assert lost(path, mark) == "there is no such file, and there were 65537 bytes"
+    assert bytes_in(lost(path, mark)) == [65537]
 
 
-DAMAGES = {
-    "no file": (lambda path: path.unlink(), "there is no such file, and there were .* it holds no whole row"),
-    "empty": (lambda path: path.write_bytes(b""), "there are 0 bytes, and there were .* it holds no whole row"),
+def bytes_in(text):
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+DAMAGES = {  # a damage, and names in the refusal
+    "no file": (lambda path: path.unlink(), []),
+    "empty": (lambda path: path.write_bytes(b""), [0]),
     "a row short": (
         lambda path: path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])),
-        "there are .* its last whole row is of step 1",
+        ["step 1"],
     ),
-    "a row cut": (lambda path: os.truncate(path, path.stat().st_size - 5), "its last whole row is of step 1"),
+    "a row cut": (lambda path: os.truncate(path, path.stat().st_size - 5), ["step 1"]),
     "a row cut inside": (
         lambda path: path.write_bytes(path.read_bytes().replace(b'"reward/mean":0.333', b"")),
-        "there are .* its last whole row is of step 2",
+        ["step 2"],
     ),
-    "a hole": (lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)), "its rows there are others"),
+    "a hole": (lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)), []),
 }
 
 
+def lost_rows(*named):
+    """The refusal of a checkpoint whose rows are missing; it names the checkpoint."""
+    return refused(RunFolderError, SAVED, *named, code="run_folder.damaged")
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_log_without_the_rows_that_a_checkpoint_relies_on_is_refused_and_not_touched(tmp_path, damage):
-    do, words = DAMAGES[damage]
+def test_a_log_without_the_rows_of_a_checkpoint_is_refused_unchanged(tmp_path, damage):
+    do, named = DAMAGES[damage]
     marks = three_steps(tmp_path)
     path = tmp_path / "metrics.jsonl"
     do(path)
     before = path.read_bytes() if path.exists() else None
-    with pytest.raises(RunFolderError, match=rf"metrics\.jsonl lacks rows .*step-000003 was saved: .*{words}") as error:
+    with lost_rows(path, *named):
         Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
-    assert "delete the checkpoint, to go on from the one before it" in str(error.value)
     assert (path.read_bytes() if path.exists() else None) == before
 
 
-def test_the_log_of_another_run_is_not_taken_for_this_one(tmp_path):
+def test_the_log_of_another_run_is_refused(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "this").mkdir()
     marks = three_steps(tmp_path / "this")
     three_steps(tmp_path / "other", first=3)
     (tmp_path / "other" / "metrics.jsonl").replace(tmp_path / "this" / "metrics.jsonl")
-    with pytest.raises(RunFolderError, match="its rows there are others"):
+    with lost_rows(tmp_path / "this" / "metrics.jsonl"):
         Logbook(tmp_path / "this", seed=0, marks=marks).check(SAVED)
 
 
-def test_a_longer_log_is_cut_as_ever_and_an_evaluation_after_the_last_step_is_in_nobody_s_way(tmp_path):
+def test_a_longer_log_is_accepted_and_cut(tmp_path):
     marks = three_steps(tmp_path)
     Logbook(tmp_path, seed=0).write_between(3, {"eval/accuracy_greedy": 0.5})
     log = Logbook(tmp_path, seed=0, marks=marks)
@@ -126,7 +136,7 @@ def test_a_longer_log_is_cut_as_ever_and_an_evaluation_after_the_last_step_is_in
 
 
 @pytest.mark.parametrize("torn", [bytes(40), bytes(20) + b"\n" + bytes(20), b'{"step":3,"rew\n{"step":3}\n'])
-def test_what_a_power_cut_left_behind_the_mark_is_cut_off(tmp_path, torn):
+def test_torn_bytes_after_the_mark_are_cut_off(tmp_path, torn):
     marks = three_steps(tmp_path)
     path = tmp_path / "metrics.jsonl"
     whole = path.read_bytes()
@@ -137,8 +147,8 @@ def test_what_a_power_cut_left_behind_the_mark_is_cut_off(tmp_path, torn):
     assert path.read_bytes() == whole
 
 
-def test_a_resume_reads_nothing_before_the_mark_but_what_the_mark_compares(tmp_path):
-    """Damage that is older is found by whoever reads the log."""
+def test_a_resume_compares_only_the_last_bytes_before_the_mark(tmp_path):
+    """A reader of the log finds older damage."""
     log = Logbook(tmp_path, seed=0)
     row = {"reward/mean": 1 / 3}
     for step in range(2 * TAIL_BYTES // 40):
@@ -149,14 +159,14 @@ def test_a_resume_reads_nothing_before_the_mark_but_what_the_mark_compares(tmp_p
     log = Logbook(tmp_path, seed=0, marks=marks)
     log.check(SAVED)
     log.truncate_from(2 * TAIL_BYTES // 40)
-    with pytest.raises(DataError, match=r"metrics\.jsonl, line 1: not JSON"):
+    with refused(DataError, f"{path}, line 1", code="data.malformed"):
         read_metrics(tmp_path)
-    with pytest.raises(DataError, match=r"metrics\.jsonl, line 1: not JSON"):
+    with refused(DataError, f"{path}, line 1", code="data.malformed"):
         Logbook(tmp_path, seed=0).truncate_from(3000)
 
 
 def interrupted(config, at):
-    """A run of which something remains to be done."""
+    """A run that stops after step `at`, before its last one."""
 
     class Enough(Exception):
         pass
@@ -169,14 +179,14 @@ def interrupted(config, at):
         winnow.train(**config, watch=stop)
 
 
-def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_path):
-    """Put back, an older checkpoint, or knowingly without them."""
+def test_a_resume_without_its_rows_is_refused_with_three_remedies(smallest, tmp_path):
+    """Restore the rows, delete the checkpoint, or remove its marks."""
     config = smallest(steps=4, checkpoint={"every": 1}, evaluate={"problems": 1, "rollouts_per_prompt": 1})
     interrupted(config, 2)
     logged = tmp_path / "run" / "rollouts"
     (logged / "step-000001.parquet").rename(tmp_path / "step-000001.parquet")
 
-    with pytest.raises(RunFolderError, match=r"rollouts lacks rows .*step-000001\.parquet: there is no such file"):
+    with refused(RunFolderError, logged, "step-000001.parquet", '"logs"', code="run_folder.damaged"):
         winnow.train(**config, resume=True)
 
     *_, newest = sorted((tmp_path / "run" / "checkpoints").iterdir())
@@ -184,7 +194,7 @@ def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_p
     newest.rename(tmp_path / "elsewhere")
     if done > 2:
         (tmp_path / "step-000001.parquet").rename(logged / "step-000001.parquet")
-    winnow.train(**{**config, "steps": done}, resume=True)  # from the older one, whose rows are there
+    winnow.train(**{**config, "steps": done}, resume=True)  # from the older checkpoint, whose rows exist
     assert list(files_by_step(logged)) == list(range(done))
 
     for path in files_by_step(logged).values():
@@ -195,7 +205,7 @@ def test_a_resume_without_its_rows_is_refused_with_three_ways_on(smallest, tmp_p
     (newest / "manifest.json").write_text(json.dumps(edited))
     assert winnow.train(**config, resume=True).steps == 4
     assert list(files_by_step(logged)) == list(range(done, 4))
-    assert winnow.train(**{**config, "steps": 5}, resume=True).steps == 5  # the index is of what is there
+    assert winnow.train(**{**config, "steps": 5}, resume=True).steps == 5  # the index lists the files that exist
 
 
 def logged_steps(folder, *, steps=3):
@@ -207,37 +217,35 @@ def logged_steps(folder, *, steps=3):
 
 
 LOST = {
-    "no file": (lambda path: path.unlink(), "there is no such file, and there were"),
-    "cut": (lambda path: os.truncate(path, path.stat().st_size - 5), "bytes, and there were"),
-    "an end of zeros": (lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)), "its rows there are others"),
-    "another's": (lambda path: path.write_bytes(path.read_bytes()[::-1]), "its rows there are others"),
+    "no file": lambda path: path.unlink(),
+    "cut": lambda path: os.truncate(path, path.stat().st_size - 5),
+    "an end of zeros": lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)),
+    "another's": lambda path: path.write_bytes(path.read_bytes()[::-1]),
 }
 
 
 @pytest.mark.parametrize("damage", LOST)
-def test_a_resume_misses_the_file_of_a_step_and_touches_nothing(tmp_path, damage):
-    do, words = LOST[damage]
+def test_a_damaged_file_of_rollouts_is_refused_and_nothing_changes(tmp_path, damage):
     marks = logged_steps(tmp_path)
-    do(tmp_path / "rollouts" / "step-000002.parquet")
+    LOST[damage](tmp_path / "rollouts" / "step-000002.parquet")
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(RunFolderError, match=rf"rollouts lacks rows .*step-000002\.parquet: .*{words}") as error:
+    with lost_rows(tmp_path / "rollouts", "step-000002.parquet"):
         Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
-    assert "delete the checkpoint, to go on from the one before it" in str(error.value)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-def test_older_files_are_compared_by_size_and_none_is_opened_but_the_newest(tmp_path, monkeypatch):
+def test_older_files_are_compared_by_size_and_only_the_newest_is_opened(tmp_path, monkeypatch):
     marks = logged_steps(tmp_path, steps=4)
     opens = []
     monkeypatch.setattr(log_marks, "opened", lambda path, flags: opens.append(path.name) or opened(path, flags))
     Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
     assert [name for name in opens if name.endswith(".parquet")] == ["step-000003.parquet"]
     os.truncate(tmp_path / "rollouts" / "step-000000.parquet", 10)
-    with pytest.raises(RunFolderError, match=r"step-000000\.parquet: there are 10 bytes, and there were"):
+    with lost_rows("step-000000.parquet", "10 bytes"):
         Logbook(tmp_path, seed=0, marks=marks).check(SAVED)
 
 
-def test_files_of_steps_behind_the_mark_are_in_nobody_s_way(tmp_path):
+def test_files_of_steps_after_the_mark_are_accepted_and_removed(tmp_path):
     marks = logged_steps(tmp_path)
     later = Logbook(tmp_path, seed=0)
     later.write(3, {"reward/mean": 0.5}, [group("p3", (RIGHT,))], [])
@@ -251,8 +259,8 @@ def test_files_of_steps_behind_the_mark_are_in_nobody_s_way(tmp_path):
     assert log.sync(3) == marks
 
 
-def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path):
-    """It was passed over when the disk did not give it back; clocks differ, and so do the rows that it relies on."""
+def test_a_whole_checkpoint_with_changed_rows_is_saved_again(tmp_path):
+    """It was skipped while the disk could not read it. The repeated rows have other seconds than those it relies on."""
 
     def write_model(path):
         (path / "weights").write_text("1")
@@ -277,8 +285,8 @@ def test_a_whole_checkpoint_whose_rows_were_written_anew_is_saved_anew(tmp_path)
     assert checkpoint.newest(tmp_path).logs == log.sync(3)
 
 
-def test_a_checkpoint_relies_on_no_row_that_a_signal_came_right_after(tmp_path, monkeypatch):
-    """Between the row's bytes and whatever follows them: a resume cuts the row off, and must not miss it then."""
+def test_a_checkpoint_does_not_rely_on_a_row_right_before_a_signal(tmp_path, monkeypatch):
+    """The signal is between the row's bytes and the code after the write. A resume cuts the row off."""
     rows = three_steps(tmp_path)
     log = Logbook(tmp_path, seed=0)
     write_all = log_lines.write_all
@@ -293,8 +301,8 @@ def test_a_checkpoint_relies_on_no_row_that_a_signal_came_right_after(tmp_path, 
     assert log.sync(3) == rows
 
 
-def test_a_checkpoint_relies_on_no_row_of_the_step_that_comes_next(tmp_path):
-    """A probe, an evaluation, or a step that broke off: a resume forgets them, and must not miss them then."""
+def test_a_checkpoint_does_not_rely_on_rows_of_the_next_step(tmp_path):
+    """They are of a probe, an evaluation, or an interrupted step. A resume cuts them off."""
     rows = three_steps(tmp_path)
     log = Logbook(tmp_path, seed=0)
     log.write_between(3, {"eval/accuracy_greedy": 0.5})

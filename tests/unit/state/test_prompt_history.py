@@ -74,20 +74,20 @@ def test_a_plan_is_read_by_prompt_and_replaces_the_one_before():
     np.testing.assert_array_equal(history.planned_pass_rates([prompt("b"), prompt("a")]), [np.nan, 0.25])
 
     history.record_plan([prompt("c")], np.array([4]), np.array([0.5]))
-    with pytest.raises(ValueError, match="step 8: prompt 'a' has no planned count"):
+    with pytest.raises(ValueError, match="'a'"):
         history.plan([prompt("a")], step=8)
 
 
 @pytest.mark.parametrize(
-    ("names", "counts", "rates", "message"),
+    ("names", "counts", "rates", "named"),
     [
-        (["a"], [1, 2], [0.5], "1 prompts got 2 counts"),
-        (["a"], [-1], [0.5], "'a' -1 rollouts"),
-        (["a", "a"], [1, 2], [0.5, 0.5], "'a' two counts"),
+        (["a"], [1, 2], [0.5], "2 counts"),
+        (["a"], [-1], [0.5], "'a' -1"),
+        (["a", "a"], [1, 2], [0.5, 0.5], "'a' two"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(names, counts, rates, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_plan_with_wrong_counts_is_refused(names, counts, rates, named):
+    with pytest.raises(ValueError, match=named):
         History().record_plan([prompt(n) for n in names], np.array(counts), np.array(rates))
 
 
@@ -105,7 +105,7 @@ def test_the_state_survives_strict_json():
     np.testing.assert_array_equal(restored.planned_pass_rates([prompt("a"), prompt("b")]), [1 / 3, np.nan])
 
 
-def test_a_snapshot_is_what_was_known_then_whatever_follows():
+def test_a_snapshot_does_not_change_with_later_results():
     history = History()
     history.observe([group("a", RIGHT, WRONG)])
     history.record_plan([prompt("a")], np.array([4]), np.array([0.5]))

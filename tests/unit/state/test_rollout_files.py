@@ -1,4 +1,4 @@
-"""One file per step: bounded while it is written and read, small, and read by others as it is."""
+"""One file per step: bounded in memory while it is written and read, small, and readable by other programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from refusals import refused
 from synthetic_run import RIGHT, WRONG, group
 from winnow.errors import DataError, RunFolderError
 from winnow.state import rollout_columns, rollout_files
@@ -20,10 +21,9 @@ from winnow.state.rollout_files import StepFile, files_by_step, path_of
 def long_group(name="p0", *, rollouts=8, prompt=5, tokens=20, seed=0):
     rng = np.random.default_rng(seed)
     made = group(name, (RIGHT, WRONG) * (rollouts // 2), question="".join(map(chr, rng.integers(97, 122, 4 * prompt))))
-    asked = dataclasses.replace(made.prompt, tokens=rng.integers(0, 150_000, prompt))
     return dataclasses.replace(
         made,
-        prompt=asked,
+        prompt=dataclasses.replace(made.prompt, tokens=rng.integers(0, 150_000, prompt)),
         rollouts=tuple(
             dataclasses.replace(r, tokens=rng.integers(0, 150_000, tokens), logprobs=-rng.exponential(1.0, tokens))
             for r in made.rollouts
@@ -31,7 +31,7 @@ def long_group(name="p0", *, rollouts=8, prompt=5, tokens=20, seed=0):
     )
 
 
-def test_a_row_group_holds_so_many_tokens_and_a_group_may_lie_in_several(tmp_path, monkeypatch):
+def test_a_row_group_is_bounded_in_tokens_and_a_group_may_span_several(tmp_path, monkeypatch):
     monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 80)  # three rollouts of 25
     groups = [long_group(f"p{i}", seed=i) for i in range(3)]
     Logbook(tmp_path, seed=0).write(0, {}, groups, [])
@@ -47,7 +47,7 @@ def test_a_row_group_holds_so_many_tokens_and_a_group_may_lie_in_several(tmp_pat
     assert [row["index"] for row in step.rows(2, 10, ["index"])] == [2, 3, 4, 5, 6, 7, 0, 1]
 
 
-def test_a_row_group_holds_so_many_bytes_of_texts(tmp_path, monkeypatch):
+def test_a_row_group_is_bounded_in_bytes_of_texts(tmp_path, monkeypatch):
     """The metadata of a prompt may be larger than all of its tokens."""
     monkeypatch.setattr(rollout_files, "BYTES_AT_ONCE", 10_000)
     made = long_group()
@@ -68,20 +68,20 @@ def test_bytes_of_texts_are_never_fewer_than_utf_8_takes():
         assert len(word.encode()) * 5_000 <= row.text_bytes <= 20_300
 
 
-def test_a_rollout_longer_than_a_row_group_has_one_of_its_own(tmp_path, monkeypatch):
+def test_a_rollout_above_the_bound_has_a_separate_row_group(tmp_path, monkeypatch):
     monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 10)
     Logbook(tmp_path, seed=0).write(0, {}, [long_group(rollouts=2)], [])
     assert StepFile(tmp_path / "rollouts" / "step-000000.parquet").parts == [(0, 1), (1, 2)]
 
 
 def test_no_more_rows_are_made_than_are_written_at_once(tmp_path, monkeypatch):
-    """So that a step is never there a second time as columns."""
+    """A step is never in memory a second time as columns."""
     monkeypatch.setattr(rollout_files, "TOKENS_AT_ONCE", 80)
     made, sizes = [], []
 
     def rows():
-        for asked in (long_group(f"p{i}", seed=i) for i in range(3)):
-            for row in rollout_columns.rows_of(asked, 0, {}):
+        for of_prompt in (long_group(f"p{i}", seed=i) for i in range(3)):
+            for row in rollout_columns.rows_of(of_prompt, 0, {}):
                 made.append(row)
                 yield row
 
@@ -93,8 +93,8 @@ def test_no_more_rows_are_made_than_are_written_at_once(tmp_path, monkeypatch):
     assert sizes[:3] == [(4, 3), (7, 3), (10, 3)]
 
 
-def test_a_prompt_takes_its_room_once_whatever_the_rollouts(tmp_path):
-    """300 tokens and their text for 64 rollouts: what 2 rollouts take, and a few bytes for each of the others."""
+def test_a_prompt_is_stored_once_for_all_its_rollouts(tmp_path):
+    """300 tokens and their text for 64 rollouts: the bytes of 2 rollouts, and a few for each of the others."""
     sizes = {}
     for rollouts in (2, 64):
         for prompt in (1, 300):
@@ -106,7 +106,7 @@ def test_a_prompt_takes_its_room_once_whatever_the_rollouts(tmp_path):
     assert for_64 < for_2 + 62 * 8
 
 
-def test_rounded_log_probs_take_the_room_of_16_bits(tmp_path):
+def test_rounded_log_probs_need_16_bits(tmp_path):
     kept = long_group(rollouts=64, tokens=200)
     kept = dataclasses.replace(kept, keep=np.full(64, True))
     sizes = {}
@@ -127,21 +127,21 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_a_column_that_does_not_exist_is_named(run):
-    with pytest.raises(DataError, match=r"no column 'rewrd'; did you mean 'reward'\?"):
+def test_a_column_that_does_not_exist_is_refused_with_a_near_one(run):
+    with refused(DataError, "'rewrd'", "'reward'", code="data.missing"):
         list(read_rows(run, columns=["step", "rewrd"]))
 
 
-def test_a_step_without_a_file_is_named_with_those_that_have_one(run):
-    with pytest.raises(DataError, match=r"step 7: it holds files of 3 steps from 0 to 2 \(the keys log.every"):
+def test_a_step_without_a_file_is_refused_with_the_logged_steps(run):
+    with refused(DataError, run, "step 7", 3, "0 to 2", "log.every", code="data.missing"):
         list(read_rows(run, step=7))
     for step in (0, 1):
         (run / "rollouts" / f"step-00000{step}.parquet").unlink()
-    with pytest.raises(DataError, match=r"step 0: it holds files of step 2 "):
+    with refused(DataError, "step 0", "step 2", code="data.missing"):
         list(read_rows(run, step=0))
 
 
-def test_a_file_is_known_by_the_one_name_of_its_step(run):
+def test_a_file_has_exactly_one_name_for_its_step(run):
     folder = run / "rollouts"
     (folder / "step-0000002.parquet").write_bytes(b"another")
     path_of(folder, 1_234_567).write_bytes(b"")
@@ -174,28 +174,30 @@ def test_datasets_reads_the_folder_and_its_files(run, tmp_path):
 def test_a_file_that_the_index_cannot_list_is_not_left(tmp_path):
     log = Logbook(tmp_path, seed=0)
     (tmp_path / "rollouts" / ".index.jsonl").mkdir(parents=True)
-    with pytest.raises(RunFolderError, match=r"\.index\.jsonl is a folder"):
+    with refused(RunFolderError, ".index.jsonl is a folder", code="run_folder.unwritable"):
         log.write(0, {}, [long_group(rollouts=2)], [])
     assert [path.name for path in (tmp_path / "rollouts").iterdir()] == [".index.jsonl"]
 
 
-def test_files_that_are_lost_are_counted_and_three_are_named(tmp_path):
+def test_missing_files_are_counted_and_three_of_them_named(tmp_path):
     log = Logbook(tmp_path, seed=0)
     for step in range(5):
         log.write(step, {}, [long_group(rollouts=2)], [])
     marks = log.sync(5)
     for path in files_by_step(tmp_path / "rollouts").values():
         path.unlink()
-    with pytest.raises(RunFolderError, match=r"step-000000.*step-000001.*step-000002.*\(and 2 more files\)"):
+    three = [f"step-00000{step}.parquet" for step in range(3)]
+    with refused(RunFolderError, *three, "2 more", code="run_folder.damaged") as error:
         Logbook(tmp_path, seed=0, marks=marks).check(tmp_path)
+    assert "step-000003" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "rollouts", "rollouts/.index.jsonl"])
-def test_what_cannot_be_written_is_found_before_a_step_is_learned(run, monkeypatch, name):
+def test_a_log_that_cannot_be_written_is_refused_before_training(run, monkeypatch, name):
     Logbook(run, seed=0).check()
     access = os.access
     monkeypatch.setattr(
         os, "access", lambda path, mode: path != run / name and access(path, mode)
     )  # root may write all
-    with pytest.raises(RunFolderError, match=f"cannot write {run / name}: permission denied; allow it"):
+    with refused(RunFolderError, run / name, code="run_folder.unwritable"):
         Logbook(run, seed=0).check()

@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+from refusals import refused
 from winnow.errors import RunFolderError
 from winnow.state.run_folder import RunFolder
 
 
 def start(path, *, resume=False, **changes):
-    """As a run starts: take the folder, then say in it what the run is."""
+    """Start as a run does: lock the folder, then write the manifest."""
     folder = RunFolder.open(path, resume=resume)
     config = {"optimizer": {"learning_rate": 1e-4}, **changes}
     folder.record({"config": config, "versions": {"torch": "2.13.0"}})
@@ -33,16 +34,17 @@ def test_a_new_folder_gets_a_manifest(tmp_path):
     assert written["versions"] == {"torch": "2.13.0"}
 
 
-def test_a_used_folder_is_refused_with_its_contents_and_both_ways_out(tmp_path):
+def test_a_used_folder_is_refused_with_its_contents_and_two_remedies(tmp_path):
     start(tmp_path).close()
     (tmp_path / "metrics.jsonl").write_text('{"step":0}\n')
     (tmp_path / "checkpoints" / "step-000010").mkdir(parents=True)
 
-    with pytest.raises(RunFolderError) as error:
+    with refused(
+        RunFolderError, "manifest.json", "metrics.jsonl", "step-000010", key="output", code="run_folder.taken"
+    ) as error:
         start(tmp_path)
 
-    for word in ("manifest.json, metrics.jsonl", "step-000010", "resume it", "the key output"):
-        assert word in str(error.value)
+    assert all(word in error.value.remedy for word in ("resume", "output"))
 
 
 DONE = '{"step":0,"budget/rollouts":8}\n'
@@ -50,7 +52,7 @@ EVALUATED = '{"step":0,"eval/seconds":1.0}\n'
 
 
 @pytest.mark.parametrize("more", [[], ["metrics.jsonl"], ["metrics.jsonl", "rollouts", "checkpoints", "notes.txt"]])
-def test_a_launch_that_ended_before_its_first_step_was_done_leaves_the_folder_new(tmp_path, more):
+def test_a_folder_is_new_until_a_launch_has_done_its_first_step(tmp_path, more):
     start(tmp_path).close()
     leave = {
         "metrics.jsonl": lambda path: path.write_text(EVALUATED + '{"step":0,"budget/rol'),
@@ -80,10 +82,10 @@ def step_files(folder, *steps):
         lambda run: (run / "rollouts").write_text("no folder"),
     ],
 )
-def test_a_launch_that_did_its_first_step_has_begun(tmp_path, leave):
+def test_a_folder_is_taken_once_a_launch_has_done_its_first_step(tmp_path, leave):
     start(tmp_path).close()
     leave(tmp_path)
-    with pytest.raises(RunFolderError, match=r"already holds a run .*; no checkpoint.*resume it"):
+    with refused(RunFolderError, tmp_path, key="output", code="run_folder.taken"):
         start(tmp_path)
     start(tmp_path, resume=True).close()
 
@@ -91,14 +93,14 @@ def test_a_launch_that_did_its_first_step_has_begun(tmp_path, leave):
 def test_a_pipe_in_place_of_a_log_is_not_read(tmp_path):
     start(tmp_path).close()
     os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(RunFolderError, match="already holds a run"):
+    with refused(RunFolderError, tmp_path, code="run_folder.taken"):
         start(tmp_path)
 
 
 def test_a_refused_launch_leaves_the_folder_unlocked(tmp_path):
     start(tmp_path).close()
     (tmp_path / "metrics.jsonl").write_text(DONE)
-    with pytest.raises(RunFolderError):
+    with refused(RunFolderError, code="run_folder.taken"):
         start(tmp_path)
     start(tmp_path, resume=True).close()
 
@@ -109,7 +111,7 @@ def test_a_foreign_folder_is_never_touched(tmp_path, name, resume):
     (tmp_path / name).write_text('{"name": "somebody else\'s"}')
     before = listing(tmp_path)
 
-    with pytest.raises(RunFolderError, match=f"not a winnow run.*{name}"):
+    with refused(RunFolderError, name, key="output", code="run_folder.foreign"):
         start(tmp_path, resume=resume)
 
     assert listing(tmp_path) == before
@@ -117,34 +119,35 @@ def test_a_foreign_folder_is_never_touched(tmp_path, name, resume):
 
 def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(RunFolderError, match="is a file"):
+    with refused(RunFolderError, tmp_path / "run", key="output", code="run_folder.foreign"):
         start(tmp_path / "run")
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"cannot use the run folder .*Not a directory"):
-        start(tmp_path / "file" / "run")
+    path = tmp_path / "file" / "run"
+    with refused(RunFolderError, path, "Not a directory", key="output", code="run_folder.unwritable"):
+        start(path)
 
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_resuming_nothing_is_refused(tmp_path, exists):
     path = tmp_path if exists else tmp_path / "missing"
-    with pytest.raises(RunFolderError, match="no run to resume"):
+    with refused(RunFolderError, path, code="run_folder.missing"):
         start(path, resume=True)
     assert path.exists() == exists
 
 
-def test_a_launch_killed_before_its_manifest_leaves_a_usable_folder(tmp_path):
+def test_a_launch_interrupted_before_its_manifest_leaves_a_usable_folder(tmp_path):
     (tmp_path / ".lock").write_text("process 1 on gone\n")
     (tmp_path / ".manifest.json.draft").write_text('{"conf')
     start(tmp_path).close()
 
 
-def test_a_second_launch_is_refused_and_told_who_holds_the_folder(tmp_path):
+def test_a_second_launch_is_refused_with_the_process_of_the_first(tmp_path):
     with start(tmp_path):
         for resume in (False, True):
-            with pytest.raises(RunFolderError, match=f"in use by process {os.getpid()} on "):
+            with refused(RunFolderError, tmp_path, os.getpid(), code="run_folder.locked"):
                 start(tmp_path, resume=resume)
     start(tmp_path, resume=True).close()
 
@@ -163,17 +166,17 @@ sys.stdin.read()
 """
 
 
-def test_of_two_simultaneous_launches_exactly_one_runs_and_death_frees_the_folder(tmp_path):
+def test_of_two_simultaneous_launches_one_runs_and_sigkill_unlocks(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-c", LAUNCH, str(run)]
     launches = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
     for launch in launches:
         launch.stdin.write(b"go")
         launch.stdin.flush()
-    heard = [launch.stdout.readline() for launch in launches]
-    assert sorted(heard) == [b"", b"running\n"]
+    printed = [launch.stdout.readline() for launch in launches]
+    assert sorted(printed) == [b"", b"running\n"]
 
-    winner = launches[heard.index(b"running\n")]
+    winner = launches[printed.index(b"running\n")]
     winner.kill()
     codes = []
     for launch in launches:
@@ -185,13 +188,13 @@ def test_of_two_simultaneous_launches_exactly_one_runs_and_death_frees_the_folde
     RunFolder.open(run, resume=True).close()
 
 
-def test_a_forked_worker_does_not_keep_the_folder_of_a_dead_trainer(tmp_path):
+def test_a_forked_worker_does_not_keep_the_lock_of_its_trainer(tmp_path):
     folder = start(tmp_path)
-    (until_closed, closing), (ready, say_ready) = os.pipe(), os.pipe()
+    (until_closed, closing), (ready, ready_sender) = os.pipe(), os.pipe()
     worker = os.fork()
     if worker == 0:
         os.close(closing)
-        os.write(say_ready, b"!")
+        os.write(ready_sender, b"!")
         os.read(until_closed, 1)
         os._exit(0)
     os.read(ready, 1)
@@ -199,12 +202,12 @@ def test_a_forked_worker_does_not_keep_the_folder_of_a_dead_trainer(tmp_path):
 
     start(tmp_path, resume=True).close()
 
-    for descriptor in (until_closed, closing, ready, say_ready):
+    for descriptor in (until_closed, closing, ready, ready_sender):
         os.close(descriptor)
     os.waitpid(worker, 0)
 
 
-def test_the_door_and_the_readers_import_no_torch():
+def test_the_modules_of_folder_manifest_and_logs_import_no_torch():
     modules = "winnow.state.run_folder, winnow.state.manifest, winnow.state.prompt_history, winnow.state.logbook"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -212,9 +215,9 @@ def test_the_door_and_the_readers_import_no_torch():
 
 @pytest.mark.parametrize("version", [2, 0, "1", None, [1]])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_manifest_of_another_format_is_refused_and_left_as_it_is(tmp_path, version, resume):
+def test_a_manifest_of_another_format_is_refused_and_not_changed(tmp_path, version, resume):
     text = json.dumps({"winnow_run": version, "config": {}})
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(RunFolderError, match=r"manifest\.json is of format .*, and this winnow knows 1 at most"):
+    with refused(RunFolderError, tmp_path / "manifest.json", repr(version), 1, code="run_folder.unreadable"):
         RunFolder.open(tmp_path, resume=resume)
     assert (tmp_path / "manifest.json").read_text() == text

@@ -5,15 +5,16 @@ import sys
 
 import pytest
 
+from refusals import refused
 from winnow.errors import DataError, RunFolderError
 from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder, read_sweep, sweep_of
 
 TWO = Contents({"pods": {"steps": 4}, "grpo": {"select": "all"}}, seeds=(1, 0), baseline="grpo")
 
 
-def made(path, *entries, said=TWO):
+def made(path, *entries):
     with SweepFolder.open(path, resume=False) as folder:
-        folder.describe(said)
+        folder.describe(TWO)
         for label, seed, status, alone in entries:
             folder.note(LedgerLine(label, seed, status, alone, None if status == "began" else 0))
     return path
@@ -26,7 +27,7 @@ def begun(folder, label, seed):
     return run
 
 
-def test_runs_come_in_the_order_of_labels_and_seeds_and_none_is_finished_at_first(tmp_path):
+def test_runs_are_in_the_order_of_labels_and_seeds_and_not_finished(tmp_path):
     runs = read_sweep(made(tmp_path / "s"))
 
     assert [run.name for run in runs] == ["pods/seed-1", "pods/seed-0", "grpo/seed-1", "grpo/seed-0"]
@@ -34,7 +35,7 @@ def test_runs_come_in_the_order_of_labels_and_seeds_and_none_is_finished_at_firs
     assert not any(run.finished or run.alone for run in runs)
 
 
-def test_the_last_launch_says_whether_a_run_is_finished_and_every_one_whether_it_was_alone(tmp_path):
+def test_a_run_is_finished_by_its_last_launch_and_alone_by_all(tmp_path):
     folder = made(
         tmp_path / "s",
         *[("pods", 1, "began", True), ("pods", 1, "stopped", True), ("pods", 1, "finished", True)],
@@ -49,7 +50,7 @@ def test_the_last_launch_says_whether_a_run_is_finished_and_every_one_whether_it
     assert [run.alone for run in read_sweep(folder)] == [True, False, True, True]
 
 
-def test_a_run_knows_its_sweep(tmp_path):
+def test_the_sweep_of_a_run_is_found_from_its_folder(tmp_path):
     folder = made(tmp_path / "s")
 
     assert sweep_of(begun(folder, "grpo", 0)) == folder
@@ -59,12 +60,12 @@ def test_a_run_knows_its_sweep(tmp_path):
 
 def test_a_used_folder_needs_a_resume_and_an_unused_one_a_start(tmp_path):
     folder = made(tmp_path / "s")
-    with pytest.raises(RunFolderError, match=r"already holds a sweep, 0 of its 4 runs finished; resume it"):
+    with refused(RunFolderError, folder, 0, 4, key="output", code="run_folder.taken"):
         SweepFolder.open(folder, resume=False)
-    with pytest.raises(RunFolderError, match="there is no sweep to resume"):
+    with refused(RunFolderError, tmp_path / "new", code="run_folder.missing"):
         SweepFolder.open(tmp_path / "new", resume=True)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"not empty and not a sweep \(notes.txt, s\)"):
+    with refused(RunFolderError, "notes.txt, s", key="output", code="run_folder.foreign"):
         SweepFolder.open(tmp_path, resume=False)
     with SweepFolder.open(folder, resume=True) as resumed:
         assert resumed.before == TWO
@@ -72,16 +73,18 @@ def test_a_used_folder_needs_a_resume_and_an_unused_one_a_start(tmp_path):
 
 def test_two_processes_cannot_launch_runs_in_one_folder(tmp_path):
     code = (
-        "import pathlib, sys; from winnow.state.sweep_folder import SweepFolder\n"
-        "SweepFolder.open(pathlib.Path(sys.argv[1]), resume=True)"
+        "import pathlib, sys; from winnow.errors import WinnowError\n"
+        "from winnow.state.sweep_folder import SweepFolder\n"
+        "try: SweepFolder.open(pathlib.Path(sys.argv[1]), resume=True)\n"
+        "except WinnowError as error: print(error.code)"
     )
     with SweepFolder.open(made(tmp_path / "s"), resume=True):
         other = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True)
 
-    assert "is in use by process" in other.stderr
+    assert other.stdout == "run_folder.locked\n"
 
 
-def test_what_a_kill_left_half_written_is_cut_off(tmp_path):
+def test_an_incomplete_last_line_of_the_ledger_is_removed(tmp_path):
     folder = made(tmp_path / "s", ("pods", 1, "began", True))
     with (folder / "ledger.jsonl").open("a") as ledger:
         ledger.write('{"label": "pods", "se')
@@ -100,14 +103,14 @@ def test_what_a_kill_left_half_written_is_cut_off(tmp_path):
         '{"label": "pods", "seed": 1, "status": "begun", "alone": true}',
     ],
 )
-def test_a_line_of_the_ledger_that_is_none_is_named(tmp_path, line):
+def test_a_wrong_line_of_the_ledger_is_refused_by_number(tmp_path, line):
     folder = made(tmp_path / "s")
     (folder / "ledger.jsonl").write_text(f"{line}\n")
-    with pytest.raises(DataError, match=r"ledger.jsonl, line 1: not a launch"):
+    with refused(DataError, "ledger.jsonl, line 1", code="data.malformed"):
         read_sweep(folder)
 
 
-def test_what_was_cancelled_before_it_began_does_not_count(tmp_path):
+def test_a_launch_that_was_cancelled_before_its_start_does_not_count(tmp_path):
     with SweepFolder.open(tmp_path / "s", resume=False) as folder:
         folder.describe(TWO)
         for status, alone, code in [("began", False, None), ("stopped", False, None), ("began", True, None)]:

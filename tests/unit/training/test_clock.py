@@ -1,4 +1,4 @@
-"""The clock of a run counts its steps and nothing else. Tests drive it: 60 seconds to a step here."""
+"""The clock of a run counts the time of its steps and nothing else. A step takes 60 seconds here."""
 
 from __future__ import annotations
 
@@ -26,10 +26,14 @@ def step(made, hand, seconds=60.0):
     with made.step():
         hand.seconds += abs(seconds)
         if seconds < 0:
-            raise ValueError("backwards")
+            raise Interrupted
 
 
-def test_it_runs_in_steps_alone():
+class Interrupted(Exception):
+    """Raised inside a step."""
+
+
+def test_the_clock_runs_only_during_steps():
     hand = Hand()
     made = clock(hand)
     step(made, hand, 1800)
@@ -40,10 +44,10 @@ def test_it_runs_in_steps_alone():
         assert made.hours == 0.75, "as it is logged: at the end of a step that is still under way"
 
 
-def test_a_step_that_breaks_off_stops_it():
+def test_the_clock_stops_when_a_step_raises():
     hand = Hand()
     made = clock(hand)
-    with pytest.raises(ValueError, match="backwards"):
+    with pytest.raises(Interrupted):
         step(made, hand, -1)
     hand.seconds += 3600
     assert made.hours == 1 / 3600
@@ -53,8 +57,8 @@ def test_a_step_that_breaks_off_stops_it():
     ("minutes", "passed"),
     [(2, [0, 1, 0, 1, 0, 1]), (1, [1] * 6), (2.5, [0, 0, 1, 0, 1, 0]), (0.25, [1] * 6), (0, [0] * 6), (7, [0] * 6)],
 )
-def test_a_multiple_of_the_minutes_falls_into_a_step(minutes, passed):
-    """Six steps of a minute; a step in which several multiples fall is one occasion."""
+def test_a_multiple_of_the_minutes_passes_in_a_step(minutes, passed):
+    """Six steps of a minute. Several multiples in one step count once."""
     hand = Hand()
     made, found = clock(hand), []
     for _ in range(6):
@@ -63,7 +67,7 @@ def test_a_multiple_of_the_minutes_falls_into_a_step(minutes, passed):
     assert found == passed
 
 
-def test_it_is_over_at_the_first_boundary_at_or_after_the_hours():
+def test_the_run_is_over_at_the_first_boundary_after_max_hours():
     hand = Hand()
     made, found = clock(hand), []
     for _ in range(4):
@@ -72,7 +76,7 @@ def test_it_is_over_at_the_first_boundary_at_or_after_the_hours():
     assert found == [(False, False), (False, False), (True, False), (True, False)]
 
 
-def test_it_goes_on_where_it_was_saved_whatever_the_machines_clock_says():
+def test_a_resumed_clock_continues_whatever_the_time_of_the_machine():
     hand = Hand()
     made = clock(hand)
     step(made, hand, 100)
@@ -88,7 +92,7 @@ def test_it_goes_on_where_it_was_saved_whatever_the_machines_clock_says():
 
 
 @pytest.mark.parametrize(
-    ("keys", "asked"),
+    ("keys", "used"),
     [
         ({"steps": 3}, False),
         ({"max_hours": 0.5}, True),
@@ -96,13 +100,13 @@ def test_it_goes_on_where_it_was_saved_whatever_the_machines_clock_says():
         ({"checkpoint": {"every_minutes": 30}}, True),
     ],
 )
-def test_only_a_run_that_asks_for_it_keeps_and_logs_it(keys, asked):
+def test_the_clock_is_saved_and_logged_only_where_a_key_uses_it(keys, used):
     made = clock(Hand(), **keys)
-    assert made.state_dict() == ({"seconds": 0.0, "before": 0.0} if asked else {})
-    assert made.metrics("time/training_hours") == ({"time/training_hours": 0.0} if asked else {})
+    assert made.state_dict() == ({"seconds": 0.0, "before": 0.0} if used else {})
+    assert made.metrics("time/training_hours") == ({"time/training_hours": 0.0} if used else {})
 
 
-def test_a_run_that_no_longer_asks_keeps_what_it_had():
+def test_a_resume_without_such_a_key_keeps_the_saved_clock():
     made = clock(Hand(), steps=3)
     made.load_state_dict({"seconds": 60.0, "before": 0.0})
     assert made.state_dict() == {"seconds": 60.0, "before": 0.0}

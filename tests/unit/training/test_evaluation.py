@@ -12,7 +12,7 @@ from winnow.training.evaluation import Evaluation, evaluate
 
 
 class Canned:
-    """Engine and verifiers in one: the groups come with their outcomes."""
+    """Engine and verifiers in one: its groups have their outcomes already."""
 
     def __init__(self, *groups):
         self.groups = groups
@@ -21,7 +21,7 @@ class Canned:
         return self.groups
 
     def submit(self, prompt, rollout):
-        raise AssertionError("the verdicts are there already")
+        raise AssertionError("the verdicts exist already")
 
     def collect(self, groups):
         return groups
@@ -33,23 +33,22 @@ class Canned:
 def measured(*outcomes):
     canned = Canned(*(group(f"p{i}", of_one) for i, of_one in enumerate(outcomes)))
     sampling = Sampling(max_new_tokens=8, temperature=1.0)
-    found = evaluate(
-        canned, canned, [g.prompt for g in canned.groups], sampling, rollouts_per_prompt=4, greedy=False, seed=()
-    )
-    return {name: value for name, value in found.metrics.items() if "pass_at" in name or name[5:] == "accuracy_sampled"}
+    prompts = [g.prompt for g in canned.groups]
+    metrics = evaluate(canned, canned, prompts, sampling, rollouts_per_prompt=4, greedy=False, seed=()).metrics
+    return {name: value for name, value in metrics.items() if "pass_at" in name or name[5:] == "accuracy_sampled"}
 
 
 def test_pass_at_k_keeps_its_name_where_a_verifier_failed():
-    found = measured([RIGHT, WRONG, WRONG, WRONG], [WRONG] * 4, [RIGHT, RIGHT, RIGHT, FAILED])
-    # all of the third problem's three verdicts are right, but it has no four
-    assert found == {"eval/accuracy_sampled": pytest.approx((0.25 + 0 + 1) / 3), "eval/pass_at_4": 0.5}
+    metrics = measured([RIGHT, WRONG, WRONG, WRONG], [WRONG] * 4, [RIGHT, RIGHT, RIGHT, FAILED])
+    # the third problem has three verdicts, fewer than k, though all are right
+    assert metrics == {"eval/accuracy_sampled": pytest.approx((0.25 + 0 + 1) / 3), "eval/pass_at_4": 0.5}
 
 
-def test_pass_at_k_is_left_out_where_no_problem_has_k_verdicts():
+def test_pass_at_k_is_omitted_where_no_problem_has_k_verdicts():
     assert measured([RIGHT, WRONG, WRONG, FAILED], [FAILED] * 4) == {"eval/accuracy_sampled": pytest.approx(1 / 3)}
 
 
-def test_the_tokens_of_an_evaluation_are_those_of_all_tasks_and_greedy_rollouts(monkeypatch):
+def test_tokens_of_an_evaluation_are_of_all_tasks_and_greedy_rollouts(monkeypatch):
     def groups(prompt_tokens, *lengths):
         prompt = Prompt(id="p", tokens=np.arange(prompt_tokens), text="", answer=None, task="")
         made = (
@@ -58,20 +57,20 @@ def test_the_tokens_of_an_evaluation_are_those_of_all_tasks_and_greedy_rollouts(
         )
         return (Group(prompt=prompt, rollouts=tuple(made)),)
 
-    answers = {None: (groups(5, 2, 3), groups(5, 4)), "further": (groups(7, 10), ())}
+    results = {None: (groups(5, 2, 3), groups(5, 4)), "further": (groups(7, 10), ())}
 
-    def answered(*_, of, **__):
-        return Evaluation({f"eval/{of}": 1.0}, 2.0, *answers[of])
+    def evaluated(*_, of, **__):
+        return Evaluation({f"eval/{of}": 1.0}, 2.0, *results[of])
 
-    monkeypatch.setattr(fit, "evaluate", answered)
+    monkeypatch.setattr(fit, "evaluate", evaluated)
     monkeypatch.setattr(fit, "evaluation_sampling", lambda config: None)
     config = SimpleNamespace(evaluate=SimpleNamespace(rollouts_per_prompt=2, greedy=True))
-    phases = SimpleNamespace(told=lambda count: None)
-    held_out = [(task, SimpleNamespace(prompts=())) for task in answers]
-    found = fit._measured(
+    phases = SimpleNamespace(rollout_counter=lambda total: None)
+    held_out = [(task, SimpleNamespace(prompts=())) for task in results]
+    metrics = fit._evaluation_metrics(
         SimpleNamespace(config=config, phases=phases, held_out=held_out, engine=None, verifiers=None, seed=0)
     )
-    assert found == {
+    assert metrics == {
         "eval/None": 1.0, "eval/further": 1.0, "eval/seconds": 4.0,
         "budget/evaluation_tokens": 2 + 3 + 4 + 10, "budget/evaluation_prompt_tokens": 5 + 5 + 7,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Weights reach the engine of every rank or of none; between real processes: tests/ranks."""
+"""Weights reach the engine of every rank or of none. tests/ranks has the tests between real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from winnow.training.hand_over import hand_over
 
 
 class Shares(GatheredWeights):
-    """Weights of one process, which says what is read of them."""
+    """Weights of one process, which record the names that are read."""
 
     def __init__(self) -> None:
         super().__init__({name: torch.ones(1) for name in "abc"}, None)
@@ -32,7 +32,7 @@ def test_an_engine_gets_weights_and_version() -> None:
     assert loaded == [({"a": 1}, 3)]
 
 
-def test_names_are_known_without_reading_a_weight() -> None:
+def test_names_are_available_without_reading_a_weight() -> None:
     shares = Shares()
     assert list(shares) == ["a", "b", "c"]
     assert "b" in shares
@@ -42,15 +42,16 @@ def test_names_are_known_without_reading_a_weight() -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
-def test_what_an_engine_did_not_read_is_read_all_the_same(before: int) -> None:
-    """The other ranks gather it, too, and would wait."""
-    shares = Shares()
+def test_weights_that_a_failed_engine_did_not_read_are_gathered(before: int) -> None:
+    """The other ranks gather them too, and would wait."""
+    shares, error = Shares(), EngineError("no room")
 
     def load(weights: GatheredWeights, version: int) -> None:
         for name in list(weights)[:before]:
             weights[name]
-        raise EngineError("no room")
+        raise error
 
-    with pytest.raises(EngineError, match="no room"):
+    with pytest.raises(EngineError) as caught:
         hand_over(SimpleNamespace(weights=lambda: shares), SimpleNamespace(load=load), version=1)
+    assert caught.value is error
     assert shares.read == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""What a user's own function gets wrong is said by family, with what came back, before it does harm."""
+"""A wrong result of a user's function is refused, with its family and the result, before it is used."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import winnow
+from refusals import refused
 from winnow.algos.advantage import check_credits
 from winnow.algos.objective import Objective, Term
 from winnow.algos.selection import chain, keep_all, threshold
@@ -34,66 +35,71 @@ def plain(out, mb):
     return -mb.advantages * out.logprobs, {}
 
 
+def wrong_result(key, *named):
+    """A refusal of what a member returned; `named` are its shape, its type, or its values."""
+    return refused(ConfigError, *named, key=key, code="config.member_result")
+
+
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "named"),
     [
-        (lambda out, mb: -mb.advantages * out.logprobs, r"loss gave a tensor of shape \(3,\); it must return two"),
-        (lambda out, mb: (out.logprobs.mean(), {}), r"loss gave a tensor of shape \(\) for 3 tokens"),
-        (lambda out, mb: (out.logprobs[:, None], {}), r"loss gave a tensor of shape \(3, 1\) for 3 tokens"),
-        (lambda out, mb: (1.0, {}), "loss gave a float for 3 tokens"),
-        (lambda out, mb: (out.logprobs, None), "loss gave a tuple; it must return two things"),
-        (lambda out, mb: None, "loss gave a NoneType"),
-        (lambda out, mb: (out.logprobs, {"gap": out.logprobs.mean()}), "loss's diagnostic 'gap' gave a tensor"),
+        (lambda out, mb: -mb.advantages * out.logprobs, ["(3,)"]),
+        (lambda out, mb: (out.logprobs.mean(), {}), ["()", 3]),
+        (lambda out, mb: (out.logprobs[:, None], {}), ["(3, 1)", 3]),
+        (lambda out, mb: (1.0, {}), ["float", 3]),
+        (lambda out, mb: (out.logprobs, None), ["tuple"]),
+        (lambda out, mb: None, ["NoneType"]),
+        (lambda out, mb: (out.logprobs, {"gap": out.logprobs.mean()}), ["'gap'", "()", 3]),
     ],
 )
-def test_a_loss_gives_a_number_per_token_and_diagnostics(loss, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_loss_returns_a_number_per_token_and_diagnostics(loss, named):
+    with wrong_result("loss", *named):
         Objective(loss)(OUT, BATCH)
 
 
-def test_a_term_gives_a_number_per_token():
-    with pytest.raises(ConfigError, match=r"term 'mine' gave a tensor of shape \(\) for 3 tokens"):
+def test_a_term_returns_a_number_per_token():
+    with wrong_result("terms", "'mine'", "()", 3):
         Objective(plain, (Term("mine", 0.1, lambda out, mb: out.logprobs.mean()),))(OUT, BATCH)
 
 
-def test_a_masked_token_is_none_of_a_loss_s():
+def test_a_loss_gets_no_masked_token():
     mb = micro_batch([1.0, 0.5, -1.0], mask=torch.tensor([True, False, True]))
     assert Objective(plain)(OUT, mb).total.item() == pytest.approx(1.0 - 3.0)
-    with pytest.raises(ConfigError, match="for 2 tokens"):
+    with wrong_result("loss", "(3,)", 2):
         Objective(lambda out, mb: (OUT.logprobs, {}))(OUT, mb)
 
 
-def test_what_no_array_can_be_made_of_is_said():
-    with pytest.raises(ConfigError, match="the allocator gave object of shape"):
+def test_a_ragged_result_is_refused_as_an_object():
+    with wrong_result("allocate", "object"):
         check_counts([[1], [2, 3]], 2, 8)
-    with pytest.raises(ConfigError, match="the selector gave object of shape"):
+    with wrong_result("select", "object"):
         chain([lambda group, rng: [[True], [True, False]]])(group_of([1.0, 0.0]), RNG)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("result", "named"),
     [
-        (np.ones(3, dtype=bool), r"bool of shape \(3,\) for 4 rollouts"),
-        (np.array([0, 1, 1, 0]), r"int64 of shape \(4,\)"),
-        ([0, 2], r"int64 of shape \(2,\)"),
-        (True, r"bool of shape \(\)"),
-        (None, r"object of shape \(\)"),
+        (np.ones(3, dtype=bool), ["bool", "(3,)", 4]),
+        (np.array([0, 1, 1, 0]), ["int64", "(4,)"]),
+        ([0, 2], ["int64", "(2,)"]),
+        (True, ["bool", "()"]),
+        (None, ["object", "()"]),
     ],
 )
-def test_a_selector_gives_a_mask(answer, said):
+def test_a_selector_returns_a_mask(result, named):
     group = group_of([0.0, 1.0, 0.0, 1.0])
-    with pytest.raises(ConfigError, match=f"selector gave {said}.*one bool per rollout"):
-        chain([keep_all, lambda group, rng: answer])(group, RNG)
+    with wrong_result("select", *named):
+        chain([keep_all, lambda group, rng: result])(group, RNG)
 
 
-def test_a_mask_may_be_a_list_and_nothing_left_asks_nobody():
+def test_a_mask_may_be_a_list_and_no_selector_gets_an_empty_group():
     group = group_of([0.0, 1.0])
     assert chain([lambda group, rng: [False, True]])(group, RNG).tolist() == [False, True]
 
-    def never_asked(group, rng):
+    def never_called(group, rng):
         raise AssertionError(len(group.rollouts))
 
-    none = chain([lambda group, rng: threshold(group, rng, low=2.0), never_asked])
+    none = chain([lambda group, rng: threshold(group, rng, low=2.0), never_called])
     assert none(group, RNG).tolist() == [False, False]
 
 
@@ -101,22 +107,22 @@ GROUPS = [group_of([0.0, 1.0], prompt="a", lengths=[2, 3]), group_of([1.0], prom
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("result", "named"),
     [
-        (0.5, "0.5 for 3 groups"),
-        (None, "None for 3 groups"),
-        ([np.zeros(2)], "for 3 groups; it must return one array for each"),
-        ([0.5, [0.0], []], "0.5 for the 2 rollouts of 'a'"),
-        ([np.zeros(3), [0.0], []], "for the 2 rollouts of 'a'"),
-        ([[0.0, 1.0], [np.nan], []], "for the 1 rollouts of 'b'; it must return one finite number"),
-        ([[[0.0, 0.0], [1.0, 1.0]], [0.0], []], "for the 2 rollouts of 'a'"),
-        ([["no", "numbers"], [0.0], []], "for the 2 rollouts of 'a'"),
-        ([[0.0, [0.0, 0.0, 0.0]], [0.0], []], "for the 2 rollouts of 'a'"),
+        (0.5, ["0.5", 3]),
+        (None, ["None", 3]),
+        ([np.zeros(2)], [3]),
+        ([0.5, [0.0], []], ["0.5", 2, "'a'"]),
+        ([np.zeros(3), [0.0], []], [2, "'a'"]),
+        ([[0.0, 1.0], [np.nan], []], ["nan", 1, "'b'"]),
+        ([[[0.0, 0.0], [1.0, 1.0]], [0.0], []], [2, "'a'"]),
+        ([["no", "numbers"], [0.0], []], [2, "'a'"]),
+        ([[0.0, [0.0, 0.0, 0.0]], [0.0], []], [2, "'a'"]),
     ],
 )
-def test_an_advantage_gives_a_number_per_rollout_or_token(answer, said):
-    with pytest.raises(ConfigError, match=said):
-        check_credits(answer, GROUPS)
+def test_an_advantage_returns_a_number_per_rollout_or_token(result, named):
+    with wrong_result("advantage", *named):
+        check_credits(result, GROUPS)
 
 
 def test_plain_lists_and_ragged_sequences_are_advantages():
@@ -129,19 +135,19 @@ def test_plain_lists_and_ragged_sequences_are_advantages():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("result", "named"),
     [
-        ([2, 2], r"int64 of shape \(2,\) for 3 prompts and a budget of 6"),
-        (np.full(3, 2.0), r"float64 of shape \(3,\)"),
-        (6, r"int64 of shape \(\)"),
-        ([-1, 4, 3], "a count of -1"),
-        ([3, 3, 3], "9 rollouts in all"),
-        ([0, 0, 0], "0 rollouts in all"),
+        ([2, 2], ["int64", "(2,)", 3, 6]),
+        (np.full(3, 2.0), ["float64", "(3,)"]),
+        (6, ["int64", "()"]),
+        ([-1, 4, 3], [-1, 3, 6]),
+        ([3, 3, 3], [9, 3, 6]),
+        ([0, 0, 0], [0, 3, 6]),
     ],
 )
-def test_an_allocator_gives_counts_that_the_budget_pays_for(answer, said):
-    with pytest.raises(ConfigError, match=f"allocator gave {said}"):
-        check_counts(answer, 3, 6)
+def test_an_allocator_returns_counts_within_the_budget(result, named):
+    with wrong_result("allocate", *named):
+        check_counts(result, 3, 6)
 
 
 def test_counts_may_be_a_list_and_less_than_the_budget():
@@ -150,7 +156,7 @@ def test_counts_may_be_a_list_and_less_than_the_budget():
 
 
 def carries(rewards, *, keep=None, **advantage):
-    """Whether a group carries a signal, of which all or some rollouts are kept."""
+    """Whether a group carries a signal when all or some of its rollouts are kept."""
     group = group_of(rewards)
     mask = np.ones(len(rewards), dtype=bool) if keep is None else np.array(keep, dtype=bool)
     critic = {"critic": {}} if advantage["use"] == "gae" else {}
@@ -167,13 +173,13 @@ def test_a_signal_depends_on_the_baseline():
         "batch": [True, False, True, True],
         "gae": [True, True, True, True],
     }
-    for name, found in expected.items():
-        assert [carries(rewards, use=name) for rewards in (right, wrong, mixed, failed)] == found, name
+    for name, signals in expected.items():
+        assert [carries(rewards, use=name) for rewards in (right, wrong, mixed, failed)] == signals, name
 
 
-def test_a_signal_is_in_the_credit_of_what_is_kept():
-    """Flat chunks give no credit, nor do rewards that are alike after the selection, unless all rewards are compared;
-    and RAFT credits right answers, whatever else is paid for.
+def test_a_signal_is_an_advantage_of_a_kept_rollout():
+    """Flat chunks have no advantage, and neither have equal rewards after the selection, unless all are compared. RAFT
+    gives an advantage to right answers alone, whatever the reward.
     """
     halves = [1.0] * 4 + [0.0] * 4
     assert carries(halves, use="grpo")
@@ -191,11 +197,11 @@ def test_a_signal_is_in_the_credit_of_what_is_kept():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}])
-def test_diverged_weights_are_named_where_they_are_first_seen(bad, temperature, cut):
+def test_logits_that_are_not_finite_are_refused(bad, temperature, cut):
     logits = torch.tensor([[0.0, 1.0, 2.0], [0.0, bad, 1.0]])
     if bad < 0:
-        logits[1] = bad  # a single -inf is a token that cannot be
-    with pytest.raises(EngineError, match=r"logits are not finite.*lower optimizer\.learning_rate"):
+        logits[1] = bad  # a single -inf is a token that cannot occur
+    with refused(EngineError, key="optimizer.learning_rate", code="engine.diverged"):
         choose(logits, torch.tensor([0.5, 0.5]).double(), Sampling(max_new_tokens=1, temperature=temperature, **cut))
 
 
@@ -215,11 +221,11 @@ def test_diverged_weights_are_named_where_they_are_first_seen(bad, temperature, 
     ],
 )
 def test_options_outside_their_range_are_refused_by_key(family, member, option, value):
-    with pytest.raises(ConfigError, match=rf"here\.{option} is {value}: input should be greater than"):
+    with refused(ConfigError, value, key=f"here.{option}", code="config.value"):
         bind(resolve(family, member), {option: value}, key="here")
 
 
-def test_bounds_admit_what_the_papers_use():
+def test_bounds_accept_the_values_of_the_papers():
     bind(resolve("loss", "clip"), {"clip_low": 0.2, "clip_high": 0.28, "dual": 3}, key="loss")
     bind(resolve("loss", "clip"), {"clip_low": 0, "clip_high": 0, "dual": None}, key="loss")
     bind(resolve("allocator", "gvm"), {"alpha": 0}, key="allocate")
@@ -252,13 +258,12 @@ def mistaken_allocator(stats, budget):
         ("allocate", mistaken_allocator),
     ],
 )
-def test_a_run_says_which_function_was_mistaken(key, function, smallest):
-    family = {"select": "selector", "allocate": "allocator"}.get(key, key)
-    with pytest.raises(ConfigError, match=f"the {family} gave"):
+def test_a_run_refuses_a_wrong_result_of_a_function(key, function, smallest):
+    with wrong_result(key):
         winnow.train(**smallest(**{key: function}, verify={"workers": 0}), watch=lambda event: None)
 
 
-def test_a_run_whose_weights_diverge_says_so(smallest):
+def test_a_run_whose_weights_diverge_is_refused(smallest):
     from winnow.engines.native.sampler import Native
 
     def poisoned(context):
@@ -267,7 +272,7 @@ def test_a_run_whose_weights_diverge_says_so(smallest):
         return Native(context)
 
     config = smallest(rollout={"engine": poisoned}, verify={"workers": 0})
-    with pytest.raises(EngineError, match="its weights have diverged"):
+    with refused(EngineError, key="optimizer.learning_rate", code="engine.diverged"):
         winnow.train(**config, watch=lambda event: None)
 
 
@@ -280,7 +285,7 @@ def raising_selector(group, rng):
 
 
 def deeper(rewards):
-    return rewards[[99]] > 0  # numpy raises; this line is what the user can mend
+    return rewards[[99]] > 0  # numpy raises; the message has to name this line
 
 
 def raising_advantage(groups):
@@ -308,89 +313,71 @@ class RaisingSelector:
         raise RuntimeError("from an object")
 
 
+# key, member, family, the name of the function, names of the exception, the function of the line
 RAISING = [
-    (
-        "allocate",
-        raising_allocator,
-        "allocator",
-        "raising_allocator",
-        "ZeroDivisionError: integer",
-        "in raising_allocator",
-    ),
-    ("select", raising_selector, "selector", "raising_selector", "IndexError: index 99", "in deeper"),
-    ("select", RaisingSelector(), "selector", "RaisingSelector", "RuntimeError: from an object", "in __call__"),
+    ("allocate", raising_allocator, "allocator", "raising_allocator", ["ZeroDivisionError"], "raising_allocator"),
+    ("select", raising_selector, "selector", "raising_selector", ["IndexError", 99], "deeper"),
+    ("select", RaisingSelector(), "selector", "RaisingSelector", ["RuntimeError", "from an object"], "__call__"),
     (
         "advantage",
         raising_advantage,
         "advantage",
         "raising_advantage",
-        "AttributeError: ",
-        "in (<listcomp>|raising_advantage)",
+        ["AttributeError", "'rewads'"],
+        "(<listcomp>|raising_advantage)",
     ),
-    (
-        "weighting",
-        raising_weighting,
-        "weighting",
-        "raising_weighting",
-        "KeyError: 'no such weight'",
-        "in raising_weigh",
-    ),
-    ("loss", raising_loss, "loss", "raising_loss", "RuntimeError: ", "in raising_loss"),
-    (
-        "terms",
-        [{"use": raising_term, "coefficient": 1.0}],
-        "term",
-        "raising_term",
-        "ValueError",
-        "in raising_term",
-    ),
+    ("weighting", raising_weighting, "weighting", "raising_weighting", ["KeyError: 'no such weight'"], "raising_weigh"),
+    ("loss", raising_loss, "loss", "raising_loss", ["RuntimeError"], "raising_loss"),
+    ("terms", [{"use": raising_term, "coefficient": 1.0}], "term", "raising_term", ["ValueError"], "raising_term"),
 ]
 
 
-@pytest.mark.parametrize(("key", "member", "family", "name", "said", "place"), RAISING)
-def test_a_function_of_the_user_s_that_raises_is_named_with_its_line(key, member, family, name, said, place, smallest):
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(("key", "member", "family", "name", "exception", "function"), RAISING)
+def test_a_user_function_that_raises_is_named_with_its_line(key, member, family, name, exception, function, smallest):
+    with refused(ConfigError, family, repr(name), *exception, code="config.user_code") as caught:
         winnow.train(**smallest(**{key: member}, verify={"workers": 0}), watch=lambda event: None)
-    message = str(caught.value)
-    assert message.startswith(f"the {family} {name!r} raised {said}")
-    assert re.search(rf"\({re.escape(__file__)}, line \d+, {place}", message), message
+    place = re.search(rf"{re.escape(__file__)}, line (\d+), in {function}", str(caught.value))
+    assert place, caught.value
     assert caught.value.__cause__ is not None
-    number = int(re.search(r"line (\d+)", message)[1])
-    assert re.search(r"budget // 0|\[\[99\]\]|rewads|raise |@ out", Path(__file__).read_text().splitlines()[number - 1])
+    line = Path(__file__).read_text().splitlines()[int(place[1]) - 1]
+    assert re.search(r"budget // 0|\[\[99\]\]|rewads|raise |@ out", line)
 
 
 def test_a_critic_that_raises_is_named(smallest):
-    with pytest.raises(ConfigError, match=r"the critic raised KeyError: 'values' \(.*, in raising_critic\)"):
+    with refused(ConfigError, "critic", "KeyError: 'values'", "raising_critic", code="config.user_code"):
         winnow.train(**smallest(verify={"workers": 0}), critic=raising_critic, watch=lambda event: None)
 
 
-def test_what_winnow_brings_keeps_its_traceback():
+def test_an_exception_in_a_member_of_winnow_keeps_its_traceback():
     bound = bind(resolve("selector", "max_variance"), {"keep_per_prompt": 2}, key="select")
     with pytest.raises(AttributeError):
         bound(None, RNG)
     own = bind(resolve("selector", raising_selector), {}, key="select")
-    with pytest.raises(ConfigError, match="raising_selector"):
+    with refused(ConfigError, "'raising_selector'", code="config.user_code"):
         own(None, RNG)
 
 
-def test_a_deliberate_error_of_the_user_s_stays_as_it_is():
+def test_a_deliberate_error_of_a_user_function_is_not_changed():
+    error = winnow.DataError("these prompts are not mine")
+
     def refuse(group, rng):
-        raise winnow.DataError("these prompts are not mine")
+        raise error
 
-    with pytest.raises(winnow.DataError, match=r"^these prompts are not mine$"):
+    with pytest.raises(winnow.DataError) as caught:
         bind(resolve("selector", refuse), {}, key="select")(None, RNG)
+    assert caught.value is error
 
 
-def test_a_file_s_function_that_raises_is_a_message_on_the_command_line(tmp_path):
+def test_a_function_of_a_file_that_raises_is_reported_without_traceback(tmp_path):
     (tmp_path / "mine.py").write_text(
         "def half(group, rng):\n    middle = len(group.rollouts) / 2\n    return [][middle]\n"
     )
     (tmp_path / "run.toml").write_text(SMALL_RUN.format(folder=tmp_path))
     result = CliRunner().invoke(app, ["train", str(tmp_path / "run.toml")])
     assert result.exit_code == 1
-    assert "the selector 'half' raised TypeError: list indices" in result.stderr
-    assert f"({tmp_path}/mine.py, line 3, in half)" in result.stderr
-    assert "Traceback" not in result.stderr
+    printed = " ".join(result.stderr.split())
+    assert all(name in printed for name in ("'half'", "TypeError", f"{tmp_path}/mine.py, line 3"))
+    assert "Traceback" not in printed
 
 
 SMALL_RUN = """
@@ -406,7 +393,7 @@ verify = {{workers = 0}}
 """
 
 
-def test_an_alias_of_any_family_is_held_to_what_it_presumes(tmp_path):
+def test_an_alias_of_any_family_requires_what_it_presumes(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import winnow\n"
         '@winnow.register("weighting", "by_group", aliases={"by_group_of_raw": {"advantage": "raw"}})\n'
@@ -414,32 +401,34 @@ def test_an_alias_of_any_family_is_held_to_what_it_presumes(tmp_path):
     )
     resolve("weighting", "mine.py:by_group", base=tmp_path)
     resolve_members(validate({"weighting": "by_group_of_raw", "advantage": "raw"}), tmp_path)
-    with pytest.raises(ConfigError, match=r"weighting = 'by_group_of_raw' presumes advantage = 'raw', .* is 'grpo'"):
+    with refused(ConfigError, "'by_group_of_raw'", "'raw'", "'grpo'", key="weighting", code="config.combination"):
         resolve_members(validate({"weighting": "by_group_of_raw"}), tmp_path)
 
 
 @pytest.mark.parametrize("loss", ["clip", "raft_plus_plus", "cispo", "gspo"])
 @pytest.mark.parametrize("side", ["low", "high"])
-def test_the_earlier_names_of_the_clip_lead_to_its_names(loss, side):
-    expected = f"loss.{side}: the loss '{loss}' has no such option; did you mean 'clip_{side}'"
-    with pytest.raises(ConfigError, match=expected):
+def test_an_earlier_name_of_a_clip_option_has_the_new_name_as_remedy(loss, side):
+    with refused(ConfigError, repr(loss), key=f"loss.{side}", code="config.unknown_key") as caught:
         bind(resolve("loss", loss), {side: 0.2}, key="loss")
+    assert f"'clip_{side}'" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "said"),
+    ("algorithm", "settings"),
     [
-        ("ppo", "PPO's clipped policy loss, with advantage = 'gae' and a [critic], which is the value model"),
-        ("grpo", "GRPO's, with advantage = 'grpo'; its KL to a reference is one of the `terms`"),
-        ("dr_grpo", "Dr. GRPO's, with advantage = 'dr_grpo' and weighting = 'constant'"),
-        ("dapo", "DAPO's, with clip_high = 0.28 and weighting = 'token'"),
+        ("ppo", ["advantage = 'gae'", "[critic]"]),
+        ("grpo", ["advantage = 'grpo'", "`terms`"]),
+        ("dr_grpo", ["advantage = 'dr_grpo'", "weighting = 'constant'"]),
+        ("dapo", ["clip_high = 0.28", "weighting = 'token'"]),
     ],
 )
-def test_an_algorithm_leads_to_its_clipped_loss(algorithm, said):
-    with pytest.raises(ConfigError, match=re.escape(f"no loss is called {algorithm!r}; 'clip' is {said}")):
+def test_an_algorithm_named_as_loss_has_its_settings_as_remedy(algorithm, settings):
+    with refused(ConfigError, repr(algorithm), code="config.unknown_member") as caught:
         resolve("loss", algorithm)
+    assert all(text in caught.value.remedy for text in ("'clip'", *settings))
 
 
-def test_an_algorithm_leads_to_its_advantage():
-    with pytest.raises(ConfigError, match=r"no advantage is called 'ppo'; 'gae' is PPO's, with a \[critic\]"):
+def test_an_algorithm_named_as_advantage_has_its_settings_as_remedy():
+    with refused(ConfigError, "'ppo'", code="config.unknown_member") as caught:
         resolve("advantage", "ppo")
+    assert all(text in caught.value.remedy for text in ("'gae'", "[critic]"))

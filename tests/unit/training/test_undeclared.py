@@ -1,4 +1,4 @@
-"""What a user's loss, term or advantage reads without declaring it is refused before anything is loaded."""
+"""An input that a user's loss, term or advantage reads without declaring it is refused before anything is loaded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import winnow
+from refusals import refused
 from winnow.algos.advantage import per_group
 from winnow.algos.loss import probability_ratio
 from winnow.config_file import validate
@@ -23,7 +24,7 @@ def ratio(out, mb):
     return -torch.exp(out.logprobs - mb.old_logprobs) * mb.advantages, {}
 
 
-def asking(out, mb):
+def with_helper(out, mb):
     return -probability_ratio(out, mb) * mb.advantages, {}
 
 
@@ -61,12 +62,11 @@ def above_values(groups):
         ({"advantage": above_values}, {"values"}),
     ],
 )
-def test_what_is_read_and_not_declared_is_named(config, needs):
-    with pytest.raises(ConfigError) as raised:
+def test_an_input_that_is_not_declared_is_refused_by_name(config, needs):
+    with refused(ConfigError, key=next(iter(config)), code="config.member_result") as raised:
         resolved(**config)
-    text = str(raised.value)
-    named = text[text.index("needs=(") :]
-    assert {need for need in ("old_logprobs", "ref_logprobs", "entropy", "values") if f'"{need}"' in named} == needs
+    remedy = raised.value.remedy
+    assert {need for need in ("old_logprobs", "ref_logprobs", "entropy", "values") if f'"{need}"' in remedy} == needs
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ def test_what_is_read_and_not_declared_is_named(config, needs):
     [
         {"loss": ratio, "update": {"epochs": 2}},  # old log-probs are computed for the second update
         {"loss": ratio, "update": {"max_importance": 2.0}},
-        {"loss": asking},
+        {"loss": with_helper},
         {"loss": aware},
-        {"loss": of_a_run},  # invented numbers say nothing of it
+        {"loss": of_a_run},  # it raises in a trial call whatever is filled
         {"advantage": lambda groups: per_group(lambda r, over: r - over.mean(), groups, "kept")},
     ],
 )
-def test_what_is_there_or_not_known_is_not_refused(config):
+def test_inputs_that_a_run_fills_or_cannot_try_are_accepted(config):
     assert resolved(**config).loss.name
 
 
-def test_a_declared_need_is_computed_and_a_declaration_of_one_leaves_the_other_to_be_named(tmp_path):
+def test_declared_needs_are_computed_and_only_others_are_refused(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(
         "import winnow, torch\n"
@@ -98,13 +98,12 @@ def test_a_declared_need_is_computed_and_a_declaration_of_one_leaves_the_other_t
         "    return whole(out, mb)[0] * out.entropy, {}\n"
     )
     assert "old_logprobs" in resolved(loss=f"{mine}:whole").needs
-    with pytest.raises(ConfigError) as raised:
+    with refused(ConfigError, '"entropy"', key="loss", code="config.member_result") as raised:
         resolved(loss=f"{mine}:half")
-    assert '"entropy"' in str(raised.value)
     assert "old_logprobs" not in str(raised.value)
 
 
 def test_a_loss_with_a_ratio_is_refused_before_a_model_is_looked_for(tmp_path):
-    with pytest.raises(ConfigError, match="old_logprobs"):
+    with refused(ConfigError, "old_logprobs", key="loss", code="config.member_result"):
         winnow.train(loss=ratio, model=str(tmp_path / "nowhere"), output=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
