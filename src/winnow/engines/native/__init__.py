@@ -1,1 +1,1 @@
-"""The native engine samples on the policy's module, one token per step for every running rollout."""
+"""Samples with the policy's module in this process, one token per pass for every running rollout."""

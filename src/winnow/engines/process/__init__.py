@@ -1,1 +1,1 @@
-"""Any engine in a separate process."""
+"""Runs any engine in a separate process."""
