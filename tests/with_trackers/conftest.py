@@ -1,6 +1,6 @@
-"""Tests with the real libraries, offline. `scripts/test-trackers` runs them in a virtual environment of its own, as
-trackio wants an older pillow and mlflow an older pyarrow than what all else is tested with. `scripts/test` does not
-collect them.
+"""Tests with the real libraries, offline. `scripts/test-trackers` runs them in a separate virtual environment, as
+trackio requires an older pillow, and mlflow an older pyarrow, than the other tests. `scripts/test` does not collect
+them.
 """
 
 from __future__ import annotations

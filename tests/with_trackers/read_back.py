@@ -1,4 +1,4 @@
-"""What each library says that it was told: {step: {metric: value}}, the later of two values of a step."""
+"""The metrics that each library has stored: {step: {metric: value}}, the later of two values of a step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 Values = dict[int, dict[str, float]]
-BLOCK, HEADER = 32768, 7  # of a .wandb file: a LevelDB log behind 7 bytes of its own
+BLOCK, HEADER = 32768, 7  # of a .wandb file: a LevelDB log after 7 bytes
 
 
 def logged(run: Path) -> Values:
-    """What metrics.jsonl says."""
-    found: Values = {}
+    """The metrics in metrics.jsonl."""
+    values: Values = {}
     for line in (run / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
         step = row.pop("step")
-        found.setdefault(step, {}).update({k: math.nan if v is None else v for k, v in row.items()})
-    return found
+        values.setdefault(step, {}).update({k: math.nan if v is None else v for k, v in row.items()})
+    return values
 
 
 def tracker_id(run: Path, name: str) -> str:
@@ -28,7 +28,7 @@ def tracker_id(run: Path, name: str) -> str:
 
 
 def runs_of(folder: Path) -> dict[str, int]:
-    """How many runs each library knows of: of W&B, what `wandb sync` of all its files would make."""
+    """The number of runs in each library; for W&B, as many as `wandb sync` of all its files would create."""
     from mlflow import MlflowClient
     from trackio.sqlite_storage import SQLiteStorage
 
@@ -52,47 +52,47 @@ def from_tensorboard(run: Path) -> Values:
 
     events = EventAccumulator(str(run / "tensorboard"), tensor_size_guidance={"scalars": 0})
     events.Reload()
-    found: Values = {}
+    values: Values = {}
     for tag in events.Tags()["tensors"]:
         if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars":
             for event in events.Tensors(tag):
-                assert tag not in found.get(event.step, {}), "TensorBoard shows a step once"
-                found.setdefault(event.step, {})[tag] = tensor_util.make_ndarray(event.tensor_proto).item()
-    return found
+                assert tag not in values.get(event.step, {}), "TensorBoard shows a step once"
+                values.setdefault(event.step, {})[tag] = tensor_util.make_ndarray(event.tensor_proto).item()
+    return values
 
 
 def from_mlflow(run: Path, uri: str) -> Values:
     from mlflow import MlflowClient
 
-    client, found, run_id = MlflowClient(tracking_uri=uri), dict[int, dict[str, float]](), tracker_id(run, "mlflow")
+    client, values, run_id = MlflowClient(tracking_uri=uri), dict[int, dict[str, float]](), tracker_id(run, "mlflow")
     for name in client.get_run(run_id).data.metrics:
         for metric in sorted(client.get_metric_history(run_id, name), key=lambda metric: metric.timestamp):
-            found.setdefault(metric.step, {})[name] = metric.value
-    return found
+            values.setdefault(metric.step, {})[name] = metric.value
+    return values
 
 
 def from_trackio(run: Path) -> Values:
     from trackio.sqlite_storage import SQLiteStorage
 
-    found: Values = {}
+    values: Values = {}
     for row in SQLiteStorage.get_logs("winnow", run.name, run_id=tracker_id(run, "trackio")):
-        values = {name: math.nan if v is None else v for name, v in row.items() if "/" in name}
-        found.setdefault(row["step"], {}).update(values)
-    return found
+        metrics = {name: math.nan if v is None else v for name, v in row.items() if "/" in name}
+        values.setdefault(row["step"], {}).update(metrics)
+    return values
 
 
 def from_wandb(run: Path) -> Values:
     """Every launch's file, in the order in which `wandb sync` sends them."""
-    found: Values = {}
+    values: Values = {}
     for path in sorted((run / "trackers" / "wandb").glob("offline-run-*/*.wandb")):
         for record in _records(path):
             if record.HasField("run"):
                 assert record.run.run_id == tracker_id(run, "wandb"), "every launch is of one run"
             row = {item.key or item.nested_key[0]: _number(item.value_json) for item in record.history.item}
             if "step" in row:
-                values = {name: v for name, v in row.items() if "/" in name}
-                found.setdefault(int(row["step"]), {}).update(values)
-    return found
+                metrics = {name: v for name, v in row.items() if "/" in name}
+                values.setdefault(int(row["step"]), {}).update(metrics)
+    return values
 
 
 def _number(text: str) -> Any:
@@ -101,7 +101,7 @@ def _number(text: str) -> Any:
 
 
 def _records(path: Path) -> Iterator[Any]:
-    """The records of a .wandb file; one that a killed process left incomplete is not there."""
+    """The whole records of a .wandb file, without one that a killed process left incomplete."""
     from wandb.proto import wandb_internal_pb2
 
     data, place, record = path.read_bytes(), HEADER, b""

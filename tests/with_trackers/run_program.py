@@ -1,5 +1,5 @@
-"""python run_program.py FOLDER STEPS RESUME KILL_AFTER CONFIG: a small run with trackers, killed (SIGKILL) or
-interrupted (SIGTERM, where KILL_AFTER is negative) after so many steps of this launch; 0: it ends by itself.
+"""python run_program.py FOLDER STEPS RESUME KILL_AFTER CONFIG: a small run with trackers. After KILL_AFTER steps of
+this launch it gets SIGKILL, or SIGTERM if the number is negative; with 0 it is not interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import winnow
 
 
 def wait_for_trackers(folder: Path, track: list[object]) -> None:
-    """Until each was made, and a second for what it was told since."""
+    """Wait until each tracker was created, and a second longer for the items that were sent since."""
     while len(list(folder.glob("trackers/*.json"))) < len(track):
         time.sleep(0.1)
     time.sleep(1)

@@ -1,4 +1,4 @@
-"""Each library told of a run, asked what it knows of it; interrupted, killed and resumed in between."""
+"""Each library stores all metrics of a run that is interrupted, killed and resumed."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from read_back import (
     tracker_id,
 )
 
+from refusals import refused
 from winnow.errors import ConfigError
 from winnow.registry import members
 from winnow.testing import check_member
@@ -40,7 +41,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     from trackio import sqlite_storage, utils
 
-    for module in (sqlite_storage, utils):  # which read the variable once, as they are imported
+    for module in (sqlite_storage, utils):  # these read the variable once, when they are imported
         monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -51,7 +52,7 @@ def program(folder: Path, steps: int, *, resume: bool = False, kill_after: int =
     tables = [{"use": name, "rollouts": 6, "wait_seconds": 300} for name in track]  # however busy the machine is
     text = json.dumps({"track": tables})
     command = [sys.executable, str(PROGRAM), str(folder), str(steps), str(int(resume)), str(kill_after), text]
-    # what W&B has told this process's children is the address of its server, in which a killed run would live on
+    # W&B passes the address of its server to child processes, and a killed run would remain active in that server
     alone = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=alone, check=False)
 
@@ -61,8 +62,8 @@ def assert_same(read: Values, run: Path) -> None:
     assert {step: set(row) for step, row in read.items()} == {step: set(row) for step, row in wanted.items()}
     for step, row in wanted.items():
         for name, value in row.items():
-            there = read[step][name]
-            assert there == value or (math.isnan(there) and math.isnan(value)), (step, name, there, value)
+            stored = read[step][name]
+            assert stored == value or (math.isnan(stored) and math.isnan(value)), (step, name, stored, value)
 
 
 def reader(name: str, tmp_path: Path) -> Callable[[Path], Values]:
@@ -86,7 +87,7 @@ def test_a_tracker_keeps_its_contract_and_writes_nothing_to_the_terminal(name, c
 # Checkpoints are of 2, 4 and 6 steps: a kill after the fifth goes back to 4, one after the third to 2.
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("kill_after", [5, 3, -3], ids=["killed late", "killed between checkpoints", "interrupted"])
-def test_a_resumed_run_is_one_run_that_says_what_its_log_says(kill_after, tmp_path):
+def test_a_resumed_run_is_one_run_with_the_metrics_of_its_log(kill_after, tmp_path):
     run, names = tmp_path / "run", sorted(members("tracker"))
     first = program(run, 6, kill_after=kill_after, track=names)
     assert first.returncode == (-9 if kill_after > 0 else 75), first.stderr
@@ -111,7 +112,7 @@ def test_a_tracker_that_is_added_at_a_resume_gets_the_whole_curve(tmp_path):
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_whole_run_and_what_else_is_sent(tmp_path):
+def test_trackers_receive_metrics_configuration_rollouts_and_plots(tmp_path):
     from mlflow import MlflowClient
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
     from trackio.sqlite_storage import SQLiteStorage
@@ -137,8 +138,8 @@ def test_a_whole_run_and_what_else_is_sent(tmp_path):
     assert list((run / "trackers" / "wandb").glob("offline-run-*/files/media/images/plot_*.png"))
 
 
-def test_mlflow_takes_every_name_and_sends_nothing_elsewhere(tmp_path, monkeypatch):
-    """Its telemetry is on by default, and off only where it is told so, or sees a test."""
+def test_mlflow_accepts_every_name_and_telemetry_is_off(tmp_path, monkeypatch):
+    """MLflow's telemetry is on by default, and off only with MLFLOW_DISABLE_TELEMETRY, or in a test."""
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)  # where it puts artifacts
@@ -150,11 +151,11 @@ def test_mlflow_takes_every_name_and_sends_nothing_elsewhere(tmp_path, monkeypat
     tracker.log(3, dict.fromkeys(names, 0.5))
     data = MlflowClient(tracking_uri=uri).get_run(tracker.id).data
     assert len(data.metrics) == len(names)
-    with pytest.raises(ConfigError, match="MLflow has no run"):
+    with refused(ConfigError, "f" * 32, key="track", code="config.tracker"):
         mlflow(TrackedRun("run", tmp_path, {}, 1, id="f" * 32), tracking_uri=uri)
 
 
-def test_wandb_without_a_key_asks_nobody(tmp_path, monkeypatch):
+def test_wandb_without_a_key_does_not_prompt(tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

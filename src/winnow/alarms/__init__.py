@@ -1,4 +1,4 @@
-"""Alarms: what looks wrong in the rows of metrics.jsonl, why it is likely so, and which key changes it."""
+"""Alarms: symptoms in the rows of metrics.jsonl, their likely causes, and the keys that change them."""
 
 from winnow.alarms.alarm import Alarm, Evidence, Kind
 from winnow.alarms.table import ALARMS

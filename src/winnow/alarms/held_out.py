@@ -1,4 +1,4 @@
-"""Held-out accuracy that is too good: problems that nobody trains on should not be easier than those of training."""
+"""Held-out accuracy that is too good: held-out problems should not be easier than training problems."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ EVALUATIONS = 3  # in a row
 
 
 def held_out_above_training(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Held-out accuracy is above that of the training steps around it at the last three evaluations, by more than noise
-    and by `gap`. Not judged while the plan leaves prompts out, as training accuracy is then of the others alone.
+    """At the last three evaluations, held-out accuracy exceeds the accuracy of the training steps around it by more
+    than noise and more than `gap`.
+
+    The rule does not apply while an allocator gives some prompts no rollout: training accuracy then omits them.
     """
-    found = past.compared[-EVALUATIONS:]
-    if len(found) < EVALUATIONS or not are_comparable(past.last(BLOCK)):
+    recent = past.compared[-EVALUATIONS:]
+    if len(recent) < EVALUATIONS or not are_comparable(past.last(BLOCK)):
         return None
-    noise = [_noise(one, error) for one, error in zip(found, errors([one.held_out for one in found]), strict=True)]
+    noise = [_noise(one, error) for one, error in zip(recent, errors([one.held_out for one in recent]), strict=True)]
     least = [max(limits.standard_errors * each, limits.gap) for each in noise]
-    if not all(-one.gap > each for one, each in zip(found, least, strict=True)):
+    if not all(-one.gap > each for one, each in zip(recent, least, strict=True)):
         return None
-    now = found[-1]
+    now = recent[-1]
     return Evidence(
         f"held-out accuracy is {now.held_out.accuracy:.1%} at step {now.held_out.step} and training accuracy around it "
         f"{now.train:.1%} (noise {noise[-1]:.1%}); so it was at the {EVALUATIONS} last evaluations",
@@ -31,6 +33,6 @@ def held_out_above_training(past: Past, limits: AlarmsSection) -> Evidence | Non
 
 
 def _noise(one: Compared, error: float) -> float:
-    """The standard error of the difference; prompts of the training count as one number each."""
+    """The standard error of the difference; each training prompt counts as one independent number."""
     spread = max(spread_of(one.train), spread_of((one.train + one.held_out.accuracy) / 2))
     return math.hypot(spread / math.sqrt(one.prompts), error)

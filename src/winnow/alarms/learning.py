@@ -1,4 +1,4 @@
-"""Does it learn? Rewards and held-out accuracy over many steps, judged in standard errors."""
+"""Whether the policy learns: rewards and held-out accuracy over many steps, compared in standard errors."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from winnow.alarms.past import (
 )
 from winnow.config import AlarmsSection
 
-RECENT, BEFORE = 3, 20  # steps on both sides of a drop
-SAWING, WIDTHS = 40, (1, 5)  # steps in which swings are looked for; steps that are averaged for it
-LEARNED = 0.9  # accuracy from which on no gain is asked for
-CONFIDENT = 2.0  # standard errors: of what can be excluded, and of what is a gain
-EARLIEST = 0.5  # of no_learning_steps: from here on it is judged, at first more strictly
-ALIKE = 1e-9  # of the spread of the rewards: means that differ by less are rounded differently
-FEWEST = 6  # steps, of which the first third and the last third have a variance
+RECENT, BEFORE = 3, 20  # steps after and before a drop
+SAWING, WIDTHS = 40, (1, 5)  # window in which swings are counted; numbers of steps that are averaged
+LEARNED = 0.9  # accuracy above which a gain is not required
+CONFIDENT = 2.0  # standard errors that exclude a gain, or that show one
+EARLIEST = 0.5  # of no_learning_steps: the rule applies from here on, at first with a stricter limit
+ALIKE = 1e-9  # of the rewards' spread: means that differ by less differ by rounding only
+FEWEST = 6  # steps, so that the first and the last third have two steps each, and thus a variance
 
 
 def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """A gain worth the name can be excluded: in training, and on held-out problems where it is measured.
+    """A relevant gain is excluded: in training, and on held-out problems where they are evaluated.
 
-    The last third of the steps, at most of k, is compared with the first third. After k steps two standard errors
-    exclude a gain, and two show one. From k / 2 steps on, the gain to be excluded is (steps / k)^2 of that, and so many
-    fewer standard errors show one: a policy that learns slowly has gained little so far, and what is judged often is
-    wrong more often. A run whose noise could hide a gain is not judged, nor is one that gains little and surely, as on
-    a task that is rarely solved.
+    The rule compares the last third of the steps, at most of k = `no_learning_steps`, with the first third. After k
+    steps, two standard errors exclude the gain `no_learning_gain`, and two show a gain. From k / 2 steps on both limits
+    are multiplied by (steps / k)^2. A policy that learns slowly has gained little by then, and a rule that is applied
+    at every step is wrong more often. The alarm is not raised if noise could hide a gain, or for a small but certain
+    gain, as on a task that is rarely solved.
     """
     steps = past.rows[-1]["step"] - past.first[0]["step"] + 1 if past.rows and past.first else 0
     third = max(2, int(min(steps, limits.no_learning_steps)) // 3)
@@ -55,10 +55,10 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
     if any(is_held(row) for row in now) or accuracy(now) >= LEARNED:
         return None
     gain, noise = _gained(first, now)
-    at_once, its_noise = _gained(first[: max(2, third // 3)], now)  # what was learned within the first third
+    at_once, its_noise = _gained(first[: max(2, third // 3)], now)  # includes a gain within the first third
     spread = max(rewards(first).std, rewards(now).std)
     part = min(1.0, steps / limits.no_learning_steps) ** 2
-    if part < 1 and not noise > ALIKE * spread:  # a mean that never changes: `constant_reward` is sooner
+    if part < 1 and not noise > ALIKE * spread:  # a mean that never changes; `constant_reward` is raised before
         return None
     excluded = gain + CONFIDENT * noise <= part * limits.no_learning_gain * spread
     if gain > part * CONFIDENT * noise or not excluded:
@@ -74,17 +74,17 @@ def no_learning(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def sudden_drop(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Reward falls within few steps, or held-out accuracy below its best, by far more than noise; or nothing is left of
-    what the policy could do.
+    """The reward falls within a few steps, or held-out accuracy falls below its best, by far more than noise; or hardly
+    an answer is right or readable any more.
     """
     rows = past.last(RECENT + BEFORE)
     comparable = rows and are_comparable(rows)
-    found = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if comparable else None
-    return collapse(past, limits) or found or _held_out_dropped(past, limits)
+    dropped = _dropped(rewards(rows[:BEFORE]), rewards(rows[BEFORE:]), limits) if comparable else None
+    return collapse(past, limits) or dropped or _held_out_dropped(past, limits)
 
 
 def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Reward or held-out accuracy goes up and down, each time by far more than noise."""
+    """The reward or held-out accuracy goes up and down, each time by far more than noise."""
     rows = [row for row in past.last(SAWING) if "reward/mean" in row]
     rows = rows if are_comparable(rows) else []
     spread, means, sizes = rewards(rows).std, values(rows, REWARD), [prompts(row) for row in rows]
@@ -102,8 +102,8 @@ def oscillation(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Training accuracy leaves held-out accuracy behind: the gap has grown at both of the last two evaluations, and
-    held-out accuracy rises no more. Problems that are harder than those of the training may rise more slowly.
+    """The gap between training and held-out accuracy has grown at both of the last two evaluations, and held-out
+    accuracy no longer rises. The second condition is needed because harder held-out problems may improve more slowly.
     """
     if len(past.compared) < 3:
         return None
@@ -119,7 +119,7 @@ def overfitting(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def _gained(before: Sequence[Row], now: Sequence[Row]) -> tuple[float, float]:
-    """(how much the mean reward has risen, its standard error by how steps differ)"""
+    """(gain of the mean reward, its standard error from the variance between steps)"""
     was, is_now = values(before, REWARD), values(now, REWARD)
     return mean_of(is_now) - mean_of(was), math.sqrt(variance_of_mean(was) + variance_of_mean(is_now))
 
@@ -157,8 +157,8 @@ def _held_out_dropped(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def _turns(numbers: Sequence[float], noise: Sequence[float], limits: AlarmsSection, spread: float) -> list[float]:
-    """The turning points of a series, where they differ by more than noise and by a part of the spread."""
-    turns: list[int] = []  # places of the extremes so far; the last one may still move on
+    """The turning points of a series that differ by more than noise and by more than a part of the spread."""
+    turns: list[int] = []  # places of the extremes so far; the last one may still move
     for place, number in enumerate(numbers):
         if not turns:
             turns.append(place)
@@ -187,7 +187,7 @@ def _rises(compared: Sequence[Compared]) -> bool:
 
 
 def _parted(start: Compared, now: Compared, limits: AlarmsSection) -> bool:
-    """Whether training is above held-out, and more so than at first, both beyond noise."""
+    """Whether training accuracy exceeds held-out accuracy, and by more than at first, both beyond noise."""
     spread = max(spread_of(chance) for chance in (start.train, now.train, (start.train + now.train) / 2))
     held_out = errors((start.held_out, now.held_out))
     noise = math.hypot(spread / math.sqrt(start.prompts), spread / math.sqrt(now.prompts), *held_out)

@@ -1,8 +1,8 @@
-"""What the policy once did and no longer does: answers are no longer right, or can no longer be read.
+"""A policy that has lost an ability: its answers are no longer right, or no longer readable.
 
-The newest steps are compared with the block of steps that was most surely right (`Past.best`). What worked at first is
-not a fault of the prompt, the golds or the format. The reward decides which cause is likely: where it fell as well, an
-update was too large; where it rose, it pays for something else.
+The newest steps are compared with the block of steps whose accuracy has the highest lower bound (`Past.best`). If
+prompt, golds and format worked then, they are not the cause. The reward separates two causes: if it fell as well, an
+update was too large; if it rose, it rewards something other than right answers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from winnow.alarms.past import (
 from winnow.config import AlarmsSection
 
 RECENT = 3  # steps that are compared, at least
-LOST = 0.1  # of what it was: the share of right or of readable answers at which nothing is left
-RISEN = 2.0  # standard errors by which a reward has risen
+LOST = 0.1  # of the best share of right or of readable answers, at which the ability counts as lost
+RISEN = 2.0  # standard errors above which a reward has risen
 PART = "reward/part/"
 
 
 def collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Hardly an answer is right, or hardly one can be read, where many were, and the reward has not risen."""
+    """Hardly an answer is right or readable, many were before, and the reward has not risen."""
     for now in _newest(past, limits):
         if _reward_rise(past.best, now) > RISEN:
             continue
@@ -45,16 +45,14 @@ def collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
                     f"{is_now:.1%} of the answers of the last {len(now)} steps are {what}; {_when(past.best)} it was "
                     f"{was:.1%}",
                     {ACCURACY: accuracy(now), "before": accuracy(past.best), "readable": _readable(now)},
-                    cause="an update was too large and the policy was lost; prompt, format and golds are not to blame, "
-                    "as they worked before; go on from an earlier checkpoint with a lower learning rate",
+                    cause="an update was too large and destroyed the policy; prompt, format and golds are not the "
+                    "cause, as they worked before; resume from an earlier checkpoint with a lower learning rate",
                 )
     return None
 
 
 def reward_without_accuracy(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The mean reward is above that of the block that was most surely right, and fewer answers are right, both beyond
-    noise.
-    """
+    """The mean reward is above that of the best block and fewer answers are right, both beyond noise."""
     for now in _newest(past, limits):
         was, is_now = accuracy(past.best), accuracy(now)
         least = limits.drop * spread_of(was)
@@ -71,7 +69,7 @@ def reward_without_accuracy(past: Past, limits: AlarmsSection) -> Evidence | Non
 
 
 def _newest(past: Past, limits: AlarmsSection) -> Iterator[Sequence[Row]]:
-    """The newest steps, few and more of them, as far as they are comparable and come after the best block."""
+    """The newest steps, in windows of increasing length, if they are comparable and follow the best block."""
     for count in sorted({RECENT, limits.untrained_steps, limits.steps, BLOCK}):
         rows = past.last(count)
         if rows and past.best and rows[0]["step"] > past.best[-1]["step"] and are_comparable(rows):
@@ -79,9 +77,9 @@ def _newest(past: Past, limits: AlarmsSection) -> Iterator[Sequence[Row]]:
 
 
 def _fall(before: Sequence[Row], now: Sequence[Row], of: Callable[[Sequence[Row]], float]) -> float:
-    """By how many standard errors a share fell, if it is the same in truth; NaN where that is not known.
+    """The fall of a share in standard errors of the difference of two equal shares; NaN where the error is 0.
 
-    Its noise is taken as large as it can be: as if all rollouts of a prompt were alike.
+    The error is an upper bound: it counts each prompt as one number, as if all its rollouts were alike.
     """
     counts = prompts_of(before), prompts_of(now)
     shares = of(before), of(now)
@@ -91,7 +89,7 @@ def _fall(before: Sequence[Row], now: Sequence[Row], of: Callable[[Sequence[Row]
 
 
 def _reward_rise(before: Sequence[Row], now: Sequence[Row]) -> float:
-    """By how many standard errors the mean reward rose; NaN where that is not known."""
+    """The rise of the mean reward in standard errors; NaN where the error is 0 or not known."""
     was, is_now = rewards(before), rewards(now)
     noise = math.sqrt(was.variance + is_now.variance)
     return (is_now.mean - was.mean) / noise if noise > 0 else math.nan
@@ -102,12 +100,12 @@ def _readable(rows: Sequence[Row]) -> float:
 
 
 def _parts(before: Sequence[Row], now: Sequence[Row]) -> str:
-    """The parts of the reward that rose, in numbers, those that rose most first."""
+    """The parts of the reward that rose, with their numbers, largest rise first."""
     names = sorted({name for row in now for name in row if name.startswith(PART)})
     ends = [(name.removeprefix(PART), mean(before, name), mean(now, name)) for name in names]
     risen = sorted((end for end in ends if end[2] > end[1]), key=lambda end: end[1] - end[2])
-    said = [f"{name} from {was:.3g} to {is_now:.3g}" for name, was, is_now in risen]
-    return f"; these parts of the reward rose: {', '.join(said)}" if said else ""
+    changes = [f"{name} from {was:.3g} to {is_now:.3g}" for name, was, is_now in risen]
+    return f"; these parts of the reward rose: {', '.join(changes)}" if changes else ""
 
 
 def _when(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""What alarms know of the steps behind them: a bounded window of rows of metrics, and numbers over parts of it."""
+"""The history that the rules of alarms read: a bounded window of rows of metrics, and statistics over parts of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from winnow.metrics import is_step
 Row = Mapping[str, float]
 T = TypeVar("T")
 
-BLOCK = 10  # steps whose mean is compared with that of others
+BLOCK = 10  # steps whose means are compared
 MEASURED = "eval/accuracy_sampled"
-REWARD, ACCURACY = "reward/mean_of_prompts", "reward/accuracy_of_prompts"  # which no allocation moves
-EVEN = 0.95  # of a step's prompts: fewer count where some have more rollouts than others
-EVALUATIONS = 12  # of which alarms know, beside the first
-SURELY = 2.0  # standard errors that are taken from an accuracy to find the best block
+REWARD, ACCURACY = "reward/mean_of_prompts", "reward/accuracy_of_prompts"  # do not depend on the allocation
+EVEN = 0.95  # effective over all prompts of a step, from which on its rollouts count as evenly allocated
+EVALUATIONS = 12  # evaluations that are kept, at most
+SURELY = 2.0  # standard errors that are subtracted from an accuracy for its lower bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,13 @@ class HeldOutAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A held-out evaluation beside the training steps around it, so that what is learned meanwhile favours neither."""
+    """A held-out evaluation with the training steps around it, as many before as after, so that learning during these
+    steps favours neither.
+    """
 
     held_out: HeldOutAccuracy
     train: float  # accuracy
-    prompts: float  # which it is over
+    prompts: float  # of the training steps
 
     @property
     def gap(self) -> float:
@@ -45,22 +47,22 @@ class Compared:
 
 @dataclass(slots=True)
 class Past:
-    """Rows of finished steps, oldest first and newest last: the newest `reach`, and as many of the first."""
+    """Rows of finished steps, oldest first: the newest `reach` in `rows`, and as many of the first in `first`."""
 
     reach: int
-    evaluated_since: int = 0  # earlier evaluations were of other problems, and count for nothing
+    evaluated_since: int = 0  # earlier evaluations used other problems and are ignored
     rows: list[Row] = field(default_factory=list)
-    first: list[Row] = field(default_factory=list)  # the first steps in which the policy learned
-    best: Sequence[Row] = ()  # the block of at most BLOCK successive steps that was most surely right
-    evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first, and the newest
-    compared: list[Compared] = field(default_factory=list)  # the first, and the newest
+    first: list[Row] = field(default_factory=list)  # the first steps in which the policy was trained
+    best: Sequence[Row] = ()  # the block of at most BLOCK successive steps with the highest lower bound of accuracy
+    evaluations: list[HeldOutAccuracy] = field(default_factory=list)  # the first and the newest
+    compared: list[Compared] = field(default_factory=list)  # the first and the newest
 
     def add(self, row: Row) -> None:
-        """One step's row, with the evaluation before it; a number that is not finite counts as not measured."""
+        """Add one step's row with the evaluation before it; a number that is not finite counts as not measured."""
         row = _by_prompt({name: float(v) for name, v in row.items() if v is not None and math.isfinite(v)})
         if MEASURED in row and row["step"] >= self.evaluated_since:
-            found = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
-            self.evaluations = _ends([*self.evaluations, found])
+            evaluation = HeldOutAccuracy(int(row["step"]), row[MEASURED], row.get(f"{MEASURED}_sem", 0.0))
+            self.evaluations = _ends([*self.evaluations, evaluation])
         if is_step(row):
             self.rows = [*self.rows[-self.reach + 1 :], row]
             if len(self.first) < self.reach and not is_held(row):
@@ -69,39 +71,41 @@ class Past:
             self._compare(int(row["step"]))
 
     def last(self, count: int) -> Sequence[Row]:
-        """The newest rows; none while there are fewer."""
+        """The newest `count` rows; none while there are fewer."""
         return self.rows[-count:] if 0 < count <= len(self.rows) else ()
 
     def _keep_best(self) -> None:
-        """The newest block, or all steps while they are fewer, where it is more surely right than all before; the first
-        step where no answer was ever right.
+        """Keep the newest block, or all steps while they are fewer, if its lower bound of accuracy exceeds all before.
+        While no answer was ever right, the first step stays the best.
         """
         block = [row for row in self.rows[-BLOCK:] if row["step"] >= self.evaluated_since]
-        right = accuracy(block) > 0 and _surely(block) > (_surely(self.best) if self.best else -math.inf)
-        if block and are_comparable(block) and (right or not self.best):
+        better = accuracy(block) > 0 and _lower_bound(block) > (_lower_bound(self.best) if self.best else -math.inf)
+        if block and are_comparable(block) and (better or not self.best):
             self.best = block
 
     def _compare(self, step: int) -> None:
-        """The evaluation that has now as many steps behind it as before it."""
-        behind = BLOCK // 2
+        """Compare the evaluation that now has as many steps after it as before it."""
+        after = BLOCK // 2
         around = [row for row in self.rows[-BLOCK:] if row["step"] > step - BLOCK and not is_held(row)]
         for held_out in self.evaluations[-BLOCK:]:
-            if held_out.step + behind - 1 == step and (train := accuracy(around)) <= 1:
+            if held_out.step + after - 1 == step and (train := accuracy(around)) <= 1:
                 self.compared = _ends([*self.compared, Compared(held_out, train, prompts_of(around))])
 
 
 def _by_prompt(row: dict[str, float]) -> dict[str, float]:
-    """The row with `REWARD` and `ACCURACY`, which older logs lack: a mean reward over rollouts is that over prompts
-    where every prompt has as many; an accuracy is near enough to tell a solved task.
+    """The row with `REWARD` and `ACCURACY`, which older logs lack.
+
+    The mean reward over rollouts equals that over prompts if every prompt has equally many rollouts. The accuracy over
+    rollouts is close enough to recognise a solved task.
     """
     even = prompts(row) >= EVEN * row.get("group/count", 1.0)
     known = {REWARD: row.get("reward/mean") if even else None, ACCURACY: row.get("reward/accuracy")}
     return {**{name: value for name, value in known.items() if value is not None}, **row}
 
 
-def _ends(found: list[T]) -> list[T]:
-    """The first, and the newest."""
-    return found if len(found) <= EVALUATIONS else [found[0], *found[2:]]
+def _ends(items: list[T]) -> list[T]:
+    """The first and the newest items."""
+    return items if len(items) <= EVALUATIONS else [items[0], *items[2:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +114,20 @@ class Rewards:
 
     mean: float
     std: float  # of one reward
-    prompts: float  # as many numbers that are independent
+    prompts: float  # the number of independent numbers
 
     @property
     def variance(self) -> float:
-        """Of `mean`, at most: as if a prompt's rollouts were all alike, so that each prompt is one number."""
+        """Upper bound of the variance of `mean`: each prompt counts as one number, as if its rollouts were alike."""
         return self.std * self.std / max(self.prompts, 1.0)
 
 
 def rewards(rows: Sequence[Row]) -> Rewards:
-    """Of all verified rollouts of some steps; NaN where there were none.
+    """The rewards of all verified rollouts of some steps; NaN where there were none.
 
-    A step counts as much as it has prompts; where one prompt has nearly all rollouts, that is hardly more than one.
-    The variance is that within steps and that between: of a few prompts that are alike by chance, a step's own tells
-    nothing.
+    A step is weighted by its effective number of prompts, which is near 1 if one prompt has nearly all rollouts.
+    The variance is the sum of that within steps and that between steps: the variance within a step of few prompts may
+    be 0 by chance.
     """
     measured = [row for row in rows if REWARD in row and "reward/std" in row]
     weights = [prompts(row) for row in measured]
@@ -134,15 +138,15 @@ def rewards(rows: Sequence[Row]) -> Rewards:
 
 
 def accuracy(rows: Sequence[Row]) -> float:
-    """Of some steps, each counting as much as it has prompts."""
+    """The accuracy of some steps, each weighted by its effective number of prompts."""
     measured = [row for row in rows if ACCURACY in row]
     return mean_of(values(measured, ACCURACY), [prompts(row) for row in measured])
 
 
-def _surely(rows: Sequence[Row]) -> float:
-    """The accuracy that steps have at least (Agresti and Coull 1998); NaN where it was not measured.
+def _lower_bound(rows: Sequence[Row]) -> float:
+    """Lower bound of the accuracy of some steps (Agresti and Coull 1998); NaN where it was not measured.
 
-    Of few prompts a high accuracy may be luck: two right and two wrong ones are added.
+    Two right and two wrong prompts are added, as a high accuracy of few prompts may be chance.
     """
     count = prompts_of(rows) + 2 * SURELY
     share = (accuracy(rows) * prompts_of(rows) + SURELY) / count
@@ -150,64 +154,66 @@ def _surely(rows: Sequence[Row]) -> float:
 
 
 def prompts_of(rows: Iterable[Row]) -> float:
-    """Of some steps, as many as `prompts` of each."""
+    """The effective number of prompts of some steps: the sum of `prompts`."""
     return sum(map(prompts, rows))
 
 
 def prompts(row: Row) -> float:
-    """Of a step, as many as would give as noisy a mean with equally many rollouts each; at least 1."""
+    """The effective number of prompts of a step, at least 1: so many prompts with equally many rollouts each would have
+    a mean of the same noise.
+    """
     return max(row.get("group/effective", row.get("group/count", 1.0)), 1.0)
 
 
-def errors(found: Sequence[HeldOutAccuracy]) -> list[float]:
-    """The standard error of each evaluation, at least what the number of problems makes of their mean accuracy.
+def errors(evaluations: Sequence[HeldOutAccuracy]) -> list[float]:
+    """The standard error of each evaluation, at least that of the evaluations' mean accuracy over as many problems.
 
-    Of a few problems that come out alike an evaluation's own error is 0. How many there are follows from the others;
-    NaN where it follows from none.
+    The measured error is 0 if a few problems all have the same result. The number of problems is derived from the
+    other evaluations; NaN where none has an error.
     """
-    spread = spread_of(mean_of(one.accuracy for one in found))
-    known = [one.error / spread_of(one.accuracy) for one in found if one.error > 0 and spread_of(one.accuracy) > 0]
-    each = max(known, default=math.nan)  # 1 / sqrt(problems), at most
-    return [max(each * spread, one.error) for one in found]
+    spread = spread_of(mean_of(one.accuracy for one in evaluations))
+    pairs = [(one.error, spread_of(one.accuracy)) for one in evaluations]
+    each = max((error / own for error, own in pairs if error > 0 and own > 0), default=math.nan)  # 1 / sqrt(problems)
+    return [max(each * spread, one.error) for one in evaluations]
 
 
 def spread_of(chance: float) -> float:
-    """Standard deviation of what is 1 with this chance, else 0."""
+    """The standard deviation of a Bernoulli variable that is 1 with this probability."""
     return math.sqrt(max(chance * (1 - chance), 0.0))
 
 
 def are_comparable(rows: Sequence[Row]) -> bool:
-    """Whether the rewards of these steps are of prompts as they come: not where the plan leaves some of them out."""
+    """Whether the rewards of these steps are of all their prompts: not if an allocator gave some of them no rollout."""
     skipped = any(row.get("budget/prompts_skipped") for row in rows)
     return not skipped and all(REWARD in row for row in rows if "reward/mean" in row)
 
 
 def is_held(row: Row) -> bool:
-    """Whether a value model alone was to learn in a step (critic.pretraining_steps)."""
+    """Whether a step trained the value model alone (critic.pretraining_steps)."""
     idle = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
     return idle and "critic/updates" in row and "policy/learning_rate" not in row
 
 
 def values(rows: Iterable[Row], name: str) -> list[float]:
-    """A metric of the rows that have it."""
+    """The values of a metric, in the rows that have it."""
     return [row[name] for row in rows if name in row]
 
 
 def mean(rows: Iterable[Row], name: str) -> float:
-    """NaN where no row has it."""
+    """The mean of a metric over the rows that have it; NaN where none does."""
     return mean_of(values(rows, name))
 
 
 def mean_of(numbers: Iterable[float], weights: Sequence[float] | None = None) -> float:
-    """NaN of none."""
-    found = list(numbers)
+    """The weighted mean; NaN of no numbers."""
+    listed = list(numbers)
     if weights is None:
-        return sum(found) / len(found) if found else math.nan
-    return sum(map(operator.mul, found, weights)) / sum(weights) if found else math.nan
+        return sum(listed) / len(listed) if listed else math.nan
+    return sum(map(operator.mul, listed, weights)) / sum(weights) if listed else math.nan
 
 
 def variance_of_mean(numbers: Sequence[float]) -> float:
-    """Of the mean of independent numbers, from how they differ; NaN of fewer than two."""
+    """The variance of the mean of independent numbers, from their sample variance; NaN of fewer than two."""
     count = len(numbers)
     if count < 2:
         return math.nan
@@ -220,11 +226,11 @@ def total(rows: Iterable[Row], name: str) -> float:
 
 
 def share(rows: Sequence[Row], name: str, of: str) -> float:
-    """A count over another, pooled over rows; NaN where there is nothing to count."""
+    """The ratio of two counts, each summed over the rows; NaN where the second is 0."""
     whole = total(rows, of)
     return total(rows, name) / whole if whole else math.nan
 
 
 def _square(number: float) -> float:
-    """Infinity where that is too large, which `**` refuses."""
+    """The square; infinity where it overflows, at which `**` raises OverflowError."""
     return number * number

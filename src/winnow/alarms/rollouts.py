@@ -1,4 +1,4 @@
-"""What the rollouts look like: cut off, longer and longer, shorter and shorter."""
+"""Alarms about the length of rollouts: cut off, growing, shrinking."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from winnow.alarms.past import BLOCK, Past, Row, mean, mean_of, rewards, values,
 from winnow.config import AlarmsSection
 
 APART = 20  # steps between the ends of the two blocks that are compared
-BETTER = 2.0  # standard errors by which a reward has risen
+BETTER = 2.0  # standard errors above which a reward has risen
 
 
 def all_truncated(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Most rollouts are cut off before they answer."""
+    """Most rollouts are cut off before their end."""
     rows = past.last(limits.steps)
     cut = mean(rows, "rollout/truncated")
     if not cut >= limits.truncated_share:
@@ -51,6 +51,6 @@ def _length(past: Past, limits: AlarmsSection, *, grows: bool) -> Evidence | Non
 
 
 def _better(before: Sequence[Row], now: Sequence[Row]) -> bool:
-    """Whether the reward rose, beyond noise; where it is not known, it may have."""
+    """Whether the reward rose beyond noise; true where it is not known, as it may have risen."""
     was, is_now = rewards(before), rewards(now)
     return not is_now.mean - was.mean <= BETTER * math.sqrt(was.variance + is_now.variance)

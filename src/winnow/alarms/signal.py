@@ -1,4 +1,4 @@
-"""Is there anything to learn from? Rewards that do not differ, answers that cannot be read, steps without an update."""
+"""Alarms about missing signal: rewards that do not differ, answers that cannot be read, steps without an update."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from winnow.alarms.alarm import Evidence
 from winnow.alarms.past import Past, is_held, mean_of, share, total, values
 from winnow.config import AlarmsSection
 
-FEWEST_ROLLOUTS = 64  # of which "all" may be said
-CREDIT = 0.5  # of the rewards' range: the root mean square advantage below which flat groups do not teach
+FEWEST_ROLLOUTS = 64  # of fewer, equal rewards may be chance
+CREDIT = 0.5  # of the rewards' range: a root mean square advantage above it shows that flat groups are trained on
 
 
 def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Nearly all groups are flat, and nothing else than differences within a group teaches.
+    """Nearly all groups are flat, and advantages come from differences within a group alone.
 
-    Values and baselines over a batch teach from flat groups too: their advantages are not small. Groups of one are flat
-    whatever teaches.
+    Value models and baselines over a batch give flat groups an advantage too, so their advantages are not small.
+    Groups of one rollout are always flat.
     """
     rows = past.last(limits.steps)
     if total(rows, "budget/rollouts") < 2 * total(rows, "group/count"):
@@ -43,7 +43,7 @@ def all_flat(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Steps in a row without an update, for want of a signal; an update that was not finite is `not_finite`'s."""
+    """Steps in a row without an update, for lack of a signal; `not_finite` covers updates that were not finite."""
     rows = past.last(limits.untrained_steps)
     if not rows or any(row.get("budget/updates", 1.0) or row.get("select/trained") or is_held(row) for row in rows):
         return None
@@ -61,7 +61,8 @@ def nothing_trained(past: Past, limits: AlarmsSection) -> Evidence | None:
     )
     numbers = {"group/flat": flat, "group/count": groups, "group/all_correct": right, "group/all_wrong": wrong}
     if failed > total(rows, "budget/rollouts") / 2:
-        return Evidence(text, numbers, "the verifier fails on most rollouts: the log says why", ("verify", "reward"))
+        cause = "the verifier fails on most rollouts; the log of rollouts has the reasons"
+        return Evidence(text, numbers, cause, ("verify", "reward"))
     return Evidence(text, numbers, _too_easy_or_hard(right, wrong))
 
 
@@ -78,12 +79,12 @@ def constant_reward(past: Past, limits: AlarmsSection) -> Evidence | None:
     return Evidence(
         f"all {count:.0f} rollouts of {len(rows)} steps earn {high:g}; {unread:.0%} have no readable answer",
         {"reward/min": low, "reward/max": high, "outcome/unparsable": unread},
-        cause="the task is solved, or the reward pays whatever is written" if right else None,
+        cause="the task is solved, or the reward is the same for any text" if right else None,
     )
 
 
 def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Nearly no answer can be read by the verifier."""
+    """The verifier can read hardly any answer."""
     rows = past.last(limits.steps)
     unread = share(rows, "outcome/unparsable", "budget/rollouts")
     if not unread >= limits.unparsable_share or total(rows, "budget/rollouts") < FEWEST_ROLLOUTS:
@@ -93,19 +94,19 @@ def unparsable(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def verifier_failures(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """Verdicts fail, though too few for the run to stop."""
+    """Verdicts fail, but too few for the run to stop."""
     rows = past.rows[-limits.steps :]
     failed = share(rows, "outcome/failed", "budget/rollouts")
     count = total(rows, "outcome/failed")
     if not failed >= limits.failed_share or count < limits.failed_verdicts:
         return None
     causes = sorted({name for row in rows for name in row if name.startswith("outcome/failed/")})
-    said = ", ".join(f"{total(rows, name):.0f} {name.removeprefix('outcome/failed/')}" for name in causes)
-    text = f"{count:.0f} verdicts ({failed:.1%}) of the last {len(rows)} steps failed" + (f": {said}" if said else "")
+    counts = ", ".join(f"{total(rows, name):.0f} {name.removeprefix('outcome/failed/')}" for name in causes)
+    text = f"{count:.0f} verdicts ({failed:.1%}) of the last {len(rows)} steps failed" + f": {counts}" * bool(counts)
     return Evidence(text, {"outcome/failed": count, **{name: total(rows, name) for name in causes}})
 
 
 def _too_easy_or_hard(right: float, wrong: float) -> str:
     if right > wrong:
-        return "the task is solved or too easy: take harder problems, or end the run"
+        return "the task is solved or too easy: use harder problems, or end the run"
     return "the task is too hard for this policy, its answers are cut off or cannot be read, or the golds are misread"

@@ -1,4 +1,4 @@
-"""What the policy does: its entropy, how far it goes from what sampled and from the reference, its gradients."""
+"""Alarms about the policy: its entropy, its distance from the sampling policy and the reference, its gradients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from winnow.alarms.alarm import Evidence
 from winnow.alarms.past import ACCURACY, Past, Row, accuracy, mean, values
 from winnow.config import AlarmsSection
 
-FALLEN = 0.05  # of the entropy of the first steps, below which little is left to explore with
-SOLVED = 0.8  # accuracy: a policy that is right as often needs no further exploration
-NORMS, FEWEST_NORMS = 20, 10  # of gradients, that a new one is compared with
+FALLEN = 0.05  # of the entropy of the first steps, below which too little is left for exploration
+SOLVED = 0.8  # accuracy, above which the policy needs no further exploration
+NORMS, FEWEST_NORMS = 20, 10  # gradient norms, at most and at least, that a new one is compared with
 DIVERGENCES = ("loss/kl", "reward/kl")
 
 
 def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy writes nearly the same each time, or hardly varies beside the first steps, and is often wrong."""
+    """The policy's entropy is near 0, or far below that of the first steps, and many answers are wrong."""
     rows, first = past.last(limits.steps), past.first[: limits.steps]
     entropy, was, right = mean(rows, "policy/entropy"), mean(first, "policy/entropy"), accuracy(rows)
     if not entropy < max(limits.entropy_floor, FALLEN * was) or right >= SOLVED:
@@ -28,7 +28,7 @@ def entropy_collapse(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def entropy_explosion(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The policy writes more and more at random."""
+    """The policy's entropy is far above that of the first steps."""
     rows, first = past.last(limits.steps), past.first[: limits.steps]
     entropy, was = mean(rows, "policy/entropy"), mean(first, "policy/entropy")
     if not entropy > was + limits.entropy_rise:
@@ -50,8 +50,8 @@ def kl_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def ratio_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The mean of p_now / p_old, which is 1 in expectation, is not near it. Its largest is not judged: it grows with
-    the number of tokens.
+    """The mean of p_now / p_old, which is 1 in expectation, is far from 1. The maximum is not used: it grows with the
+    number of tokens.
     """
     rows = past.last(limits.steps)
     ratio = mean(rows, "policy/ratio_mean")
@@ -62,7 +62,7 @@ def ratio_drift(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """The clip takes the gradient of many tokens away."""
+    """The clip removes the gradient of many tokens."""
     rows = past.last(limits.steps)
     clipped = mean(rows, "policy/clip_fraction")
     if not clipped > limits.clip_fraction:
@@ -72,9 +72,9 @@ def clip_fraction(past: Past, limits: AlarmsSection) -> Evidence | None:
 
 
 def gradient_spike(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """A gradient that is many times the median of those before it, which one other spike does not move.
+    """A gradient norm that is many times the median of those before it; one earlier spike hardly changes a median.
 
-    Steps whose advantages are all 0 are not compared with: a term alone, a KL penalty, makes a small gradient.
+    Steps whose advantages are all 0 are excluded: a term alone, such as a KL penalty, gives a small gradient.
     """
     if not past.rows or "policy/grad_norm" not in past.rows[-1]:
         return None
@@ -94,7 +94,7 @@ def _has_credit(row: Row) -> bool:
 
 
 def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """An update that could not be taken. One is enough: no healthy run has any."""
+    """An update was skipped because its gradient was not finite. One is enough: no healthy run has any."""
     if not past.rows:
         return None
     row = past.rows[-1]
@@ -103,13 +103,13 @@ def not_finite(past: Past, limits: AlarmsSection) -> Evidence | None:
     if not count:
         return None
     taken = row.get("budget/updates", 0.0)
-    text = f"{count:.0f} updates were left out, as their gradient was not finite; {taken:.0f} were taken"
+    text = f"{count:.0f} updates were skipped, as their gradient was not finite; {taken:.0f} were taken"
     return Evidence(text, {"policy/not_finite_updates": count, "budget/updates": taken})
 
 
 def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """policy/parity_alarm of the newest step: mean, 99.9th percentile and share are judged there, against what the
-    engine declares; never the maximum, which grows with the number of tokens.
+    """policy/parity_alarm of the newest step. That metric compares mean, 99.9th percentile and share with the limits
+    that the engine declares; it ignores the maximum, which grows with the number of tokens.
     """
     if not past.rows or not past.rows[-1].get("policy/parity_alarm"):
         return None
@@ -118,10 +118,10 @@ def parity(past: Past, limits: AlarmsSection) -> Evidence | None:
     of_rank = f" of rank {row['ranks/out_of_parity']:.0f}" if "ranks/out_of_parity" in row else ""
     gap, tail, most, outside = (row.get(name, float("nan")) for name in _GAPS)
     return Evidence(
-        f"the engine{of_rank} did not sample what is trained: of the same tokens its log-probs and the policy's differ "
-        f"by {gap:.2g} on average, by {tail:.2g} or more in one of a thousand and by {most:.2g} at most, and "
-        f"{outside:.1%} of the ratios lie outside [0.8, 1.25]; this is more than it declares or "
-        f"rollout.max_ratio_outside allows",
+        f"the engine{of_rank} did not sample what is trained: the log-probs of engine and policy for the same tokens "
+        f"differ by {gap:.2g} on average, by {tail:.2g} or more for one token in a thousand and by {most:.2g} at most, "
+        f"and {outside:.1%} of the ratios are outside [0.8, 1.25]; this exceeds the engine's limits or "
+        f"rollout.max_ratio_outside",
         {name: row[name] for name in names},
     )
 

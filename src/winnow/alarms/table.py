@@ -1,9 +1,10 @@
-"""All alarms: what each means, what is likely behind it, what to change. docs/alarms.md and the texts are made of this.
+"""All alarms: symptoms, likely causes and the keys to change. docs/alarms.md and the texts of alarms come from here.
 
-Likely causes are the field's experience with policy-gradient methods on language models, told where the numbers alone
-cannot tell: the collapse of entropy (Cui et al. 2025, arXiv 2505.22617), prompts that are solved or hopeless and
-truncation (Yu et al. 2025, DAPO, arXiv 2503.14476), length without gain (Liu et al. 2025, Dr. GRPO, arXiv 2503.20783),
-ratios and their clip (Schulman et al. 2017, arXiv 1707.06347), an engine that is not the policy (Yao et al. 2025).
+Where the numbers alone do not identify the cause, the likely causes are the field's experience with policy-gradient
+methods on language models: entropy collapse (Cui et al. 2025, arXiv 2505.22617), prompts that are always or never
+solved and truncation (Yu et al. 2025, DAPO, arXiv 2503.14476), length without gain (Liu et al. 2025, Dr. GRPO, arXiv
+2503.20783), ratios and their clip (Schulman et al. 2017, arXiv 1707.06347), an engine that differs from the policy (Yao
+et al. 2025).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ACCURACY = (ACCURACY, "reward/accuracy")
 _HELD_OUT = ("eval/accuracy_sampled", "eval/accuracy_sampled_sem")
 _READABLE = ("outcome/unparsable", "budget/rollouts")
 
-# What a policy does that has lost what it could, whatever the reason: its prompt, golds and limits are not to blame.
+# Consequences of a policy that has lost its ability for any reason; its prompt, golds and limits are not the cause.
 _OF_A_LOST_POLICY = (
     "all_flat", "nothing_trained", "constant_reward", "unparsable", "all_truncated", "length_explosion",
     "length_collapse", "entropy_collapse", "entropy_explosion", "kl_drift", "ratio_drift", "clip_fraction",
@@ -28,7 +29,7 @@ _OF_A_LOST_POLICY = (
 ALARMS: tuple[Kind, ...] = (
     Kind(
         name="all_flat",
-        meaning="nearly all groups are flat: their rewards are all alike, so that a group baseline learns nothing",
+        meaning="nearly all groups are flat: their rewards are all equal, so that a group baseline gives no gradient",
         cause="the prompts are too easy or too hard for this policy",
         keys=("task", "rollout.temperature", "rollout.rollouts_per_prompt", "rollout.dynamic_sampling_rounds"),
         limits=("steps", "flat_share"),
@@ -54,8 +55,8 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="constant_reward",
         meaning="every rollout earns the same reward",
-        cause="the verifier finds no answer where the prompt puts it, golds are misread, the task is far too hard, or "
-        "the reward ignores the answer",
+        cause="the verifier reads the answer from another place than the prompt requests, golds are misread, the task "
+        "is far too hard, or the reward ignores the answer",
         keys=("reward", "prompt.template", "rollout.stop", "rollout.max_new_tokens", "task"),
         limits=("steps",),
         reads=("reward/min", "reward/max", "reward/accuracy", *_READABLE),
@@ -65,7 +66,7 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="unparsable",
         meaning="nearly no rollout has an answer that the verifier could read",
-        cause="the prompt does not ask for the format that the reward reads, or answers are cut off before their end",
+        cause="the prompt does not request the format that the reward reads, or answers are cut off before their end",
         keys=("prompt.template", "reward", "rollout.stop", "rollout.max_new_tokens"),
         limits=("steps", "unparsable_share"),
         reads=_READABLE,
@@ -74,8 +75,8 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="verifier_failures",
         meaning="verdicts fail: timeout, memory, crash; these rollouts are neither kept nor in any baseline",
-        cause="the time or memory of a verdict is too short for some answers, the machine is overloaded, or the reward "
-        "raises on unusual text; the log of rollouts says which",
+        cause="the time or memory limit of a verdict is too low for some answers, the machine is overloaded, or the "
+        "reward raises an exception on unusual text; the log of rollouts has the cause of each",
         keys=("verify.timeout_seconds", "verify.memory_mb", "verify.workers", "reward"),
         limits=("steps", "failed_share", "failed_verdicts"),
         reads=("outcome/failed", "outcome/failed/{cause}", "budget/rollouts"),
@@ -84,7 +85,7 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="all_truncated",
         meaning="most rollouts are cut off at max_new_tokens, so that many never answer",
-        cause="the limit is too short for this task, the policy does not know when to stop, or a stop text is missing",
+        cause="the limit is too low for this task, the policy has not learned to stop, or a stop text is missing",
         keys=("rollout.max_new_tokens", "rollout.stop", "prompt.template"),
         limits=("steps", "truncated_share"),
         reads=("rollout/truncated",),
@@ -102,7 +103,7 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="length_collapse",
         meaning="completions shrink fast while the reward does not rise",
-        cause="the reward or the weighting favours short answers, or the policy has given up reasoning for a guess",
+        cause="the reward or the weighting favours short answers, or the policy guesses instead of reasoning",
         keys=("reward", "weighting", "optimizer.learning_rate"),
         limits=("length_factor", "standard_errors"),
         reads=("rollout/length_mean", "rollout/truncated", *_REWARD),
@@ -110,8 +111,8 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="entropy_collapse",
-        meaning="the policy writes nearly the same each time, by itself or beside what it did at first, while many of "
-        "its answers are wrong",
+        meaning="the policy's entropy is near 0, or a small part of what it was at first, while many of its answers "
+        "are wrong",
         cause="updates are too large or too many on the same rollouts, nothing rewards exploration, or the temperature "
         "is too low",
         keys=("optimizer.learning_rate", "update.epochs", "rollout.temperature", "terms", "loss"),
@@ -121,8 +122,8 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="entropy_explosion",
-        meaning="the policy writes far more at random than it did at first",
-        cause="updates are too large, an entropy term is too strong, or what is trained is noise",
+        meaning="the policy's entropy is far above that of the first steps",
+        cause="updates are too large, an entropy term is too strong, or the rewards are noise",
         keys=("optimizer.learning_rate", "terms", "rollout.temperature"),
         limits=("steps", "entropy_rise"),
         reads=("policy/entropy",),
@@ -148,7 +149,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="clip_fraction",
-        meaning="the clip takes the gradient of many tokens away, so that many rollouts were sampled for nothing",
+        meaning="the clip removes the gradient of many tokens, so that many sampled tokens have no effect",
         cause="too many or too large updates on the same rollouts, or a clip that is too narrow for this loss",
         keys=("optimizer.learning_rate", "update.epochs", "update.updates_per_step", "loss"),
         limits=("steps", "clip_fraction"),
@@ -158,8 +159,8 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="gradient_spike",
         meaning="a gradient is many times larger than those before it",
-        cause="a few rollouts with extreme advantages or ratios, or a learning rate too high; the norm is clipped, the "
-        "direction is not mended",
+        cause="a few rollouts with extreme advantages or ratios, or a learning rate that is too high; clipping limits "
+        "the norm and does not change the direction",
         keys=("optimizer.max_grad_norm", "optimizer.learning_rate", "update.max_importance", "advantage"),
         limits=("gradient_factor",),
         reads=("policy/grad_norm", "advantage/mean", "advantage/std"),
@@ -167,7 +168,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="not_finite",
-        meaning="updates were left out because their gradient was not finite",
+        meaning="updates were skipped because their gradient was not finite",
         cause="a loss, a term or an advantage of your own computes NaN or infinity, or the policy is near overflow",
         keys=("optimizer.learning_rate", "loss", "advantage", "terms", "update.max_skipped"),
         limits=(),
@@ -176,9 +177,10 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="parity",
-        meaning="the engine did not sample what is trained: its log-probs of the same tokens differ by more than it "
-        "declares; every ratio and gradient is biased until it is over",
-        cause="the engine did not take over the weights, samples at another temperature, or computes in low precision",
+        meaning="the engine did not sample what is trained: its log-probs of the same tokens differ by more than its "
+        "declared limits; every ratio and gradient is biased while this holds",
+        cause="the engine did not load the newest weights, samples at another temperature, or computes in low "
+        "precision",
         keys=("rollout.engine", "rollout.max_ratio_outside", "model.dtype", "update.max_importance"),
         limits=(),
         reads=(
@@ -190,7 +192,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="no_learning",
-        meaning="after many steps the reward is where it was at first, and noise cannot hide a gain",
+        meaning="after many steps the reward is the same as at first, and noise is too small to hide a gain",
         cause="the learning rate is too low, too few rollouts are trained on, or the reward does not depend on what "
         "the policy can change",
         keys=("optimizer.learning_rate", "select", "advantage", "update.updates_per_step", "reward", "task"),
@@ -200,9 +202,9 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="sudden_drop",
-        meaning="the reward falls within a few steps, or held-out accuracy below its best, or hardly an answer is "
+        meaning="the reward falls within a few steps, held-out accuracy falls below its best, or hardly an answer is "
         "right or readable any more",
-        cause="an update was too large, or the policy has found text that the verifier misreads; go on from an earlier "
+        cause="an update was too large, or the policy writes text that the verifier misreads; resume from an earlier "
         "checkpoint",
         keys=("optimizer.learning_rate", "optimizer.max_grad_norm", "update.epochs", "terms"),
         limits=("drop", "standard_errors"),
@@ -212,9 +214,9 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="reward_without_accuracy",
-        meaning="the reward rises while fewer answers are right: what pays is not what is wanted",
+        meaning="the reward rises while fewer answers are right: the reward is exploited",
         cause="a part of the reward is easier to earn than a right answer, its weight is too large, or the verifier "
-        "pays for text that is no answer; read the rollouts that earn most",
+        "rewards text that is no answer; read the rollouts with the highest rewards",
         keys=("reward", "terms"),
         limits=("steps", "untrained_steps", "drop", "standard_errors"),
         reads=(*_REWARD, *_ACCURACY, "reward/part/{part}"),
@@ -232,7 +234,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="overfitting",
-        meaning="training accuracy leaves held-out accuracy behind: what is learned does not carry over",
+        meaning="training accuracy rises above held-out accuracy: the policy does not generalise",
         cause="the problems are too few and seen too often, or golds and answers leak through the prompt",
         keys=("task", "steps", "optimizer.learning_rate", "terms"),
         limits=("gap", "standard_errors"),
@@ -242,8 +244,8 @@ ALARMS: tuple[Kind, ...] = (
     Kind(
         name="held_out_above_training",
         meaning="held-out accuracy is above training accuracy: the two do not measure the same",
-        cause="held-out answers leak into the prompts or into what is trained on, the grader or the temperature of the "
-        "evaluation differs, or the problems of the training are harder",
+        cause="held-out answers leak into the prompts or into the training data, the grader or the temperature of the "
+        "evaluation differs, or the training problems are harder",
         keys=("task", "evaluate.split", "evaluate.temperature", "rollout.temperature", "reward"),
         limits=("gap", "standard_errors"),
         reads=(*_ACCURACY, *_PROMPTS, *_HELD_OUT),
@@ -251,7 +253,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="values_explain_nothing",
-        meaning="values say less of the returns than a constant would: advantages are noisier than without them",
+        meaning="values explain less of the returns than a constant would: advantages are noisier than without them",
         cause="the value model learns too fast (critic/loss grows) or too slowly (it hardly falls), or rewards are far "
         "larger than its clip",
         keys=("critic.optimizer.learning_rate", "critic.pretraining_steps", "critic.clip_range"),
@@ -261,7 +263,7 @@ ALARMS: tuple[Kind, ...] = (
     ),
     Kind(
         name="values_untrained",
-        meaning="a value model of its own took no update",
+        meaning="a separate value model took no update",
         cause="its learning rate is too high, or rewards are of extreme size",
         keys=("critic.optimizer.learning_rate", "critic.optimizer.max_grad_norm"),
         limits=(),

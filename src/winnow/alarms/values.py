@@ -1,4 +1,4 @@
-"""What a value model knows and learns."""
+"""Alarms about a value model: how much its values explain, and whether it is updated."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from winnow.alarms.past import Past, is_held, values
 from winnow.config import AlarmsSection
 
 EXPLAINED = "critic/explained_variance"
-CONSTANT = 0.0  # of the returns' variance: what a constant explains
+CONSTANT = 0.0  # explained variance of a constant prediction
 
 
 def values_explain_nothing(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """For many steps values have said less of the returns than a constant; a step whose returns are all alike says
-    nothing of them, and neither does one in which the policy is held.
+    """For many steps the values have explained less of the returns than a constant. Steps in which all returns are
+    equal have no such number, and steps that train the value model alone are excluded.
     """
     explained = values((row for row in past.rows if not is_held(row)), EXPLAINED)[-limits.values_steps :]
     if len(explained) < limits.values_steps or EXPLAINED not in past.rows[-1] or max(explained) >= CONSTANT:
@@ -26,25 +26,25 @@ def values_explain_nothing(past: Past, limits: AlarmsSection) -> Evidence | None
 
 
 def values_untrained(past: Past, limits: AlarmsSection) -> Evidence | None:
-    """A value model of its own takes no update."""
+    """A separate value model takes no update."""
     if not past.rows or past.rows[-1].get("critic/updates") != 0:
         return None
     valued = past.rows[-1].get("budget/tokens_valued", 0.0)
     if valued > 0:
         text, cause, keys = "the value model took no update: the gradient was not finite", None, None
     else:
-        text = "the value model took no update: there was no rollout for it to read"
+        text = "the value model took no update: there was no rollout to train it on"
         cause, keys = "all verdicts failed, or none was kept", ("critic.train_on", "select")
     return Evidence(text, {"critic/updates": 0.0, "budget/tokens_valued": valued}, cause, keys)
 
 
 def _of_form(past: Past) -> tuple[str | None, tuple[str, ...] | None]:
-    """Cause and keys, by what the log says of the form: a model of its own counts its updates, a head on the policy's
-    backbone has a loss, and a function has neither.
+    """Cause and keys for the critic's form. The metrics identify it: a separate model has a number of updates, a head
+    on the policy's backbone has a loss, and a function has neither.
     """
     if "critic/updates" in past.rows[-1]:
         return None, None
     if "critic/loss" in past.rows[-1]:
         keys = ("critic.coefficient", "optimizer.learning_rate", "critic.clip_range")
         return "the head learns too slowly beside the policy, or too fast", keys
-    return "the function critic returns something else than the reward that is expected before each token", ()
+    return "the function critic does not return the expected reward before each token", ()

@@ -1,6 +1,6 @@
-"""Alarms as a run goes on, and of a run that is over: the same rules over the same rows.
+"""Alarms during a run and of a finished run: the same rules over the same rows.
 
-Nothing but the rows decides, so what is known after a resume is rebuilt from the log that the run has written so far.
+The rows alone decide, so a resume rebuilds the state of the alarms from the run's log.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LONGEST = 50  # steps that some rule compares, whatever the limits
 
 
 class Alarms:
-    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone; evaluations before
-    `evaluated_since` are not compared with those after it.
+    """The alarms of one run. `settings` is its resolved configuration, or `[alarms]` alone. Evaluations before
+    `evaluated_since` are ignored.
     """
 
     def __init__(self, settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0) -> None:
@@ -36,10 +36,10 @@ class Alarms:
         self._past = Past(_reach(self._limits), evaluated_since)
         self._held: dict[str, int] = {}  # the last step at which each alarm held
         self._between: dict[str, float] = {}  # an evaluation that belongs to the row of the next step
-        self.begun: tuple[Alarm, ...] = ()  # at the newest step: what was clear before
+        self.begun: tuple[Alarm, ...] = ()  # raised at the newest step; these were clear before
 
     def remember(self, rows: Iterable[Row], *, evaluated_since: int = 0) -> None:
-        """The rows that the log has of the steps before a resume, and the evaluation before the next one."""
+        """Add the log's rows of the steps before a resume, and the evaluation before the next step."""
         self._past.evaluated_since = evaluated_since
         for row in rows:
             if is_step(row):
@@ -50,23 +50,23 @@ class Alarms:
                 self._between = dict(row)
 
     def evaluated(self, metrics: Row) -> None:
-        """The weights before the next step were evaluated."""
+        """Add an evaluation of the weights before the next step."""
         self._between = dict(metrics)
 
     def at_end(self, step: int) -> tuple[Alarm, ...]:
-        """What begins with an evaluation after the last step, which no step follows."""
+        """The alarms that an evaluation after the last step raises."""
         if self._between:
             self.judge({"step": step})
             return self.begun
         return ()
 
     def metrics(self, step: int, metrics: Row) -> dict[str, float]:
-        """`alarm/{name}` = 1 for each alarm that holds at this step. `begun` then says which were clear before."""
+        """`alarm/{name}` = 1 for each alarm that holds at this step. `begun` then has those that were clear before."""
         return {f"{PREFIX}{kind.name}": 1.0 for kind, _ in self.judge({**metrics, "step": step})}
 
     def judge(self, row: Row) -> list[tuple[Kind, Evidence]]:
-        """What holds at a row. A row of an evaluation alone raises nothing that no evaluation measures, and what
-        another alarm explains does not begin while that one holds.
+        """The alarms that hold at a row. A row with only an evaluation raises only alarms that read evaluations. An
+        alarm that another one explains is not raised while the other one holds.
         """
         self._add(row)
         step = int(row["step"])
@@ -74,15 +74,15 @@ class Alarms:
         judged = [(kind, kind.rule(self._past, self._limits)) for kind in self._kinds]
         holds = [(kind, evidence) for kind, evidence in judged if evidence is not None]
         explained = {name for kind, _ in holds for name in kind.explains if self._held.get(name, clear - 1) < clear}
-        found = [
+        held = [
             (kind, evidence)
             for kind, evidence in holds
             if kind.name not in explained and (is_step(row) or MEASURED in kind.reads)
         ]
-        begun = [pair for pair in found if self._held.get(pair[0].name, clear - 1) < clear]
+        begun = [pair for pair in held if self._held.get(pair[0].name, clear - 1) < clear]
         self.begun = tuple(_alarm(step, kind, evidence, self._settings) for kind, evidence in begun)
-        self._held |= {kind.name: step for kind, _ in found}
-        return found
+        self._held |= {kind.name: step for kind, _ in held}
+        return held
 
     def _add(self, row: Row) -> None:
         self._past.add({**self._between, **row})
@@ -92,23 +92,23 @@ class Alarms:
 def of_run(
     rows: Sequence[Row], settings: Mapping[str, Any] | AlarmsSection = DEFAULTS, *, evaluated_since: int = 0
 ) -> list[Alarm]:
-    """The alarms of a run by its log, in the order in which they were raised, each with the `last` step it held at.
+    """The alarms of a run from its log, in the order in which they were raised, each with the `last` step it held at.
 
-    `rows` are as `state.logbook.read_metrics` reads them, that of an evaluation after the last step included;
-    `settings` is the run's resolved configuration, or the limits of `[alarms]` alone. `evaluated_since`: the step from
-    which on the run was evaluated as it is now (`state.resume_changes`).
+    `rows` are those of `state.logbook.read_metrics`, including an evaluation after the last step. `settings` is the
+    run's resolved configuration, or the limits of `[alarms]` alone. `evaluated_since` is the step from which on the
+    run has been evaluated with its present settings (`state.resume_changes`).
     """
     alarms = Alarms(settings, evaluated_since=evaluated_since)
-    found, open_now = list[Alarm](), dict[str, int]()
+    raised, open_now = list[Alarm](), dict[str, int]()
     for row in rows:
         held = alarms.judge(row)
         for alarm in alarms.begun:
-            open_now[alarm.name] = len(found)
-            found.append(alarm)
+            open_now[alarm.name] = len(raised)
+            raised.append(alarm)
         for kind, _ in held:
             place = open_now[kind.name]
-            found[place] = dataclasses.replace(found[place], last=int(row["step"]))
-    return found
+            raised[place] = dataclasses.replace(raised[place], last=int(row["step"]))
+    return raised
 
 
 def check(section: AlarmsSection) -> None:
@@ -124,7 +124,7 @@ def check(section: AlarmsSection) -> None:
 
 
 def _section(settings: Mapping[str, Any] | AlarmsSection) -> AlarmsSection:
-    """The limits in a configuration; those that it does not know yet, or no longer, are the defaults."""
+    """The limits in a configuration of any version: unknown ones are ignored, missing ones have their defaults."""
     if isinstance(settings, AlarmsSection):
         return settings
     limits = settings.get("alarms")
@@ -146,22 +146,22 @@ def _unusable(mistake: Any) -> ConfigError:
 
 
 def _reach(limits: AlarmsSection) -> int:
-    """Rows that the rules read, at most."""
-    asked = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
-    return max(LONGEST, 3 * BLOCK, *asked)
+    """The largest number of rows that a rule reads."""
+    configured = (limits.steps, limits.untrained_steps, 2 * limits.values_steps, limits.no_learning_steps)
+    return max(LONGEST, 3 * BLOCK, *configured)
 
 
 def _alarm(step: int, kind: Kind, evidence: Evidence, settings: Mapping[str, Any]) -> Alarm:
     keys = kind.keys if evidence.keys is None else evidence.keys
     known = {key: _value(settings, key) for key in keys if not settings or _value(settings, key) is not None}
     named = ", ".join(key if value is None else f"{key} ({_shown(value)})" for key, value in known.items())
-    look = f" Look at {named}." if named else ""
+    look = f" Check {named}." if named else ""
     text = f"step {step}: {kind.name}: {evidence.text}. Likely cause: {evidence.cause or kind.cause}.{look}"
     return Alarm(step, kind.name, text, dict(evidence.numbers), known, last=step)
 
 
 def _value(settings: Mapping[str, Any], key: str) -> Any:
-    """The present value of a dotted key; None where a table on its way is absent."""
+    """The present value of a dotted key; None where a table on its path is absent."""
     value: Any = settings
     for name in key.split("."):
         if not isinstance(value, Mapping):
@@ -171,7 +171,7 @@ def _value(settings: Mapping[str, Any], key: str) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value in a sentence: a member by its name, several by theirs."""
+    """A value for a sentence; members by their names."""
     several = value if isinstance(value, (list, tuple)) else [value]
     text = ", ".join(_name(one) for one in several) or "none"
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."

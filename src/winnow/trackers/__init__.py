@@ -1,5 +1,5 @@
-"""Trackers: where a run can be watched besides its folder. Importing this registers them all, and none of their
-libraries.
+"""Trackers: services that display a run while it trains. Importing this package registers all of them, without
+importing their libraries.
 """
 
 import winnow.trackers.mlflow

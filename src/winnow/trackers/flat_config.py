@@ -1,4 +1,4 @@
-"""A configuration as trackers get it, and as one value per dotted key for libraries that take no nested one."""
+"""The configuration that trackers receive, also as one value per dotted key for libraries without nested values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LOGIN = re.compile(r"(?<=://)[^/\s@]*@")  # "user:password@" of an address
 
 
 def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the names of its trackers alone, whose options may hold a password, and with no user and
-    password in any address.
+    """The configuration with only the names of its trackers, as their options may contain a password. User names and
+    passwords are removed from all addresses.
     """
     named = [tracker["use"] for tracker in config.get("track", ())]
     return {name: _without_logins(value) for name, value in {**config, "track": named}.items()}

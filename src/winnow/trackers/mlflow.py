@@ -1,4 +1,4 @@
-"""MLflow, by its client: its fluent functions keep the run of a thread and of a process."""
+"""MLflow, through its client: its fluent functions keep one active run per thread and process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from winnow.registry import register
 from winnow.trackers.flat_config import LOGIN, config_text, flat_config
 from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
 
-AT_ONCE = 100  # parameters or metrics in a call: MLflow takes no more of the first
-LONGEST = 500  # characters of a parameter that every version of MLflow takes; the whole configuration is a file besides
-LONGEST_NAME = 200  # characters: MLflow takes 250
+AT_ONCE = 100  # parameters or metrics per call: MLflow accepts at most 100 parameters
+LONGEST = 500  # characters of a parameter that every version of MLflow accepts; config.json has the full values
+LONGEST_NAME = 200  # characters: MLflow accepts 250, and `legal` may append a digest
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowTracker(Tracker):
-    """One run of MLflow, continued under its id by a resume. Of a step that was done twice, the later value counts."""
+    """One run of MLflow, continued under its id by a resume. If a step was done twice, its later value counts."""
 
     def __init__(self, client: Any, run_id: str) -> None:
         self.id: str = run_id
@@ -41,13 +41,13 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self.id, metrics=entities[first : first + AT_ONCE])
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """As a file of the form of MLflow's tables, without the pandas that its own function wants."""
+        """Write a file in the format of MLflow's tables. MLflow's `log_table` would need pandas."""
         data = [[row[name] for name in ROLLOUT] for row in rows]
         text = json.dumps({"columns": list(ROLLOUT), "data": data})
         self._client.log_text(self.id, text, f"rollouts/step-{step:06d}.json")
 
     def notice(self, step: int, text: str) -> None:
-        """As a file, one per step and text."""
+        """Write a file, one per step and text."""
         self._client.log_text(self.id, text, f"notices/step-{step:06d}-{time.time_ns()}.txt")
 
     def picture(self, step: int, name: str, png: bytes) -> None:
@@ -62,7 +62,7 @@ class MlflowTracker(Tracker):
         self._client.set_terminated(self.id, STATUS[status])
 
     def describe(self, config: Mapping[str, Any]) -> None:
-        """The configuration: a parameter keeps its first value in MLflow, the file is that of the last launch."""
+        """Log the configuration. MLflow keeps a parameter's first value; config.json is of the last launch."""
         from mlflow.entities import Param
 
         known = self._client.get_run(self.id).data.params
@@ -82,18 +82,18 @@ def mlflow(
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Tracker:
-    """MLflow: a database or a server at `tracking_uri` ("sqlite:///mlflow.db", "http://..."), or where it is absent at
-    MLFLOW_TRACKING_URI, or else MLflow's own choice, `mlflow.db` in the current folder.
+    """MLflow: a database or a server at `tracking_uri` ("sqlite:///mlflow.db", "http://..."). Its default is
+    MLFLOW_TRACKING_URI, and without that MLflow's default, `mlflow.db` in the current folder.
     """
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent to anyone that the user did not name
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # data goes only to the server that the user names
     from mlflow import MlflowClient
 
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it would write to a terminal that a display has
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # its log lines would break the live display
     client = MlflowClient(tracking_uri=tracking_uri)
     if run.id is None:
-        found = client.get_experiment_by_name(experiment)
-        place = client.create_experiment(experiment) if found is None else found.experiment_id
-        run_id = client.create_run(place, run_name=name or run.name, tags=dict(tags or {})).info.run_id
+        existing = client.get_experiment_by_name(experiment)
+        experiment_id = client.create_experiment(experiment) if existing is None else existing.experiment_id
+        run_id = client.create_run(experiment_id, run_name=name or run.name, tags=dict(tags or {})).info.run_id
     else:
         run_id = run.id
         _check_known(client, run_id)
@@ -104,7 +104,7 @@ def mlflow(
 
 
 def _check_known(client: Any, run_id: str) -> None:
-    """Raise ConfigError where MLflow knows no such run: MLFLOW_TRACKING_URI may have changed since."""
+    """Raise ConfigError if MLflow has no such run: MLFLOW_TRACKING_URI may have changed since the earlier launch."""
     from mlflow import MlflowException
 
     try:
@@ -120,9 +120,10 @@ def _check_known(client: Any, run_id: str) -> None:
 
 
 def legal(name: str) -> str:
-    """The name, if MLflow takes it: one of other letters (a "+" of a reward's part), with nothing, "." or ".." between
-    its slashes, or too long would have all metrics of its call refused. One that is changed gets a digest, as two may
-    become alike.
+    """The name in a form that MLflow accepts.
+
+    MLflow refuses all metrics of a call for one name with other characters (such as "+" in a reward's part), with
+    an empty part, "." or ".." between slashes, or too long. A changed name gets a digest, so that no two are equal.
     """
     letters = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)
     legal = re.sub(r"(?<![^/])\.{0,2}(?=/|$)", "_", letters)[:LONGEST_NAME]

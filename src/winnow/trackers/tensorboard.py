@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run folder, which `tensorboard --logdir runs` finds."""
+"""TensorBoard: event files in the run folder, which `tensorboard --logdir runs` displays."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from winnow.trackers.tracked_run import Status, TrackedRun, Tracker
 
 
 class TensorBoardTracker(Tracker):
-    """Event files. Those of an earlier launch are read up to the first step of this one."""
+    """Event files. TensorBoard reads those of an earlier launch up to the first step of this one."""
 
-    id = "tensorboard"  # nothing but the folder tells one run from another
+    id = "tensorboard"  # the folder alone identifies a run
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """As float64: by default, TensorBoard rounds to float32."""
+        """Write float64: by default, TensorBoard rounds to float32."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step, new_style=True, double_precision=True)
         self._writer.flush()
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """As one text per step, in which a model's own is a block of code, whatever marks it holds."""
+        """Write one text per step. The model's text is a block of code, so that no Markdown in it is rendered."""
         self._writer.add_text("rollouts", "\n\n".join(_in_markdown(row) for row in rows), step)
         self._writer.flush()
 
     def notice(self, step: int, text: str) -> None:
-        """As text."""
+        """Write a text."""
         self._writer.add_text("notices", code_block(text), step)
         self._writer.flush()
 
@@ -51,22 +51,22 @@ class TensorBoardTracker(Tracker):
 
 @register("tracker", "tensorboard", requires="tensorboard", instead_of={"tensorboardx": "the same files"})
 def tensorboard(run: TrackedRun, *, folder: str | None = None) -> Tracker:
-    """TensorBoard's event files, in `folder`, or else in the run folder's `tensorboard`."""
+    """TensorBoard's event files in `folder`, by default `tensorboard` in the run folder."""
     from torch.utils.tensorboard import SummaryWriter
 
-    # TensorBoard heeds the second such mark that it finds: the first launch makes one, too
+    # TensorBoard applies `purge_step` from the second one that it reads, so the first launch sets it, too
     writer = SummaryWriter(folder or str(run.folder / "tensorboard"), purge_step=run.first_step)
     writer.add_text("config", code_block(config_text(run.config)), run.first_step)
     return TensorBoardTracker(writer)
 
 
 def code_block(text: str) -> str:
-    """Any text as a block of code of Markdown: every line of it is indented, so that no mark in it ends the block."""
+    """The text as a block of code in Markdown: every line is indented, so that no mark in the text ends the block."""
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 def _in_markdown(row: Mapping[str, Any]) -> str:
     numbers = {name: row[name] for name in ("index", "reward", "correct", "advantage", "keep", "reason", "finish")}
-    said = ", ".join(f"{name} {value}" for name, value in numbers.items())
-    parts = (f"{row['prompt_id']}: {said}", "prompt: " + row["prompt"], "text: " + (row["text"] or ""))
+    summary = ", ".join(f"{name} {value}" for name, value in numbers.items())
+    parts = (f"{row['prompt_id']}: {summary}", "prompt: " + row["prompt"], "text: " + (row["text"] or ""))
     return "\n\n<!-- -->\n\n".join(code_block(part) for part in parts)

@@ -1,4 +1,4 @@
-"""What a tracker is: made for a run, told what the run logs, and closed. All of it is called in one thread, its own."""
+"""The interface of a tracker: created for a run, called with all that the run logs, and closed; in one thread."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ Status = Literal["finished", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The run that a tracker is made for."""
+    """The run that a tracker is created for."""
 
-    name: str  # of its folder
+    name: str  # of the run folder
     folder: Path
-    config: Mapping[str, Any]  # resolved, nested, as JSON has it
-    first_step: int  # of what this launch logs: what an earlier one logged from here on counts no more
-    id: str | None = None  # the tracker's own `id` at an earlier launch of this run; None: it begins
+    config: Mapping[str, Any]  # resolved, nested, as in JSON
+    first_step: int  # that this launch logs; it replaces the rows of earlier launches from this step on
+    id: str | None = None  # the tracker's `id` at an earlier launch of this run; None at the first launch
 
 
 class Tracker:
-    """Told everything that is logged, in order. To derive from, or to be alike: each method may do nothing.
+    """Receives everything that is logged, in order. A tracker derives from this class or has the same methods; each
+    method may do nothing.
 
-    A step's metrics come in one call; an evaluation of the weights before a step comes in another, with the same step.
-    What raises is told to the user, and the run goes on (docs/trackers.md). Nothing may be printed or asked for.
+    A step's metrics come in one call. An evaluation of the weights before a step comes in another call with the same
+    step. After an exception the user gets a notice and training continues (docs/trackers.md). A tracker must not
+    print or prompt.
     """
 
-    id: str | None = None  # kept in the run folder, and given to the tracker of a resume
+    id: str | None = None  # kept in the run folder, and given to the tracker at a resume
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics by name; a number that is not finite is NaN."""
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rollouts of a step, each with the columns of `ROLLOUT`. Their texts are data, whatever stands in them."""
+        """Rollouts of a step, each with the columns of `ROLLOUT`. Their texts are data, never markup or commands."""
 
     def notice(self, step: int, text: str) -> None:
-        """Something a person should read."""
+        """A notice for the user."""
 
     def picture(self, step: int, name: str, png: bytes) -> None:
-        """A picture of the run up to a step."""
+        """A plot of the run up to a step, as PNG."""
 
     def close(self, status: Status) -> None:
-        """The launch ended; nothing comes after this."""
+        """The launch ended; this is the last call."""
 
 
-# What a tracker is given of a rollout (state/rollout_columns.py says what each is).
+# The columns of a rollout that a tracker receives; state/rollout_columns.py documents them.
 ROLLOUT = (
     "prompt_id", "prompt", "answer", "index", "text", "reward", "correct", "kind", "advantage", "keep", "reason",
     "length", "finish", "version",

@@ -1,4 +1,4 @@
-"""Trackio: a local database, a Space or a server of one's own, read by `trackio show`."""
+"""Trackio: a local database, a Space or a self-hosted server, displayed by `trackio show`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from winnow.trackers.tracked_run import ROLLOUT, Status, TrackedRun, Tracker
 
 
 class TrackioTracker(Tracker):
-    """One run of Trackio, continued by a resume. Of a step that was done twice, the later row counts."""
+    """One run of Trackio, continued by a resume. If a step was done twice, its later row counts."""
 
     def __init__(self, run: Any, library: Any) -> None:
         self.id: str = run.id
@@ -23,11 +23,11 @@ class TrackioTracker(Tracker):
         self._run.log(dict(metrics), step=step)
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """As traces: what was asked, what was answered, and all else as metadata."""
+        """Log traces: the prompt and the completion as messages, all other columns as metadata."""
         self._run.log({"rollouts": [self._trace(row) for row in rows]}, step=step)
 
     def notice(self, step: int, text: str) -> None:
-        """As an alert."""
+        """Send an alert."""
         self._run.alert(title="winnow", text=text, level=self._library.AlertLevel.INFO, step=step)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
@@ -42,9 +42,9 @@ class TrackioTracker(Tracker):
         self._run.finish()
 
     def _trace(self, row: Mapping[str, Any]) -> Any:
-        said = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["text"]}]
+        messages = [{"role": "user", "content": row["prompt"]}, {"role": "assistant", "content": row["text"]}]
         rest = {name: row[name] for name in ROLLOUT if name not in ("prompt", "text")}
-        return self._library.Trace(messages=said, metadata=rest)
+        return self._library.Trace(messages=messages, metadata=rest)
 
 
 @register("tracker", "trackio", requires="trackio")
@@ -57,7 +57,7 @@ def trackio(
     space_id: str | None = None,
     server_url: str | None = None,
 ) -> Tracker:
-    """Trackio: its local database, the Space `space_id` or the server `server_url`; rollouts are traces."""
+    """Trackio: the local database, the Space `space_id` or the server `server_url`. Rollouts are traces."""
     import trackio as library
 
     _quiet(library)
@@ -76,7 +76,7 @@ def trackio(
     if run.id not in (None, made.id):
         raise ConfigError(
             f"the newest run {made.name!r} in Trackio's project {project!r} is not the one that is resumed, and "
-            f"Trackio finds a run by its name alone",
+            f"Trackio identifies a run by its name alone",
             remedy="give each run a different `name`",
             key="track.name",
             code="config.tracker",
@@ -85,7 +85,7 @@ def trackio(
 
 
 def _quiet(library: Any) -> None:
-    """Trackio prints what it does, and has no way to ask it not to; a display has the terminal to itself."""
+    """Silence Trackio's prints, which have no option that turns them off and would break the live display."""
     from trackio import run, utils
 
     for module in (library, run, utils):

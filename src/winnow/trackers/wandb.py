@@ -1,4 +1,4 @@
-"""Weights & Biases. Its x axis is winnow's step, a metric of its own: W&B's never goes back."""
+"""Weights & Biases. The x axis is winnow's step, a separate metric: W&B's step cannot decrease at a resume."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ class WandbTracker(Tracker):
         self._run.log({**metrics, STEP: step})
 
     def rollouts(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """As a table."""
+        """Log a table."""
         data = [[row[name] for name in ROLLOUT] for row in rows]
         table = self._library.Table(columns=list(ROLLOUT), data=data, allow_mixed_types=True)
         self._run.log({"rollouts": table, STEP: step})
 
     def notice(self, step: int, text: str) -> None:
-        """As an alert, which W&B passes on as its user has asked it to. Its own default drops all but one of a title in
-        a minute.
-        """
+        """Send an alert. By default W&B drops further alerts with the same title within a minute: `wait_duration`."""
         self._run.alert(title=text[:LONGEST_TITLE], text=text, wait_duration=0)
 
     def picture(self, step: int, name: str, png: bytes) -> None:
@@ -48,7 +46,7 @@ class WandbTracker(Tracker):
             self._run.log({name: self._library.Image(str(path)), STEP: step})
 
     def close(self, status: Status) -> None:
-        """An interrupted run is one that failed in W&B's words, until it is resumed."""
+        """Finish the run. W&B has no status for an interrupted run, so it is a failed one until it is resumed."""
         self._run.finish(exit_code=0 if status == "finished" else 1)
 
 
@@ -63,12 +61,12 @@ def wandb(
     tags: Sequence[str] = (),
     mode: Literal["online", "offline"] | None = None,
 ) -> Tracker:
-    """Weights & Biases; `mode` is that of WANDB_MODE where it is absent, and "offline" writes into the run folder."""
+    """Weights & Biases. `mode` is WANDB_MODE by default; "offline" writes into the run folder."""
     import wandb as library
 
     folder = run.folder / "trackers"
     settings = library.Settings(
-        console="off",  # what the terminal shows is winnow's
+        console="off",  # W&B would capture winnow's output
         silent=True,
         disable_git=True,
         save_code=False,
@@ -79,8 +77,8 @@ def wandb(
     if online and not library.login(prompt=False):
         raise ConfigError(
             "W&B has no key on this machine",
-            remedy="run `wandb login`, or set WANDB_API_KEY; or write into the run folder, to be sent by `wandb sync`: "
-            'track = {use = "wandb", mode = "offline"}',
+            remedy="run `wandb login`, or set WANDB_API_KEY; or write into the run folder and send it later with "
+            '`wandb sync`: track = {use = "wandb", mode = "offline"}',
             key="track",
             code="config.tracker",
         )

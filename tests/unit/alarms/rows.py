@@ -1,4 +1,4 @@
-"""Rows of metrics as a healthy run writes them, to be made ill one number at a time."""
+"""Rows of metrics of a healthy run, in which tests change one number at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from winnow.config import AlarmsSection
 
 
 def row(step, **changes):
-    """A step of 32 groups of 16: 40% right, updates taken, nothing to complain of."""
+    """A healthy step of 32 groups of 16: 40% right, and updates are taken."""
     numbers = {
         "step": step, "reward/mean": 0.4, "reward/std": 0.49, "reward/min": 0.0, "reward/max": 1.0,
         "reward/accuracy": 0.4, "outcome/unparsable": 10, "outcome/failed": 0, "group/count": 32, "group/flat": 6,
@@ -23,16 +23,16 @@ def row(step, **changes):
 
 
 def run(steps, **changes):
-    """Rows of so many steps, each change a value, or a function of the step; None takes the number away."""
-    found = [
+    """Rows of so many steps. Each change is a value, or a function of the step; None removes the number."""
+    rows = [
         row(step, **{name: value(step) if callable(value) else value for name, value in changes.items()})
         for step in range(steps)
     ]
-    return [{name: value for name, value in one.items() if value is not None} for one in found]
+    return [{name: value for name, value in one.items() if value is not None} for one in rows]
 
 
 def learning(steps, *, start=0.3, end=0.6, seed=0, prompts=32, every=0):
-    """A run that learns slowly, with the noise of so many prompts of unlike difficulty."""
+    """A run that learns slowly, with the noise of `prompts` prompts of different difficulty."""
     noise = random.Random(seed)
     rows = []
     for step in range(steps):
@@ -55,14 +55,14 @@ def evaluation(chance, noise, problems=256):
 
 def raised(rows, **limits):
     """{name: the steps at which it was raised}"""
-    found = {}
+    steps = {}
     for alarm in of_run(rows, AlarmsSection(**limits)):
-        found.setdefault(alarm.name, []).append(alarm.step)
-    return found
+        steps.setdefault(alarm.name, []).append(alarm.step)
+    return steps
 
 
 def held_out_run():
-    """100 steps, evaluated at every fifth: training leaves held-out behind, then most is cut off, then it drops."""
+    """100 steps, evaluated every fifth: training rises above held-out, most rollouts are cut off, then a drop."""
     rows = run(
         100,
         group__count=128,

@@ -38,7 +38,7 @@ def test_a_healthy_run_raises_no_alarm(name):
     assert of_run(rows, config) == []
 
 
-# The alarm of each mistake, the step at which it is raised, and the last step of the run; with what it names.
+# The alarm of each mistake, the step at which it is raised, and the last step at which it holds.
 MISTAKES = {
     "diverged": [("sudden_drop", 3, 40)],  # a learning rate of 0.05: 36% at step 0, then nothing
     "gamed": [("reward_without_accuracy", 13, 79)],  # a short text pays more than a right answer
@@ -60,7 +60,7 @@ def test_there_is_a_run_of_every_configuration_that_needs_nothing_else():
 
 
 def test_the_same_runs_raise_alarms_under_limits_that_they_pass():
-    """The fixture holds what the rules read: it is no silence for want of numbers."""
+    """The fixture contains all metrics that the rules read, so missing numbers are not the reason for no alarm."""
     strict = {"flat_share": 0.02, "untrained_steps": 1, "no_learning_gain": 50.0, "drop": 1e-6, "swings": 1, "steps": 2}
     strict |= {"standard_errors": 0.05, "gradient_factor": 1.01, "no_learning_steps": 6, "entropy_floor": 0.5}
     strict |= {"clip_fraction": 1e-9, "ratio": 1e-9, "values_steps": 1}
@@ -77,8 +77,8 @@ def test_a_healthy_run_raises_no_alarm_when_it_is_run(name, tmp_path):
     from winnow.training.fit import fit
     from winnow.training.resolve import resolve_members
 
-    told = []
+    events = []
     changes = [f'output="{tmp_path / name}"', "verify.workers=1", "threads=1", 'log.rollouts="none"']
     config = load(CONFIGS[name], changes)
-    fit(resolve_members(config, base=CONFIGS[name].parent), watch=told.append)
-    assert [event.alarm for event in told if isinstance(event, winnow.AlarmRaised)] == []
+    fit(resolve_members(config, base=CONFIGS[name].parent), watch=events.append)
+    assert [event.alarm for event in events if isinstance(event, winnow.AlarmRaised)] == []

@@ -1,8 +1,9 @@
-"""Each alarm on rows that are made to raise it, and on the same rows just short of that."""
+"""Each alarm on rows that raise it, and on similar rows that do not."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from rows import learning, raised, run
@@ -25,7 +26,7 @@ def one_step(at, ill, well):
 ALLOTTED = {"group__effective": from_step(30, 20, 32)}  # from step 30 on, hard prompts have more rollouts
 SWINGS = {"reward__mean_of_prompts": lambda s: 0.1 if s // 5 % 2 else 0.9}
 
-# The policy is right in 40% of the answers at step 0, and writes nothing that can be read from step 1 on.
+# 40% of the answers are right at step 0, and none is readable from step 1 on.
 NOTHING = {"reward__mean": 0.0, "reward__std": 0.0, "reward__max": 0.0, "reward__accuracy": 0.0}
 NOTHING |= {"outcome__unparsable": 512, "rollout__truncated": 0.9, **FLAT, "group__all_wrong": 32, **IDLE}
 DIVERGED = [*run(1), *run(60, **NOTHING)[1:]]
@@ -65,7 +66,7 @@ ILL = [
 
 
 @pytest.mark.parametrize(("name", "rows", "steps"), ILL, ids=[name for name, *_ in ILL])
-def test_an_alarm_is_raised_on_what_it_is_for(name, rows, steps):
+def test_an_alarm_is_raised_on_its_symptom(name, rows, steps):
     assert raised(rows)[name] == steps
 
 
@@ -81,7 +82,7 @@ def test_every_alarm_has_rows_that_raise_it():
 KL_ALONE = {"advantage__std": lambda step: 0.9 * (step % 10 == 9)}  # in nine of ten steps only the KL term teaches
 ONE_PROMPT = {"group__effective": lambda step: 32 - 31 * (step == 30)}  # nearly all rollouts of a step are of one
 
-# Limits, and what a symptom may also mean: none of these raises the alarm.
+# Rows just within the limits, or with another reason for the symptom: none of them raises the alarm.
 WELL = [
     ("all_flat", run(12, **{**FLAT, "group__flat": 30})),
     ("all_flat", run(12, **FLAT)[:4]),
@@ -140,13 +141,13 @@ WELL = [
 
 
 @pytest.mark.parametrize(("name", "rows"), WELL)
-def test_an_alarm_is_silent_short_of_that(name, rows):
+def test_an_alarm_is_not_raised_without_its_symptom(name, rows):
     assert name not in raised(rows)
 
 
 def test_one_cause_is_one_alarm():
-    """All else that a policy does which has lost what it could is a consequence; so is a policy that games its reward
-    and in the end writes nothing that can be read.
+    """Other symptoms of a policy that has lost its ability are consequences. So are those of a policy that exploits its
+    reward and finally writes no readable answer.
     """
     assert raised(held_out(DIVERGED, lambda s: 0.4 if s == 0 else 0.0)) == {"sudden_drop": [3]}
     never = raised([{**one, "step": one["step"] - 1} for one in DIVERGED[1:]])
@@ -158,50 +159,52 @@ def test_one_cause_is_one_alarm():
     assert raised(held_out(gamed, lambda s: 0.4 if s < 40 else 0.0)) == {"reward_without_accuracy": [24]}
 
 
-def test_what_was_raised_before_its_explanation_goes_on():
-    """Cut off from the start, and lost at step 40: the first is no consequence of the second."""
+def test_an_alarm_that_was_raised_before_its_explanation_holds_on():
+    """Rollouts are cut off from the start, and the policy fails at step 40: the first is no consequence."""
     cut = {"rollout__truncated": 0.9}
     rows = [*run(40, **cut), *run(80, **NOTHING)[40:]]
-    found = {alarm.name: (alarm.step, alarm.last) for alarm in of_run(rows)}
-    assert found == {"all_truncated": (4, 79), "sudden_drop": (41, 79)}
+    steps = {alarm.name: (alarm.step, alarm.last) for alarm in of_run(rows)}
+    assert steps == {"all_truncated": (4, 79), "sudden_drop": (41, 79)}
 
 
-def test_an_alarm_of_a_gamed_reward_names_the_part_that_pays_and_the_reward():
+def test_an_alarm_of_an_exploited_reward_names_the_part_that_rose():
     parts = {"reward/part/right": lambda s: 0.4 - 0.01 * s, "reward/part/short": lambda s: 0.2 + 0.03 * s}
     rows = [one | {name: part(one["step"]) for name, part in parts.items()} for one in run(40, **GAMED)]
     (alarm,) = of_run(rows)
     assert (alarm.name, alarm.step) == ("reward_without_accuracy", 24)
     assert "reward" in alarm.keys
-    assert "short from" in alarm.text
-    assert "right from" not in alarm.text
+    numbers = set(re.findall(r"\d+\.\d+", alarm.text))
+    assert "short" in alarm.text
+    assert {"0.275", "0.86"} <= numbers  # the means of the part that rose, over steps 0 to 5 and 22 to 24
+    assert not {"0.375", "0.18"} & numbers  # those of the part that fell
     assert alarm.evidence["reward/accuracy_of_prompts"] < alarm.evidence["accuracy_before"]
 
 
-def test_what_worked_on_other_problems_is_not_compared():
-    """A resume at step 20 with a task that the policy cannot solve: nothing there has ever worked."""
+def test_accuracy_on_other_problems_is_not_compared():
+    """A resume at step 20 with a task that the policy cannot solve: no answer to it was ever right."""
     rows = [*run(20), *run(40, **NOTHING)[20:]]
     assert "sudden_drop" in raised(rows)
     after = [alarm.name for alarm in of_run(rows, evaluated_since=20)]
     assert "unparsable" in after
 
 
-def test_a_step_that_says_nothing_of_the_values_is_passed_over():
-    """Its returns were all alike (NaN), or nothing was read: the count goes on behind it."""
+def test_a_step_without_an_explained_variance_is_skipped():
+    """Its returns were all equal (NaN), or the value model read nothing: the count continues after it."""
     mixed = {**CRITIC, "critic__explained_variance": lambda s: {19: math.nan, 20: None}.get(s, -0.1)}
     assert raised(run(30, **mixed))["values_explain_nothing"] == [21]
 
 
 def held_out(rows, accuracy, every=10):
     """The same rows with an evaluation of 1,000 problems at every tenth step, and one after the last."""
-    found = [dict(one) for one in rows] + [{"step": len(rows)}]
-    for step in range(0, len(found), every):
+    changed = [dict(one) for one in rows] + [{"step": len(rows)}]
+    for step in range(0, len(changed), every):
         p = accuracy(step)
-        found[step] |= {"eval/accuracy_sampled": p, "eval/accuracy_sampled_sem": (p * (1 - p) / 1000) ** 0.5}
-    return found
+        changed[step] |= {"eval/accuracy_sampled": p, "eval/accuracy_sampled_sem": (p * (1 - p) / 1000) ** 0.5}
+    return changed
 
 
-def test_training_above_held_out():
-    """Problems that are learned by heart: training goes to 1, held-out stays. Judged 5 steps behind an evaluation."""
+def test_training_above_held_out_is_overfitting():
+    """Memorised problems: training rises to 1, and held-out stays. It is compared 5 steps after an evaluation."""
     climbs = run(100, reward__accuracy=lambda s: min(1.0, 0.4 + 0.01 * s), group__count=128)
     assert raised(held_out(climbs, lambda s: 0.4))["overfitting"] == [34]
     assert "overfitting" not in raised(held_out(climbs, lambda s: min(1.0, 0.38 + 0.01 * s)))
@@ -234,14 +237,16 @@ def test_held_out_above_training_at_three_evaluations():
     assert name not in raised(held_out(flat[:20], lambda s: 0.6))  # two evaluations with steps behind them
 
 
-def test_an_entropy_that_has_fallen_to_little_of_what_it_was_has_collapsed_above_the_floor_too():
+def test_an_entropy_far_below_the_first_has_collapsed_above_the_floor():
     assert raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.025))["entropy_collapse"] == [24]
     assert "entropy_collapse" not in raised(run(40, policy__entropy=lambda s: 0.6 if s < 20 else 0.035))
 
 
-def test_where_verdicts_fail_the_task_is_not_blamed():
+def test_the_verifier_and_not_the_task_is_the_cause_of_failed_verdicts():
     (alarm,) = [alarm for alarm in of_run(run(3, **IDLE, outcome__failed=512)) if alarm.name == "nothing_trained"]
-    assert "Likely cause: the verifier fails" in alarm.text
+    assert set(alarm.keys) == {"verify", "reward"}
+    (alarm,) = [alarm for alarm in of_run(run(3, **IDLE)) if alarm.name == "nothing_trained"]
+    assert "task" in alarm.keys
 
 
 def test_evaluations_of_other_problems_are_not_compared():
@@ -252,35 +257,35 @@ def test_evaluations_of_other_problems_are_not_compared():
     assert not [alarm for alarm in of_run(rows, evaluated_since=50) if alarm.name == "sudden_drop"]
 
 
-def test_held_out_accuracy_drops_and_saws():
+def test_held_out_accuracy_raises_sudden_drop_and_oscillation():
     flat = run(100, reward__mean=lambda s: 0.4 + 0.005 * s, reward__accuracy=0.6)
     assert raised(held_out(flat, lambda s: 0.2 if s == 100 else 0.6)) == {"sudden_drop": [100]}  # after the last step
     assert raised(held_out(flat, lambda s: 0.4 if s // 10 % 2 else 0.7))["oscillation"] == [40]
 
 
-def test_evaluations_of_a_few_problems_that_come_out_alike_prove_nothing():
-    """Two problems, all right or all wrong: a standard error of 0 is no certainty."""
+def test_a_standard_error_of_0_from_a_few_problems_is_not_trusted():
+    """Two problems, all right or all wrong: the measured error is 0."""
     rows = learning(60, start=0.3, end=0.5)
     for step, right in zip(range(0, 60, 10), (0.0, 1.0, 0.5, 1.0, 0.0, 1.0), strict=True):
         rows[step] |= {"eval/accuracy_sampled": right, "eval/accuracy_sampled_sem": 0.5 if right == 0.5 else 0.0}
     assert raised(rows) == {}
-    assert raised([row for row in rows if row.get("eval/accuracy_sampled") != 0.5]) == {}  # how many is not known
+    assert raised([row for row in rows if row.get("eval/accuracy_sampled") != 0.5]) == {}  # their number is unknown
 
 
-def test_what_was_learned_at_once_is_no_lack_of_learning():
+def test_a_gain_within_the_first_steps_is_learning():
     plateau = run(150, reward__mean=lambda s: min(0.7, 0.3 + 0.1 * s), reward__accuracy=0.7)
     assert raised(plateau) == {}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_reward_at_random_is_noticed_before_a_hundred_steps_and_a_slow_gain_is_not_taken_for_one(seed):
+def test_a_random_reward_is_found_in_100_steps_and_a_slow_gain_is_none(seed):
     """128 prompts a step: no gain, and one of 10 points in 100 steps."""
     (at,) = raised(learning(100, start=0.4, end=0.4, seed=seed, prompts=128))["no_learning"]
     assert 49 <= at < 98
     assert "no_learning" not in raised(learning(200, start=0.3, end=0.5, seed=seed, prompts=128))
 
 
-def test_after_fewer_steps_a_smaller_gain_has_to_be_excluded():
+def test_after_fewer_steps_a_smaller_gain_must_be_excluded():
     """Means of 0.4 + d and 0.4 - d in turns, of which d is the deviation: two standard errors of two thirds of n steps
     are about 2 d sqrt(6 / n). After 50 steps they exclude a quarter of 0.049 up to d = 0.018; after 71 steps half of it
     up to d = 0.042; after 100 steps all of it up to d = 0.1.
@@ -295,7 +300,7 @@ def test_after_fewer_steps_a_smaller_gain_has_to_be_excluded():
     assert "no_learning" not in sawing(0.2)
 
 
-def test_no_learning_in_training_is_learning_where_held_out_problems_gain():
+def test_a_gain_on_held_out_problems_is_learning():
     still = run(150)
     assert "no_learning" in raised(held_out(still, lambda s: 0.4))
     assert "no_learning" not in raised(held_out(still, lambda s: 0.4 + 0.001 * s))

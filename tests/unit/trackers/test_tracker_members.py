@@ -1,4 +1,4 @@
-"""Trackers in a configuration, and what each makes of a model's text."""
+"""Trackers in a configuration, and their treatment of names and texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from refusals import refused
 from winnow.config import dump
 from winnow.config_file import validate
 from winnow.errors import ConfigError
@@ -21,7 +22,7 @@ from winnow.training.resolve import check_installed, resolve_members
 NAMES = ["mlflow", "tensorboard", "trackio", "wandb"]
 
 
-def test_one_may_stand_bare_and_several_in_a_list():
+def test_a_configuration_may_name_one_tracker_or_list_several():
     assert [tracker.use for tracker in validate({"track": "wandb"}).track] == ["wandb"]
     tables = validate({"track": ["wandb", {"use": "mlflow", "tracking_uri": "http://a", "rollouts": 4}]}).track
     assert [(tracker.use, tracker.rollouts, tracker.options) for tracker in tables] == [
@@ -32,34 +33,31 @@ def test_one_may_stand_bare_and_several_in_a_list():
 
 
 @pytest.mark.parametrize(
-    ("track", "said"),
+    ("track", "named", "key", "code"),
     [
-        (
-            {"use": "wandb", "projekt": "a"},
-            r"track.projekt: the tracker 'wandb' has no such option; did you mean 'project'",
-        ),
-        ({"use": "wandb", "mode": "of"}, "track.mode is 'of'"),
-        ("wandv", "no tracker is called 'wandv'; did you mean 'wandb'"),
-        ({"use": "wandb", "rollouts": -1}, "rollouts"),
-        (lambda: None, "must take exactly"),
+        ({"use": "wandb", "projekt": "a"}, ("wandb", "project"), "track.projekt", "config.unknown_key"),
+        ({"use": "wandb", "mode": "of"}, ("of",), "track.mode", "config.value"),
+        ("wandv", ("wandv", "wandb"), "track", "config.unknown_member"),
+        ({"use": "wandb", "rollouts": -1}, (-1,), "track.0.rollouts", "config.value"),
+        (lambda: None, ("run",), "track", "config.registration"),
     ],
 )
-def test_a_mistake_ends_before_anything_is_loaded(track, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_mistake_is_refused_before_anything_is_loaded(track, named, key, code):
+    with refused(ConfigError, *named, key=key, code=code):
         resolve_members(validate({"track": track}), base=Path())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_library_that_is_missing_is_named_with_its_extra(name, monkeypatch):
+def test_the_error_for_a_missing_library_names_its_extra(name, monkeypatch):
     named = resolve_members(validate({"track": name}), base=Path())
     monkeypatch.setattr(resolve, "is_installed", lambda package: package != name)
-    with pytest.raises(ConfigError, match=rf"track = '{name}': .* pip install 'winnow-rl\[{name}\]'"):
+    with refused(ConfigError, f"winnow-rl[{name}]", key="track", code="config.not_installed"):
         check_installed(named)
     monkeypatch.setattr(resolve, "is_installed", lambda package: True)
     check_installed(named)
 
 
-def test_winnows_own_are_these():
+def test_winnow_has_these_trackers():
     assert [name for name, entry in members("tracker").items() if entry.origin == "winnow"] == NAMES
 
 
@@ -71,17 +69,17 @@ def test_a_tracker_keeps_its_contract(entry):
     check_member(entry)
 
 
-def test_mlflow_gets_names_that_it_takes_and_no_two_alike():
-    taken = ["reward/mean", "eval/pass_at_8", "a...b/..c", "with space"]
-    assert [legal(name) for name in taken] == taken
+def test_names_for_mlflow_are_legal_and_distinct():
+    accepted = ["reward/mean", "eval/pass_at_8", "a...b/..c", "with space"]
+    assert [legal(name) for name in accepted] == accepted
     others = ["a:b", "a+b", "a//b", "a/./b", "a/../b", "..", "/a", "a/", "", "x" * 300, "x" * 301, "line\nend"]
-    found = [legal(name) for name in others]
-    assert len({*found, "a_b"}) == len(others) + 1
-    assert all(re.fullmatch(r"[\w./ -]{1,250}", name, flags=re.ASCII) for name in found)
-    assert all(part not in ("", ".", "..") for name in found for part in name.split("/"))
+    changed = [legal(name) for name in others]
+    assert len({*changed, "a_b"}) == len(others) + 1
+    assert all(re.fullmatch(r"[\w./ -]{1,250}", name, flags=re.ASCII) for name in changed)
+    assert all(part not in ("", ".", "..") for name in changed for part in name.split("/"))
 
 
-def test_no_mark_of_a_models_text_ends_its_block():
+def test_no_markup_in_a_models_text_ends_its_code_block():
     hostile = "```\n</code><script>alert(1)</script>\r\x0b# title\u2028![x](http://a)\n    \n"
     assert all(line.startswith("    ") for line in code_block(hostile).split("\n"))
     assert len(code_block(hostile).splitlines()) == 6
