@@ -1,1 +1,1 @@
-"""What people read: progress, budgets, rollouts, plots. Nothing here changes a run."""
+"""Displays and reports: progress, budgets, rollouts, plots. Nothing here changes a run."""

@@ -1,4 +1,4 @@
-"""What winnow's pictures share: matplotlib where it is installed, colours, scales of shares, files written whole."""
+"""Shared by all pictures: matplotlib where it is installed, colours, scales of shares, files that are written whole."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ try:
 except ImportError as error:  # an extra: a run needs no picture
     raise ConfigError(
         f"drawing needs matplotlib ({error})",
-        remedy="pip install 'winnow-rl[plot]'; or, on the command line, use --summary-only of `winnow plot`, --no-plot "
-        "of others",
+        remedy="pip install 'winnow-rl[plot]'; or use the option --summary-only of `winnow plot`, or --no-plot of "
+        "other commands",
         code="config.not_installed",
     ) from error
 
@@ -54,19 +54,20 @@ __all__ = [
     "scale_of_shares",
 ]
 
-# Okabe and Ito's colours, told apart by colour-blind readers; lines differ in style or marker besides.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; lines also differ in style or marker.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#aa4499", "#777777"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty picture of so many inches, which is drawn without a display."""
+    """An empty picture; width and height in inches. It needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
-    """Write a picture, as PNG or what the suffix says, in the place of an older one: a link is not written through.
+    """Write a picture in the format of the suffix, by default PNG. It replaces an older file; a link itself is
+    replaced, not its target.
 
     Raises DataError for a bad path.
     """
@@ -74,12 +75,12 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 120) -> None:
 
 
 def picture(figure: Figure, path: Path, *, dpi: int = 120) -> bytes:
-    """The bytes of a picture, in the format of a file's suffix; PNG without one. Raises DataError for another."""
+    """The bytes of a picture in the format of a file's suffix, by default PNG. Raises DataError for an unknown one."""
     drawn, kind = io.BytesIO(), path.suffix[1:] or "png"
-    same = {"svg.hashsalt": "winnow", "svg.fonttype": "none"}  # no random names and no date in an SVG, and text as text
+    same = {"svg.hashsalt": "winnow", "svg.fonttype": "none"}  # equal pictures have equal bytes; text stays text
     try:
         with warnings.catch_warnings(), matplotlib.rc_context(same):
-            warnings.filterwarnings("ignore", message="Glyph")  # a name the font cannot write gets boxes
+            warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks become boxes
             figure.savefig(drawn, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
     except ValueError as error:
         raise DataError(

@@ -1,4 +1,4 @@
-"""How far an evaluation has come: a live line in a terminal, a line per part of the problems anywhere else."""
+"""Progress of an evaluation: a live line in a terminal, elsewhere a line per part of the problems."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.text import Text
 from winnow.report.screen import console_on, is_screen
 from winnow.report.text import compact, duration, one_line
 
-EVERY = 0.2  # seconds between two pictures
-QUIET = 10.0  # seconds without a line, where there is no picture
+EVERY = 0.2  # seconds between two updates of the live line
+QUIET = 10.0  # seconds without a line, after which one is printed; without a live line
 
 
 class EvaluationProgress:
-    """Counts rollouts; silent where it was made without a console."""
+    """Counts rollouts and prints the progress; prints nothing without a console."""
 
     def __init__(self, console: Console | None, live: Live | None, clock: Callable[[], float]) -> None:
         self._console, self._live, self._clock = console, live, clock
@@ -28,26 +28,26 @@ class EvaluationProgress:
         self._task = ""
 
     def loading(self, model: str) -> None:
-        """The model is about to be loaded."""
-        self._say(f"loading {model}")
+        """Announce that the model is about to be loaded."""
+        self._print(f"loading {model}")
 
     def begin(self, rollouts: int) -> None:
-        """So many are to be sampled, those that a resume finds done included."""
+        """Set the total number of rollouts, including those that an interrupted evaluation already has."""
         self._total = rollouts
 
     def resumed(self, task: str, rollouts: int) -> None:
-        """So many were done before."""
+        """Count rollouts that an interrupted evaluation already has."""
         self._done, self._skipped = self._done + rollouts, self._skipped + rollouts
         if rollouts:
-            self._say(f"{task}: {rollouts:,} rollouts were done before")
+            self._print(f"{task}: {rollouts:,} rollouts were done before")
 
     def asking(self, task: str) -> None:
-        """What is sampled from now on: the model is loaded."""
+        """Set the task that is sampled from now on. The clock starts at the first call, after the model is loaded."""
         self._began = self._clock() if not self._task else self._began
         self._task = task
 
     def rollout(self, tokens: int) -> None:
-        """One more is finished."""
+        """Count one finished rollout."""
         self._done, self._tokens = self._done + 1, self._tokens + tokens
         now = self._clock()
         if now - self._drawn <= (EVERY if self._live is not None else QUIET):
@@ -56,23 +56,23 @@ class EvaluationProgress:
         if self._live is not None:
             self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"), refresh=True)
         else:
-            self._say(self.line())
+            self._print(self.line())
 
     def part(self, problems: int, of: int) -> None:
-        """So many problems of the task are done."""
+        """Report how many problems of the task are done."""
         if self._live is None:
             self._drawn = self._clock()
-            self._say(f"{problems:,} of {of:,} problems; {self.line()}")
+            self._print(f"{problems:,} of {of:,} problems; {self.line()}")
 
     def line(self) -> str:
-        """The state in a line."""
+        """The progress in one line: the task, rollouts, tokens per second and the time that is left."""
         seconds, sampled = self._clock() - self._began, self._done - self._skipped
         pace = f"  {compact(self._tokens / seconds)} tok/s" if seconds > 0 and self._tokens else ""
         left = seconds / sampled * (self._total - self._done) if sampled else None
         ends = "" if left is None else f"  {duration(left)} left"
         return one_line(f"{self._task}  {self._done:,}/{self._total:,} rollouts{pace}{ends}")
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._console is not None:
             self._console.print(one_line(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
@@ -81,7 +81,9 @@ class EvaluationProgress:
 def evaluation_progress(
     console: Console | None = None, *, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[EvaluationProgress]:
-    """Show how far an evaluation has come while the block lasts; on standard error, so that numbers stay apart."""
+    """Show the progress of an evaluation during the block, by default on standard error: standard output has only the
+    results.
+    """
     console = console or console_on(sys.stderr)
     if not is_screen(console):
         yield EvaluationProgress(console, None, clock)
@@ -91,5 +93,5 @@ def evaluation_progress(
 
 
 def silent() -> EvaluationProgress:
-    """For a call from Python."""
+    """Progress that prints nothing, for calls from Python."""
     return EvaluationProgress(None, None, time.monotonic)

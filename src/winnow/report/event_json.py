@@ -13,8 +13,8 @@ from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, Notice,
 
 
 def event_json(event: Event, standing: Standing) -> str:
-    """One object, in ASCII and without a line break: "event" says of what kind it is. What is no number is
-    null, and a surrogate that lacks its pair, which strict JSON has no form for, an escape."""
+    """One object in ASCII, without a line break; its field "event" is the kind of the event. NaN and infinity become
+    null. A lone surrogate, which strict JSON cannot represent, becomes an escape."""
     return json.dumps(plain(_fields(event, standing), encodable), allow_nan=False).replace("\x7f", "\\u007f")
 
 

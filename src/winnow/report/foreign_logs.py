@@ -1,4 +1,4 @@
-"""What libraries log and warn of, made harmless: transformers repeats what stands in the files of a model."""
+"""Escape the log records and warnings of libraries: transformers logs text from the files of a model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class _Record(logging.LogRecord):
 
 
 def escape_logs() -> None:
-    """From now on every log record and warning of this process is escaped, whoever prints it: for a process that is
-    winnow's own, never for one that imports it.
+    """Escape every log record and warning of this process from now on, whichever handler prints it. Only winnow's
+    commands may call this, never a program that imports winnow.
     """
     logging.setLogRecordFactory(_Record)
     formatted = warnings.formatwarning

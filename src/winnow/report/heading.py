@@ -1,4 +1,4 @@
-"""A run's configuration in one line, as its manifest has it: what a picture says under its name."""
+"""A run's configuration from its manifest in one line: the subtitle of pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST = 40  # characters of a name
 
 
 def heading(config: Mapping[str, Any]) -> str:
-    """ "bundled, LoRA 16, clip + kl on grpo, 16 -> 4 rollouts of 32 prompts per step", or what of it is known."""
+    """ "bundled, LoRA 16, clip + kl on grpo, 16 -> 4 rollouts of 32 prompts per step"; unknown parts are omitted."""
     return ", ".join(_parts(config))
 
 
@@ -39,7 +39,7 @@ def _terms(config: Mapping[str, Any]) -> list[str]:
 
 
 def _kept(config: Mapping[str, Any], rollouts: Any) -> str:
-    """What the last selector that names a number keeps; else the selectors' names."""
+    """The number that the last selector with `keep_per_prompt` keeps; without one, the selectors' names."""
     chain = _tables(config.get("select"))
     for member in reversed(chain):
         kept = member.get("keep_per_prompt", _default_kept(member.get("use")))
@@ -50,7 +50,7 @@ def _kept(config: Mapping[str, Any], rollouts: Any) -> str:
 
 
 def _default_kept(use: Any) -> Any:
-    """Of winnow's own selectors; a file that a manifest names is not imported."""
+    """The default of `keep_per_prompt` of a selector of winnow; a user's file in a manifest is never imported."""
     import winnow.algos.selection  # noqa: F401  (registers them)
 
     entry = members("selector").get(use) if isinstance(use, str) else None

@@ -29,9 +29,9 @@ What = Literal["metrics", "evaluations", "rollouts"]
 
 @dataclass(frozen=True, repr=False)
 class OpenRun:
-    """A run's folder. Nothing is read before it is asked for, and nothing is kept but the manifest.
+    """A run's folder. Every method reads the files when it is called; only the manifest is kept.
 
-    What is asked for are columns, name -> array; `frame` gives the same as a pandas DataFrame.
+    The methods return columns, name -> array; `frame` returns the same as a pandas DataFrame.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class OpenRun:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What the run was made of, as manifest.json has it: config, versions, device, digests of the files it read."""
+        """The contents of manifest.json: configuration, versions, device, digests of the files that the run read."""
         return self._manifest.data
 
     @property
@@ -55,45 +55,45 @@ class OpenRun:
         """Steps done -> model folder, oldest first."""
         try:
             return {step: path for step, path in find(self.path) if path.is_dir()}
-        except OSError:  # there are none yet
+        except OSError:  # the run has no folder of checkpoints yet
             return {}
 
     def metrics(self) -> Columns:
         """name -> [steps] float64, NaN where a step has no such number; "step" is int64. See `winnow list metrics`.
 
-        What was measured before a step stands in its row. An evaluation after the last step is in `evaluations()`
-        alone, so the last number of a column is that of the last step.
+        An evaluation before a step is in the row of that step. An evaluation after the last step is only in
+        `evaluations()`, so the last number of a column is that of the last step.
         """
         return _numbers(row for row in self._rows() if is_step(row))
 
     def evaluations(self) -> Columns:
-        """ "step", as many as were done before, and eval/... -> [evaluations]."""
+        """ "step", the number of steps that were done before, and eval/... -> [evaluations]."""
         rows = [row for row in self._rows() if "eval/seconds" in row]
         return _numbers({name: row[name] for name in row if name == "step" or name.startswith("eval/")} for row in rows)
 
     def alarms(self) -> list[Alarm]:
-        """Those that were raised, in order, each with its step, name and text (docs/alarms.md)."""
+        """The alarms that were raised, in order, each with its step, name and text (docs/alarms.md)."""
         compared = evaluations(self.config, changes_in(self.manifest))
         return of_run(self._rows(), self.config, evaluated_since=compared.since)
 
     def rollouts(self, step: int | None = None, columns: Collection[str] | None = None) -> Columns:
-        """column -> [rollouts] of one step or of all, in the log's order; step and these columns, or all. Others
-        are not read.
+        """column -> [rollouts] of one step or of all, in the log's order: "step" and `columns`, or all columns. Other
+        columns are not read.
 
-        Numbers are arrays of their own kind, with NaN for none; so are truth values, unless one is None. Those are
-        objects, as are texts, `answer`, `meta` and `parts` (decoded JSON), and arrays of tokens or log-probs [length].
+        Numbers are numeric arrays with NaN for a missing one. Truth values are bool arrays, or objects if one is None.
+        Texts, `answer`, `meta` and `parts` (decoded JSON) are objects; so are arrays of tokens or log-probs [length].
         """
         _check_names(columns)
-        found = _columns(read_rows(self.path, step, columns), missing=None)
-        return found or {name: np.empty(0, dtype=object) for name in columns or ()}
+        logged = _columns(read_rows(self.path, step, columns), missing=None)
+        return logged or {name: np.empty(0, dtype=object) for name in columns or ()}
 
     def frame(self, what: What = "metrics", *, step: int | None = None, columns: Collection[str] | None = None) -> Any:
         """`metrics()`, `evaluations()` or `rollouts(step, columns)` as a pandas DataFrame; truth values with None are
-        pandas' "boolean". Raises ConfigError where pandas is not installed, and for a step that is not of rollouts.
+        pandas' "boolean". Raises ConfigError without pandas, and for a `step` with anything but rollouts.
         """
         if step is not None and what != "rollouts":
             raise ConfigError(
-                f"step = {step!r} chooses among rollouts, and was given for {what}",
+                f"step = {step!r} applies to rollouts only, and was given for {what}",
                 remedy=f"choose the row: frame[frame.step == {step!r}]",
                 code="config.combination",
             )
@@ -105,18 +105,18 @@ class OpenRun:
                 remedy="pip install 'winnow-rl[pandas]'",
                 code="config.not_installed",
             ) from error
-        found = self.rollouts(step, columns) if what == "rollouts" else _asked(self, what, columns)
-        # By itself pandas makes Arrow's strings of texts, which hold no lone surrogate
-        return pandas.DataFrame({name: pandas.Series(array, dtype=_kind(array)) for name, array in found.items()})
+        data = self.rollouts(step, columns) if what == "rollouts" else _metric_columns(self, what, columns)
+        # By default pandas stores texts as Arrow strings, which cannot contain a lone surrogate
+        return pandas.DataFrame({name: pandas.Series(array, dtype=_kind(array)) for name, array in data.items()})
 
     def __repr__(self) -> str:
         try:
-            said = f": {', '.join(self._said())}"
-        except WinnowError:  # a log that is damaged
-            said = ""
-        return one_line(f"OpenRun({str(self.path)!r}){said}")
+            summary = f": {', '.join(self._summary())}"
+        except WinnowError:  # a damaged log
+            summary = ""
+        return one_line(f"OpenRun({str(self.path)!r}){summary}")
 
-    def _said(self) -> list[str]:
+    def _summary(self) -> list[str]:
         steps = sum(map(is_step, self._rows()))
         of = self.config.get("steps", "?")
         saved = len(self.checkpoints)
@@ -127,13 +127,13 @@ class OpenRun:
         ]
 
     def _rows(self) -> list[dict[str, float]]:
-        """Of the log of metrics: none where the run has begun and has taken no step yet."""
-        begun = not self.checkpoints and not (self.path / METRICS).exists()
-        return [] if begun else read_metrics(self.path)
+        """The rows of the log of metrics; none before the first step of the run."""
+        new = not self.checkpoints and not (self.path / METRICS).exists()
+        return [] if new else read_metrics(self.path)
 
 
 def opened(path: Path) -> OpenRun:
-    """The run in a folder. Raises RunFolderError where there is none, naming the run that is meant where one is."""
+    """The run in a folder. Raises RunFolderError if there is none; the message names a run that is probably meant."""
     run = OpenRun(path.expanduser())
     if not (run.path / MANIFEST).exists():
         _check_place(run.path)
@@ -142,12 +142,12 @@ def opened(path: Path) -> OpenRun:
 
 
 def _check_place(path: Path) -> None:
-    """Raise RunFolderError for what belongs to a run, or has runs in it, and is none."""
+    """Raise RunFolderError for a part of a run, or a folder of runs, instead of a run folder."""
     if (path / SWEEP).is_file():
-        begun = [run.path for run in read_sweep(path) if (run.path / MANIFEST).is_file()]
+        started = [run.path for run in read_sweep(path) if (run.path / MANIFEST).is_file()]
         raise RunFolderError(
-            f"{path} is a sweep, of which {len(begun)} runs have started",
-            remedy=(f"open one of them, such as {begun[0]}; " if begun else "")
+            f"{path} is a sweep, of which {len(started)} runs have started",
+            remedy=(f"open one of them, such as {started[0]}; " if started else "")
             + "use winnow compare to compare its runs",
             code="run_folder.foreign",
         )
@@ -159,7 +159,7 @@ def _check_place(path: Path) -> None:
             )
 
 
-def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
+def _metric_columns(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
     if what not in ("metrics", "evaluations"):
         raise ConfigError(
             f"there is no frame of {what!r}",
@@ -167,15 +167,15 @@ def _asked(run: OpenRun, what: str, columns: Collection[str] | None) -> Columns:
             code="config.unknown_name",
         )
     _check_names(columns)
-    found = run.metrics() if what == "metrics" else run.evaluations()
+    data = run.metrics() if what == "metrics" else run.evaluations()
     for name in columns or ():
-        if not len(found["step"]):
-            found.setdefault(name, np.empty(0))
-        if name not in found:
+        if not len(data["step"]):
+            data.setdefault(name, np.empty(0))
+        if name not in data:
             raise ConfigError(
-                f"the run's {what} have no {name!r}", remedy=near_miss(name, found), code="config.unknown_name"
+                f"the run's {what} have no {name!r}", remedy=near_miss(name, data), code="config.unknown_name"
             )
-    return found if columns is None else {name: found[name] for name in columns}
+    return data if columns is None else {name: data[name] for name in columns}
 
 
 def _check_names(columns: Collection[str] | None) -> None:
@@ -188,18 +188,18 @@ def _check_names(columns: Collection[str] | None) -> None:
 
 
 def _kind(array: NDArray[Any]) -> Any:
-    """What pandas is to make of an array."""
+    """The dtype of an array in pandas."""
     kinds = {type(value) for value in array} if array.dtype == object else set()
     return "boolean" if kinds == {bool, type(None)} else array.dtype
 
 
 def _numbers(rows: Iterable[Mapping[str, float]]) -> Columns:
-    """The columns of rows of metrics; "step" alone, and empty, where there are none."""
+    """The columns of rows of metrics; without rows, only "step", empty."""
     return _columns(rows, missing=float("nan")) or {"step": np.empty(0, dtype=np.int64)}
 
 
 def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
-    """The rows' columns. A value is held once, in its column."""
+    """The columns of the rows. Rows are read one by one, so a value is in memory once."""
     values: dict[str, list[Any]] = {}
     count = 0
     for count, row in enumerate(rows, start=1):
@@ -211,13 +211,13 @@ def _columns(rows: Iterable[Mapping[str, Any]], *, missing: Any) -> Columns:
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
-    """[rows] of numbers or of truth values where all are; null is NaN among numbers. Else of objects, one per row."""
+    """[rows] of numbers, with NaN for null, or of truth values, if all values are; else of objects, one per row."""
     kinds = {type(value) for value in values if value is not None}
     if kinds in ({int}, {bool}) and all(value is not None for value in values):
         return np.array(values)
     if kinds and kinds <= {int, float}:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     array = np.empty(len(values), dtype=object)
-    for place, value in enumerate(values):  # at once, lists of one length would become a second axis
+    for place, value in enumerate(values):  # np.array would make a second axis of lists of equal length
         array[place] = value
     return array

@@ -34,7 +34,7 @@ MARKERS = {"circle": "o", "square": "s"}
 def plot(
     rows: Sequence[Row], path: Path, *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS
 ) -> None:
-    """Write the picture, as PNG or what the suffix says, in the place of an older one: a link is not written through.
+    """Write the picture in the format of the suffix, by default PNG. It replaces an older file (`save_figure`).
 
     Raises DataError for a run without a step, or a bad path.
     """
@@ -42,7 +42,7 @@ def plot(
 
 
 def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Evaluations = EVALUATIONS) -> Figure:
-    """The picture. `rows` are in step order. Raises DataError for a run without a step."""
+    """The picture of `rows`, which are in step order. Raises DataError for a run without a step."""
     drawn = panels(rows, evaluated)
     if not drawn:
         raise DataError(
@@ -54,7 +54,7 @@ def draw(rows: Sequence[Row], *, title: str, subtitle: str = "", evaluated: Eval
     lines_of_panels = -(-len(drawn) // columns)
     figure = new_figure(5.5 * columns, 3.1 * lines_of_panels + 1.0)
     lines = [shorten(one_line(text), LONGEST) for text in (title, subtitle) if text]
-    figure.suptitle("\n".join(lines), parse_math=False, fontsize=11)  # a $ in a name is a $
+    figure.suptitle("\n".join(lines), parse_math=False, fontsize=11)  # a name may contain "$"
     places = figure.subplots(lines_of_panels, columns, squeeze=False).flat
     for axes, panel in itertools.zip_longest(places, drawn):
         if panel is None:
@@ -110,7 +110,7 @@ def _scale(axes: Any, label: str, percent: bool, ends: Ends | None) -> None:
 
 
 def _legend(axes: Any, beside: Any = None) -> None:
-    """One legend for both scales, above the panel, where it covers no line."""
+    """Draw one legend for both scales above the panel, where it covers no line."""
     axes.grid(alpha=0.3)
     handles = [handle for scale in (axes, beside) if scale for handle in scale.get_legend_handles_labels()[0]]
     axes.set_title(axes.get_title(), pad=22)

@@ -1,4 +1,4 @@
-"""Curves against a number of rollouts, in panels, as a paper shows them: what does not fit is drawn where it ends."""
+"""Curves over numbers of rollouts in panels, for a paper. Crosses mark the numbers that have no value."""
 
 from __future__ import annotations
 
@@ -24,51 +24,51 @@ from winnow.report.drawing import (
 )
 from winnow.report.text import one_line, shorten
 
-LOOKS: tuple[dict[str, Any], ...] = (  # markers and dashes differ besides colours
+LOOKS: tuple[dict[str, Any], ...] = (  # markers and dashes differ as well as colours
     {"color": BLUE, "marker": "o", "linestyle": "-"},
     {"color": ORANGE, "marker": "s", "linestyle": "--"},
     {"color": GREEN, "marker": "^", "linestyle": "-."},
     {"color": PURPLE, "marker": "D", "linestyle": ":"},
 )
 REFERENCE: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": (0, (4, 3))}
-SIZE, DOTS = (7.2, 5.6), 200  # inches, across two columns of a paper; per inch
+SIZE, DOTS = (7.2, 5.6), 200  # inches, across two columns of a paper; dots per inch
 LONGEST = 110  # characters of a title's line
-TICKS = 8  # of an axis of rollouts, at most
+TICKS = 8  # on an axis of rollouts, at most
 NO_VALUE = ("does not fit", "takes too long", "failed")
 ROW = 0.08  # of a panel's height, for a row of crosses
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (rollouts, value), and the rollouts for which there is none, as they did not fit or took too long."""
+    """Points (rollouts, value), and the numbers of rollouts without a value, by reason."""
 
     label: str
     points: tuple[tuple[int, float], ...]
-    style: int = 0  # of `LOOKS`
+    style: int = 0  # index into `LOOKS`
     does_not_fit: tuple[int, ...] = ()
     too_slow: tuple[int, ...] = ()
     failed: tuple[int, ...] = ()
 
     @property
     def without_value(self) -> tuple[tuple[int, ...], ...]:
-        """By the reasons of `NO_VALUE`."""
+        """The numbers of rollouts without a value, in the order of the reasons in `NO_VALUE`."""
         return self.does_not_fit, self.too_slow, self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Both axes are logarithmic."""
+    """A panel with two logarithmic axes."""
 
     title: str
     x: str
     y: str
     curves: tuple[Series, ...]
-    mark: tuple[int, str] | None = None  # a number of rollouts, and what happens there
-    level: tuple[float, str] | None = None  # a value, and what it is
+    mark: tuple[int, str] | None = None  # a number of rollouts, and the label of a vertical line there
+    level: tuple[float, str] | None = None  # a value, and the label of a horizontal line there
 
 
 def draw(panels: Sequence[Panel], outputs: Sequence[Path], *, title: str, subtitle: str = "") -> None:
-    """Four panels, written to each path in the format of its suffix."""
+    """Draw four panels and write them to each path in the format of its suffix."""
     figure = new_figure(*SIZE)
     lines = [shorten(one_line(text), LONGEST) for text in (title, subtitle) if text]
     figure.suptitle("\n".join(lines), parse_math=False, fontsize=9)
@@ -106,7 +106,7 @@ def _panel(axes: Any, panel: Panel) -> None:
 
 
 def _ends(axes: Any, curves: Sequence[Series]) -> None:
-    """Crosses above the curves for what there is no value of: a row for each curve and reason."""
+    """Draw crosses above the curves at the rollouts without a value: a row for each curve and reason."""
     rows = [(c, ns, words) for c in curves for ns, words in zip(c.without_value, NO_VALUE, strict=True)]
     rows = [(curve, ns, words) for curve, ns, words in rows if ns]
     low, high = axes.get_ylim()
@@ -121,17 +121,17 @@ def _ends(axes: Any, curves: Sequence[Series]) -> None:
 
 
 def _words(axes: Any, words: str, at: tuple[float, float], transform: Any, color: str, *, ha: str, va: str) -> None:
-    """Beside a place, on the side that is not `ha`'s."""
+    """Write words beside a point: left of it if `ha` is "right", right of it if `ha` is "left"."""
     apart = (-5 if ha == "right" else 2, 2 if va == "bottom" else 0)
     axes.annotate(words, at, xycoords=transform, xytext=apart, textcoords="offset points", ha=ha, va=va, fontsize=7,
                   color=color)  # fmt: skip
 
 
 def _ticks(axes: Any, curves: Sequence[Series]) -> None:
-    """Numbers as they are, and no powers."""
+    """Set ticks at the numbers of rollouts that occur, labelled with plain numbers instead of powers."""
     numbers = ((*(n for n, _ in curve.points), *itertools.chain(*curve.without_value)) for curve in curves)
-    there = sorted({n for some in numbers for n in some})
-    axes.xaxis.set_major_locator(FixedLocator(there[:: max(1, math.ceil(len(there) / TICKS))]))
+    rollouts = sorted({n for some in numbers for n in some})
+    axes.xaxis.set_major_locator(FixedLocator(rollouts[:: max(1, math.ceil(len(rollouts) / TICKS))]))
     axes.yaxis.set_major_locator(LogLocator(subs=_marks(value for curve in curves for _, value in curve.points)))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
@@ -139,7 +139,7 @@ def _ticks(axes: Any, curves: Sequence[Series]) -> None:
 
 
 def _marks(values: Iterable[float]) -> tuple[float, ...]:
-    """Of each decade; the shorter the axis, the more of them."""
-    there = list(values)
-    span = max(there) / min(there) if there else 1.0
+    """The marks within each decade; a shorter axis has more of them."""
+    listed = list(values)
+    span = max(listed) / min(listed) if listed else 1.0
     return (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0) if span < 4 else (1.0, 2.0, 5.0) if span < 200 else (1.0,)

@@ -1,4 +1,4 @@
-"""What is seen of a run while it goes on: a live picture in a terminal, one line per step elsewhere; or JSON lines."""
+"""The display of a run in progress: a live picture in a terminal, one line per step elsewhere, or JSON lines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from winnow.report.standing import BETWEEN, Standing
 from winnow.report.text import accuracies, safe, wrapped
 from winnow.training.events import AlarmRaised, Evaluated, Event, Notice, PhaseBegan, RolloutsFinished, Started
 
-QUICK = 1.0  # seconds: nobody could read the phases of a shorter step
-SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line reports what is being done
+QUICK = 1.0  # seconds: the phases of a shorter step would change too fast to read
+SILENT_BETWEEN, SILENT_IN_A_STEP = 10.0, 60.0  # seconds without a line, after which a line has the current phase
 
 Show = Callable[[Event, Standing], None]
 
 
 class Display:
-    """A `Watch` that shows. Where nobody can read it any more, the run goes on without."""
+    """A `Watch` that displays events. If the output cannot be written any more, only the display ends."""
 
     def __init__(self, show: Show, file: IO[str], clock: Callable[[], float]) -> None:
         self.standing = Standing(clock)
@@ -41,10 +41,10 @@ class Display:
         if self._show is not None:
             try:
                 self._show(event, self.standing)
-            except OSError:  # the reader of a pipe has left, a terminal is closed, a disk is full
+            except OSError:  # the reader closed the pipe, the terminal is closed, or the disk is full
                 self._show = None
                 silence(self._file)
-            except ValueError:  # the stream is closed, or cannot take such text
+            except ValueError:  # the stream is closed, or cannot encode the text
                 self._show = None
 
 
@@ -56,11 +56,11 @@ def progress(
     file: IO[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Display]:
-    """Show a run while the block lasts: `with progress() as watch: fit(members, watch=watch)`.
+    """Show a run during the block: `with progress() as watch: fit(members, watch=watch)`.
 
-    "auto" is a live picture in a terminal and plain lines elsewhere; "plain" lines everywhere; "json" a JSON object per
-    event on `file`, by default standard output; "none" nothing. True is "auto", and False "none". Raises ConfigError
-    for anything else.
+    "auto" shows a live picture in a terminal and plain lines elsewhere. "plain" prints lines everywhere. "json" writes
+    a JSON object per event to `file`, by default standard output. "none" shows nothing. True means "auto", and False
+    "none". Raises ConfigError for anything else.
     """
     how = _checked(how)
     file = file or (console.file if console else sys.stdout)
@@ -75,7 +75,7 @@ def progress(
 
 
 def output_for(how: Progress | bool) -> AbstractContextManager[IO[str]]:
-    """Standard output while a run is shown; for its events alone where they are JSON. Raises ConfigError."""
+    """Standard output while a run is shown; with "json" it is reserved for the events. Raises ConfigError."""
     return own_output() if _checked(how) == "json" else nullcontext(sys.stdout)
 
 
@@ -101,7 +101,7 @@ def _as_json(file: IO[str]) -> Show:
 
 @contextmanager
 def _drawn(console: Console, clock: Callable[[], float], *, live: bool) -> Iterator[Show]:
-    """What is said once as lines, and the rest as lines or as one picture. Foreign text is escaped, never
+    """Messages as lines, and the state of the run as lines or as one picture. Text from outside is escaped, never
     interpreted.
     """
     if not live:
@@ -110,7 +110,7 @@ def _drawn(console: Console, clock: Callable[[], float], *, live: bool) -> Itera
     picture = Live(console=console, auto_refresh=False)  # no thread: verify workers are forked from this process
 
     def show(event: Event, standing: Standing) -> None:
-        _say(console, _message(event))
+        _print(console, _message(event))
         if not _too_quick(event, standing):
             picture.update(_picture(standing, console.width), refresh=True)
 
@@ -120,14 +120,14 @@ def _drawn(console: Console, clock: Callable[[], float], *, live: bool) -> Itera
     finally:
         try:
             picture.stop()
-        except OSError:  # the terminal is gone
+        except OSError:  # the terminal is closed
             silence(console.file)
-        except ValueError:  # its stream is closed
+        except ValueError:  # the stream is closed
             pass
 
 
 class _Lines:
-    """A line per step and message; in long phases also a line about what is being done."""
+    """A line per step and message; in long phases also a line about the phase."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console, self._clock = console, clock
@@ -137,10 +137,10 @@ class _Lines:
         text = _message(event) or _line(event, standing) or self._doing(event, standing)
         if text is not None:
             self._last = self._clock()
-            _say(self._console, text)
+            _print(self._console, text)
 
     def _doing(self, event: Event, standing: Standing) -> str | None:
-        """Loading is announced at once, as no event follows while it lasts."""
+        """The line about the current phase, if it is due. Loading has one at once, as no event follows during it."""
         if not isinstance(event, PhaseBegan | RolloutsFinished):
             return None
         if standing.phase == "load":
@@ -149,13 +149,13 @@ class _Lines:
         return standing.doing() or None if self._clock() - self._last >= limit else None
 
 
-def _say(console: Console, text: str | None) -> None:
+def _print(console: Console, text: str | None) -> None:
     if text is not None:
         console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def _message(event: Event) -> str | None:
-    """What is said once, and stays."""
+    """The message of an event, which stays on the screen; None for events that only update the display."""
     match event:
         case Started():
             return "\n".join([*map(safe, event.devices), f"{_steps(event)}, written to {safe(str(event.folder))}"])
@@ -170,19 +170,19 @@ def _message(event: Event) -> str | None:
 
 
 def _steps(run: Started) -> str:
-    """Which steps a run is about to take."""
+    """The steps that a run will take."""
     if run.first_step >= run.last_step:
         return f"all {run.first_step} steps are done"
     return f"steps {run.first_step} to {run.last_step - 1}"
 
 
 def _line(event: Event, standing: Standing) -> str | None:
-    """What has no picture says of a step."""
+    """The line of a finished step, where no picture is drawn."""
     return standing.line() if isinstance(event, StepReport) else None
 
 
 def _too_quick(event: Event, standing: Standing) -> bool:
-    """Whether a picture of it would be gone before it is read."""
+    """Whether a picture of the event would change too fast to read."""
     quick = standing.metrics.get("seconds/step", QUICK) < QUICK
     return quick and isinstance(event, PhaseBegan) and event.phase not in BETWEEN
 

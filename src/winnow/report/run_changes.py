@@ -1,6 +1,6 @@
-"""What resumes changed of a run, by its manifest, and which of its evaluations are therefore alike.
+"""The changes that resumes made to a run, from its manifest, and the evaluations that are comparable after them.
 
-A manifest may be anyone's: what is not as winnow writes it is left out.
+A manifest may come from anyone: entries that winnow would not write are ignored.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import Any
 
 from winnow.state.resume_changes import evaluated_since
 
-LATEST = 10**15  # no run counts steps up to it
+LATEST = 10**15  # larger than any number of steps
 
 Change = Mapping[str, Any]  # step, key, was, now
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluations:
-    """The evaluations of a run that can be set beside each other: those from step `since` on."""
+    """The evaluations of a run that can be compared with each other: those from step `since` on."""
 
     since: int = 0
-    held_out: bool = True  # whether their problems are not those that the run trains on
+    held_out: bool = True  # whether their problems are not training problems
 
     @property
     def of(self) -> str:
-        """What they are of, in words."""
+        """The name of the problems' split."""
         return "held out" if self.held_out else "training split"
 
     @property
     def since_when(self) -> str:
-        """ "; evaluated so from step 12 on", to end a sentence with; nothing where it was always so."""
+        """ "; evaluated so from step 12 on", as the end of a sentence; empty if the settings never changed."""
         return f"; evaluated so from step {self.since} on" * bool(self.since)
 
     def rows(self, rows: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-        """Those of the rows that may hold one of these evaluations."""
+        """The rows that may contain one of these evaluations."""
         return [row for row in rows if row["step"] >= self.since]
 
 
@@ -43,12 +43,12 @@ EVALUATIONS = Evaluations()
 
 def changes_in(manifest: Mapping[str, Any]) -> list[Change]:
     """The changes that a manifest lists, oldest first."""
-    found = manifest.get("changes")
-    return [change for change in found if _is_change(change)] if isinstance(found, list) else []
+    changes = manifest.get("changes")
+    return [change for change in changes if _is_change(change)] if isinstance(changes, list) else []
 
 
 def evaluations(config: Mapping[str, Any], changes: Sequence[Change]) -> Evaluations:
-    """The evaluations that were made as the configuration says."""
+    """The evaluations that were made with the settings of the configuration."""
     section = config.get("evaluate")
     split = section.get("split") if isinstance(section, Mapping) else None
     return Evaluations(evaluated_since(changes), split != "train")

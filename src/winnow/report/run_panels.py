@@ -1,8 +1,8 @@
-"""What is drawn of a run, as plain data: accuracy, reward, completion length, policy loss, where the signal goes, what
-the tokens bought, how the policy moves; with a value model also what its values explain, and are beside the returns.
+"""The panels of a run as plain data: accuracy, reward, completion length, policy loss, training signal, accuracy over
+tokens, entropy, gradient norm and KL; with a value model also its explained variance, loss, values and returns.
 
-`winnow plot` draws these panels with matplotlib, the page of `winnow report` in a browser. A quantity has one style
-everywhere. Its colour is used where one run is drawn alone; of several runs each has a colour of its own.
+`winnow plot` draws these panels with matplotlib, and the page of `winnow report` draws them in a browser. A quantity
+has the same style in all panels. Its colour is for drawings of one run; with several runs, each run has one colour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import LARGEST, Row, policy_is_held, training_rows
 
 VALUED = ("critic/explained_variance", "critic/loss")
-LEAST_EXPLAINED = -1.0  # what is below is drawn there: a value model may begin anywhere
+LEAST_EXPLAINED = -1.0  # smaller values are drawn here: an untrained value model may be far below
 SHARES = (-0.03, 1.03)  # the ends of an axis of shares
 STEPS = "training step"
 
@@ -31,33 +31,33 @@ Ends = tuple[float, float]
 
 
 class Quantity(NamedTuple):
-    """What a line shows, and its look."""
+    """A quantity that a line shows, and the look of the line."""
 
     name: str
     color: Color
     style: Style = "solid"
-    marker: Marker | None = None  # at each point, which was measured alone
+    marker: Marker | None = None  # at each point of a quantity that is measured at some steps only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """A line. NaN is a gap in it."""
+    """A line. NaN makes a gap in it."""
 
     quantity: str
-    note: str = ""  # what a legend adds to the quantity
+    note: str = ""  # a legend's addition to the quantity
     x: tuple[float, ...]
     y: tuple[float, ...]
     color: Color
     style: Style = "solid"
-    axis: Literal[1, 2] = 1  # 2: the scale at the right
+    axis: Literal[1, 2] = 1  # 2: the right scale
     marker: Marker | None = None
     error: tuple[float, ...] | None = None  # one standard error, up and down
-    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # its ends at each x
-    band_label: str | None = None  # what the band is
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # (lower ends, upper ends), one at each x
+    band_label: str | None = None  # the band's entry in a legend
 
     @property
     def label(self) -> str:
-        """For a legend."""
+        """The line's entry in a legend."""
         return f"{self.quantity}{self.note}"
 
 
@@ -72,7 +72,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPanel:
-    """Lines over one x axis, with one or two scales. Values of a scale in percent are shares, 0 to 1."""
+    """Lines over one x axis, with one or two scales. The values of a percent scale are shares from 0 to 1."""
 
     title: str
     x_label: str = STEPS
@@ -83,7 +83,7 @@ class RunPanel:
     x_range: Ends
     y_range: Ends | None = None
     y2_range: Ends | None = None
-    zero: bool = False  # whether 0 is a line of its own
+    zero: bool = False  # whether a line is drawn at 0
     series: tuple[RunSeries, ...]
     spans: tuple[Span, ...] = ()
 
@@ -101,21 +101,21 @@ VALUE, RETURN = Quantity("mean value", "blue"), Quantity("mean return", "green",
 
 
 def panels(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[RunPanel]:
-    """Up to nine panels, eleven of a run with a value model; none of a run without a step. `rows` are in step order; of
-    the evaluations in them those are drawn that were made alike. What no step has is left out.
+    """Up to nine panels, eleven for a run with a value model, none for a run without a step. `rows` are in step order;
+    `evaluated` selects the comparable evaluations in them. Panels without data are omitted.
     """
     steps = training_rows(rows)
     if not steps:
         return []
-    found = [_accuracy(steps, rows, evaluated), *_reward(steps, rows), _length(steps, rows)]
-    found += _of_metrics("policy loss", "loss", {"policy/loss": LOSS}, steps, rows, zero=True)
-    found += [_signal(steps, rows), _budget(steps, rows, evaluated)]
-    found += _of_metrics("entropy", "nats per token", {"policy/entropy": ENTROPY}, steps, rows)
-    found += _of_metrics("gradient norm", "norm before clipping", {"policy/grad_norm": GRADIENT}, steps, rows)
-    found += _of_metrics("KL divergence from the reference", "nats per token", DIVERGENCES, steps, rows, zero=True)
+    drawn = [_accuracy(steps, rows, evaluated), *_reward(steps, rows), _length(steps, rows)]
+    drawn += _of_metrics("policy loss", "loss", {"policy/loss": LOSS}, steps, rows, zero=True)
+    drawn += [_signal(steps, rows), _budget(steps, rows, evaluated)]
+    drawn += _of_metrics("entropy", "nats per token", {"policy/entropy": ENTROPY}, steps, rows)
+    drawn += _of_metrics("gradient norm", "norm before clipping", {"policy/grad_norm": GRADIENT}, steps, rows)
+    drawn += _of_metrics("KL divergence from the reference", "nats per token", DIVERGENCES, steps, rows, zero=True)
     if any(name in row for row in steps for name in VALUED):
-        found += [_explained(steps, rows), _values(steps, rows)]
-    return found
+        drawn += [_explained(steps, rows), _values(steps, rows)]
+    return drawn
 
 
 def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
@@ -128,7 +128,7 @@ def _accuracy(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations)
 
 
 def _reward(steps: Sequence[Row], rows: Sequence[Row]) -> list[RunPanel]:
-    """The mean, in a band from the smallest reward of a step to the largest."""
+    """The mean reward, with a band from the smallest to the largest reward of a step."""
     name = of_prompts("reward/mean", steps)
     if not _has(steps, name):
         return []
@@ -170,7 +170,7 @@ def _of_metrics(
     *,
     zero: bool = False,
 ) -> list[RunPanel]:
-    """One panel of the metrics that are there."""
+    """One panel of the metrics that the rows contain; none if they contain none of them."""
     lines = tuple(_line(steps, name, quantity) for name, quantity in quantities.items() if _has(steps, name))
     return [RunPanel(title=title, y_label=y_label, x_range=_steps_of(rows), zero=zero, series=lines)] if lines else []
 
@@ -179,15 +179,16 @@ def _signal(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
     shares = (
         _share(steps, "group/flat", "group/count", FLAT),
         _share(steps, "select/trained", "budget/rollouts", TRAINED),
-        _share(steps, "select/kept", "budget/rollouts", KEPT),  # over the line above, which may be the same
+        _share(steps, "select/kept", "budget/rollouts", KEPT),  # last, so that it is visible over an equal line
     )
     label = "share of groups, of rollouts (%)"
     return RunPanel(title="signal", y_label=label, percent=True, x_range=_steps_of(rows), y_range=SHARES, series=shares)
 
 
 def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -> RunPanel:
-    """Tokens against accuracy: as it was evaluated where it was, else in training."""
+    """Accuracy over tokens: the evaluated accuracy if there is one, else the training accuracy."""
     sampled, probed = (_column(rows, f"budget/{name}") for name in ("tokens_generated", "probe_tokens"))
+    # An evaluation comes before the tokens of its row, so it is drawn at the sum of all earlier rows
     *before, total = accumulate(np.nan_to_num(sampled) + np.nan_to_num(probed), initial=0.0)
     spent = dict(zip(_column(rows, "step"), map(float, before), strict=True))
     measured = _measured(rows, spent, evaluated)
@@ -205,9 +206,9 @@ def _budget(steps: Sequence[Row], rows: Sequence[Row], evaluated: Evaluations) -
 
 
 def _explained(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
-    """What the values know of the returns, beside the loss by which they learn; and steps in which they alone do."""
+    """Explained variance of the returns and value loss; steps that trained the value model alone are shaded."""
     explained = np.array(_column(steps, VALUED[0]))
-    drawn = np.maximum(explained, LEAST_EXPLAINED)  # NaN stays
+    drawn = np.maximum(explained, LEAST_EXPLAINED)  # keeps NaN
     line = RunSeries(**_look(EXPLAINED), x=_x(steps), y=tuple(drawn.tolist()))
     beside = [_line(steps, VALUED[1], VALUE_LOSS, axis=2)] if _has(steps, VALUED[1]) else []
     held = [row["step"] for row in takewhile(policy_is_held, steps)]
@@ -240,8 +241,8 @@ def _values(steps: Sequence[Row], rows: Sequence[Row]) -> RunPanel:
 
 
 def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations) -> list[RunSeries]:
-    """The evaluations at `x` of their step; none where there is none."""
-    found, rows = [], evaluated.rows(rows)
+    """A line per mode of the evaluations, at `x[step]`; none without evaluations."""
+    lines, rows = [], evaluated.rows(rows)
     since = f", from step {evaluated.since} on" * bool(evaluated.since)
     quantities = {
         "sampled": Quantity(f"{evaluated.of}, sampled", "orange", "dashed", "circle"),
@@ -260,8 +261,8 @@ def _measured(rows: Sequence[Row], x: dict[float, float], evaluated: Evaluations
             x=[x[row["step"]] for row in seen],
             error=error,
         )
-        found += [line] if seen else []
-    return found
+        lines += [line] if seen else []
+    return lines
 
 
 def _line(
@@ -304,7 +305,7 @@ def _steps_of(rows: Sequence[Row]) -> Ends:
 
 
 def _from_0(lines: Sequence[RunSeries], *, room: float) -> Ends:
-    """The ends of a scale from 0 on, with a share of what the lines span as room above them."""
+    """The ends of a scale that starts at 0, with `room` times the lines' range free above them."""
     known = [y for line in lines for y in line.y if not math.isnan(y)]
     top = max(known) + room * (max(known) - min(known)) if known else 0.0
     return 0.0, top if top > 0 else 1.0
@@ -315,5 +316,5 @@ def _has(steps: Sequence[Row], name: str) -> bool:
 
 
 def _column(rows: Sequence[Row], name: str) -> list[float]:
-    """One metric of every row; NaN, which leaves a gap, where a row lacks it or no axis could show it."""
+    """One metric of every row; NaN where a row lacks it or the value is too large for an axis."""
     return [value if abs(value := row.get(name, math.nan)) < LARGEST else math.nan for row in rows]

@@ -1,4 +1,4 @@
-"""What a display is drawn on."""
+"""The console of a display: terminals, pipes, encodings, and standard output for one writer alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Progress = Literal["auto", "plain", "json", "none"]  # how a run is shown
 
 
 class _Console(Console):
-    """One whose reader may leave: rich would end the process then."""
+    """A console whose reader may close the pipe. rich would end the process; here the caller gets the error."""
 
     def on_broken_pipe(self) -> None:
         raise
 
 
 class _Encodable:
-    """A stream whose encoding may lack characters: these are written as escapes."""
+    """A stream that writes characters that its encoding lacks as escapes."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -37,39 +37,39 @@ class _Encodable:
 
 
 def console_on(file: IO[str] | None = None) -> Console:
-    """A console on standard output, or on a file, of any encoding. What is no terminal gets no escape sequence,
-    whatever FORCE_COLOR says, by which others choose colors.
+    """A console on standard output, or on a file, of any encoding. Only terminals get escape sequences, even with
+    FORCE_COLOR, which rich would apply to files and pipes too.
     """
     file = file or sys.stdout
-    terminal = None if _may_be_terminal(file) else False  # None: as the environment says
-    return _Console(file=file and cast(IO[str], _Encodable(file)), force_terminal=terminal)  # None: it was closed
+    terminal = None if _may_be_terminal(file) else False  # None: rich reads the environment
+    return _Console(file=file and cast(IO[str], _Encodable(file)), force_terminal=terminal)  # no file: stdout is closed
 
 
 def _may_be_terminal(file: IO[str]) -> bool:
     try:
         return file.isatty()
-    except (AttributeError, ValueError):  # a program's own standard output may have none, or be closed
+    except (AttributeError, ValueError):  # a program's replacement of standard output may lack isatty, or be closed
         return False
 
 
 def escape_unprintable() -> None:
-    """From now on this process writes what its output has no character for as an escape: for a process that is
-    winnow's own, never for one that imports it.
+    """Write characters that the output's encoding lacks as escapes from now on. Only winnow's commands may call this,
+    never a program that imports winnow.
     """
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None where the shell closed it
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the shell closed it
         stream.reconfigure(errors="backslashreplace")
 
 
 def is_screen(console: Console) -> bool:
-    """Whether what was written can be drawn anew; elsewhere there are lines."""
+    """Whether the console can redraw its output; other consoles get lines."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 @contextmanager
 def own_output() -> Iterator[IO[str]]:
-    """Standard output for one writer alone: what anything else of this process, or a process that it starts, writes
-    there while this lasts goes to standard error. Where standard output is an object of the program (a notebook's),
-    what is printed in Python goes there.
+    """Standard output for one writer alone. During the block, all other output of this process and of its children to
+    standard output goes to standard error. If standard output is a Python object, as in a notebook, only prints in
+    Python are redirected.
     """
     if not _is_descriptor_1(sys.stdout):
         own = sys.stdout
@@ -89,12 +89,12 @@ def own_output() -> Iterator[IO[str]]:
 def _is_descriptor_1(file: IO[str]) -> bool:
     try:
         return file.fileno() == 1
-    except (AttributeError, OSError, ValueError):  # no stream of the system, or a closed one
+    except (AttributeError, OSError, ValueError):  # an object without a descriptor, or a closed stream
         return False
 
 
 def silence(file: IO[str]) -> None:
-    """Have what is still written to a stream go nowhere: its reader is gone, and Python flushes it when it ends."""
+    """Discard all further output to a stream whose reader is gone; Python's flush at exit would raise an error."""
     with suppress(OSError, ValueError):  # a stream in memory has no descriptor
         descriptor = os.open(os.devnull, os.O_WRONLY)
         os.dup2(descriptor, file.fileno())

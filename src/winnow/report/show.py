@@ -1,6 +1,6 @@
-"""Reading a run's rollouts: what was asked, what was answered, what it earned, and whether it was trained on.
+"""The rollouts of a run as text: prompt, completion, reward, and whether it was trained on.
 
-Of each file only what a choice is made by is read first, then the texts of the prompts that are shown.
+Each file is read in two passes: first the columns that the choice depends on, then the texts of the chosen prompts.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ Row = Mapping[str, Any]
 class Choice:
     """Which rollouts to show."""
 
-    step: int | None = None  # None: the last step; every step when `failed` or `prompt` is asked for
-    worst: int | None = None  # groups with the lowest mean reward
-    best: int | None = None  # groups with the highest
+    step: int | None = None  # None: the last step, or every step with `failed` or `prompt`
+    worst: int | None = None  # number of groups, those with the lowest mean reward
+    best: int | None = None  # number of groups, those with the highest mean reward
     dropped: bool = False  # only rollouts that were not trained on
     failed: bool = False  # only rollouts without a verdict
-    prompt: str | None = None  # only prompts whose id begins so
+    prompt: str | None = None  # only prompts whose id begins with this
     full: bool = False  # whole texts
-    tokens: bool = False  # token by token, too
+    tokens: bool = False  # also a table of tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The rollouts of a prompt in a step, and where they are."""
+    """The rollouts of a prompt in a step, and their place in a file."""
 
     file: StepFile
     first: int  # row of the file
-    rows: list[dict[str, Any]]  # with what a choice is made by
+    rows: list[dict[str, Any]]  # with the columns `CHOSEN_BY`
 
     @property
     def mean_reward(self) -> float:
-        """Over the verified ones; NaN where there are none."""
+        """The mean reward of the verified rollouts; NaN where there are none."""
         rewards = [row["reward"] for row in self.rows if not math.isnan(row["reward"])]
         return sum(rewards) / len(rewards) if rewards else math.nan
 
 
 def show(path: Path, choice: Choice) -> Iterator[str]:
-    """One block of text per group of a run folder, or of a file of its rollouts. Raises DataError for what is not
-    there.
+    """One block of text per chosen group of a run folder, or of a file of its rollouts. Raises DataError if the path
+    does not exist, or contains no chosen rollout.
     """
     if not path.exists():
         raise DataError(
@@ -75,11 +75,11 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
     written, unknown = written_by(path) if choice.tokens else (None, "")
     if unknown:
         yield wrapped(f"note: {unknown}") + "\n"
-    found = False
-    for group in _ranked(_asked(files, choice), choice):
-        found = True
+    empty = True
+    for group in _ranked(_chosen(files, choice), choice):
+        empty = False
         yield _block(group, choice, written)
-    if not found:
+    if empty:
         where = "" if choice.step is None else f" in step {choice.step}"
         raise DataError(
             f"{path} contains no such rollouts{where}",
@@ -88,7 +88,7 @@ def show(path: Path, choice: Choice) -> Iterator[str]:
         )
 
 
-def _asked(files: Iterable[Path], choice: Choice) -> Iterator[_Group]:
+def _chosen(files: Iterable[Path], choice: Choice) -> Iterator[_Group]:
     for path in files:
         for group in _groups(StepFile(path)):
             row = group.rows[0]
@@ -98,7 +98,7 @@ def _asked(files: Iterable[Path], choice: Choice) -> Iterator[_Group]:
 
 
 def _groups(file: StepFile) -> Iterator[_Group]:
-    """The groups of a file, whose rows follow each other."""
+    """The groups of a file; the rows of a group are consecutive."""
     rows = itertools.chain.from_iterable(file.rows(first, end, CHOSEN_BY) for first, end in file.parts)
     first = 0
     for _, same in itertools.groupby(list(rows), key=lambda row: (row["step"], row["prompt_id"])):
@@ -108,7 +108,7 @@ def _groups(file: StepFile) -> Iterator[_Group]:
 
 
 def _ranked(groups: Iterable[_Group], choice: Choice) -> Iterable[_Group]:
-    """Only the worst or best where asked for; a group without any verdict is neither."""
+    """The worst or best groups, if the choice has either; a group without any verdict is neither."""
     if choice.worst is None and choice.best is None:
         return groups
     judged = (group for group in groups if not math.isnan(group.mean_reward))
@@ -167,7 +167,7 @@ _ENDED = {"stop": "ended", "length": "cut off"}
 
 
 def _verdict(row: Row) -> str:
-    """What the verifier found; of a reward of several parts each part as well, before its weight."""
+    """The verdict and the reward; for a reward of several parts also each part, before its weight."""
     if row["kind"] == "failed":
         return f"failed ({row['cause']})"
     parts = [f"{one_line(name)} {math.nan if value is None else value:.3f}" for name, value in row["parts"].items()]

@@ -1,4 +1,4 @@
-"""Where a run stands, gathered from its events, in lines for a person."""
+"""The state of a run, collected from its events, as lines of text."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from winnow.records import StepReport
 from winnow.report.text import WIDTH, compact, decimal, duration, one_line
 from winnow.training.events import AlarmRaised, Ended, Evaluated, Event, PhaseBegan, RolloutsFinished, Started
 
-LEAST_FIRST = ("speed", "EV", "accuracy", "eval", "reward")  # what a line leaves out, until it fits
-BETWEEN = ("load", "evaluate", "checkpoint")  # phases of no step
+LEAST_FIRST = ("speed", "EV", "accuracy", "eval", "reward")  # fields that a line omits, in this order, until it fits
+BETWEEN = ("load", "evaluate", "checkpoint")  # phases outside of steps
 
 
 @dataclass
 class Standing:
-    """The last of each kind of news."""
+    """The newest state from each kind of event."""
 
     clock: Callable[[], float] = time.monotonic
     begun: bool = False  # the first step is about to be taken
     first: int = 0
     last: int = 0  # exclusive
-    done: int = 0  # steps, those before a resume included
-    phase: str = ""  # what is being done, where a run has said so since the last step
-    step: int = 0  # of the phase
-    sampled: tuple[int, int] | None = None  # rollouts finished and asked for, while they are sampled
+    done: int = 0  # steps, including those before a resume
+    phase: str = ""  # the phase that began since the last step; empty between two phases
+    step: int = 0  # the step of the phase
+    sampled: tuple[int, int] | None = None  # rollouts finished and requested, during sampling
     metrics: dict[str, float] = field(default_factory=dict)  # of the last step
-    evaluation: dict[str, float] = field(default_factory=dict)  # the last one
-    alarm: Alarm | None = None  # the newest
+    evaluation: dict[str, float] = field(default_factory=dict)  # the newest evaluation
+    alarm: Alarm | None = None  # the newest alarm
     max_hours: float = 0.0
-    seconds_left: float | None = None  # at the pace since the first step, evaluations between steps included
+    seconds_left: float | None = None  # at the average pace since the first step, including evaluations between steps
     _since: float = 0.0  # when the first step of this process began
 
     def follow(self, event: Event) -> None:
-        """Take in what an event says."""
+        """Update the state from an event."""
         match event:
             case Started():
                 self.begun, self.first, self.last, self.done = True, event.first_step, event.last_step, event.first_step
@@ -68,7 +68,7 @@ class Standing:
             self.seconds_left = min(self.seconds_left, max(0.0, training_left))
 
     def line(self, width: int = WIDTH) -> str:
-        """The last step, in so many columns: without what matters least where all of it is too much."""
+        """The last step in at most `width` columns; the least important fields are omitted if it is too long."""
         fields = self._fields()
         for least in LEAST_FIRST:
             if len("  ".join(fields.values())) <= width:
@@ -87,7 +87,7 @@ class Standing:
             fields["eval"] = f"eval {self.evaluation['eval/accuracy_sampled']:.0%}"
         if m:
             fields["speed"] = f"{compact(m['budget/tokens_generated'] / m['seconds/step'])} tok/s"
-        if self.seconds_left is not None and self.done < self.last:  # what follows the last step has no known length
+        if self.seconds_left is not None and self.done < self.last:  # an evaluation after the last step has no estimate
             fields["left"] = f"{duration(self.seconds_left)} left"
         return fields
 

@@ -1,4 +1,4 @@
-"""A run in a few lines of text: what improved, what it cost, and what looks wrong."""
+"""A run in a few lines of text: improvements, costs, and symptoms of problems."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from winnow.state.logbook import totals
 
 Row = Mapping[str, float]
 
-LARGEST = 1e15  # of a number that is drawn, or summed up
+LARGEST = 1e15  # larger numbers are neither drawn nor summed: no run reaches them, and sums would overflow
 PHASES = ("generate", "verify", "select", "values", "logprobs", "critic", "update", "sync")
 
 
 def training_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows of finished steps; the others hold only an evaluation."""
+    """The rows of finished steps; the others contain only an evaluation."""
     return [row for row in rows if is_step(row)]
 
 
 def policy_is_held(row: Row) -> bool:
-    """Whether the value model alone was to learn in a step."""
+    """Whether a step trained the value model alone."""
     held = row.get("budget/updates", 0.0) == 0 and row.get("select/trained", 0.0) == 0
     return held and "critic/updates" in row
 
 
 def costs(rows: Sequence[Row]) -> dict[str, float]:
-    """The totals of a run (`state.logbook.totals`), without what no run counts up to."""
+    """The totals of a run (`state.logbook.totals`), without numbers of `LARGEST` or more."""
     return totals({name: value for name, value in row.items() if abs(value) < LARGEST} for row in rows)
 
 
@@ -46,8 +46,8 @@ def summary(
     config: Mapping[str, Any] = MappingProxyType({}),
     evaluated: Evaluations = EVALUATIONS,
 ) -> str:
-    """The text under `winnow plot`; `config` is the resolved configuration, where it is known, and `evaluated` says
-    which evaluations are compared. Raises DataError for a run without a finished step.
+    """The text that `winnow plot` prints. `config` is the resolved configuration, if it is known. `evaluated` selects
+    the evaluations that are compared. Raises DataError for a run without a finished step.
     """
     steps = training_rows(rows)
     if not steps:
@@ -57,12 +57,12 @@ def summary(
             code="data.empty",
         )
     alarms = of_run(rows, config, evaluated_since=evaluated.since)
-    looks_wrong = (*hints(steps, {alarm.name for alarm in alarms}), *_told(alarms))
-    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrapped, looks_wrong)])
+    symptoms = (*hints(steps, {alarm.name for alarm in alarms}), *_alarm_lines(alarms))
+    return "\n".join([*_improvement(steps), *_evaluations(rows, evaluated), *_cost(rows), *map(wrapped, symptoms)])
 
 
 def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
-    """What the last quarter of the steps says went wrong, with the remedy; not what a raised alarm has said already."""
+    """Symptoms in the last quarter of the steps, with their remedies, except those that a raised alarm covers."""
     late = steps[-max(1, len(steps) // 4) :]
     rollouts = _sum(late, "budget/rollouts")
     if not {"all_flat", "constant_reward"} & set(raised):
@@ -70,21 +70,21 @@ def hints(steps: Sequence[Row], raised: Collection[str] = ()) -> Iterator[str]:
     if "all_truncated" not in raised and mean(late, "rollout/truncated") > 0.5:
         yield f"! {percent(mean(late, 'rollout/truncated'))} of the rollouts are cut off: raise rollout.max_new_tokens"
     if "unparsable" not in raised and rollouts and (share := _sum(late, "outcome/unparsable") / rollouts) > 0.5:
-        yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt ask for the format?"
+        yield f"! {percent(share)} of the rollouts have no readable answer: does the prompt request the format?"
     if failed := _sum(steps, "outcome/failed"):
-        yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` tells which and why"
+        yield f"! {failed:.0f} verdicts failed: `winnow show RUN --failed` prints them with their causes"
     if "entropy_collapse" not in raised and mean(late, "policy/entropy") < 0.01:
         yield "! the policy's entropy is below 0.01 nats: its rollouts of a prompt are nearly all the same"
     if "values_explain_nothing" not in raised and mean(late, "critic/explained_variance") < 0:
-        yield "! the values explain less of the returns than a constant would: docs/ppo.md says what to look at"
+        yield "! the values explain less of the returns than a constant would: docs/ppo.md lists what to check"
     if skipped := _sum([row for row in steps if not policy_is_held(row)], "policy/skipped_updates"):
-        yield f"! {skipped:.0f} updates were skipped: they had no row to learn from, or no finite gradient"
+        yield f"! {skipped:.0f} updates were skipped: they had no row to train on, or no finite gradient"
     if skipped := _sum(steps, "critic/skipped_updates"):
-        yield f"! {skipped:.0f} updates of the value model were skipped: no row to learn from, or no finite gradient"
+        yield f"! {skipped:.0f} updates of the value model were skipped: no row to train on, or no finite gradient"
 
 
-def _told(alarms: Sequence[Alarm]) -> Iterator[str]:
-    """Each alarm as it was raised first, with the last step at which it held."""
+def _alarm_lines(alarms: Sequence[Alarm]) -> Iterator[str]:
+    """The text of each alarm when it was first raised, with the last step at which it held."""
     raised: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         raised.setdefault(alarm.name, []).append(alarm)
@@ -100,11 +100,11 @@ def _flat(late: Sequence[Row]) -> Iterator[str]:
     right, wrong = _sum(late, "group/all_correct"), _sum(late, "group/all_wrong")
     remedy = "the task is solved, or too easy" if right > wrong else "the task is too hard for this policy, or misread"
     yield (
-        f"! {percent(flat / groups)} of the groups are flat ({right:.0f} all correct, {wrong:.0f} all wrong) and teach "
-        f"nothing: {remedy}"
+        f"! {percent(flat / groups)} of the groups are flat ({right:.0f} all correct, {wrong:.0f} all wrong) and give "
+        f"no signal: {remedy}"
     )
     if all(row.get("reward/min") == row.get("reward/max") for row in late):
-        yield "! the reward's range has collapsed: every rollout of a step earns the same"
+        yield "! the reward's range has collapsed: all rollouts of a step have the same reward"
 
 
 def _improvement(steps: Sequence[Row]) -> Iterator[str]:
@@ -157,14 +157,14 @@ def _cost(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def phase_shares(cost: Row) -> str:
-    """ "generate 61%, update 35%": of the seconds of a run's steps, where a phase took at least 1%."""
+    """ "generate 61%, update 35%": shares of the seconds of a run's steps, of phases with at least 1%."""
     seconds = cost.get("seconds/step", 0.0)
     phases = ((phase, cost.get(f"seconds/{phase}", 0.0)) for phase in PHASES)
     return ", ".join(f"{phase} {spent / seconds:.0%}" for phase, spent in phases if seconds and spent / seconds >= 0.01)
 
 
 def mean(rows: Sequence[Row], name: str) -> float:
-    """Of the rows that have the metric; NaN where none has."""
+    """The mean over the rows that have the metric; NaN where none has."""
     values = _values(rows, name)
     return sum(values) / len(values) if values else math.nan
 

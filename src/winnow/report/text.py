@@ -1,4 +1,4 @@
-"""Text for a terminal: model output made harmless, numbers made short."""
+"""Text for a terminal: foreign text escaped, numbers shortened."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from typing import Literal
 
 WIDTH = 80
 
-# Controls, invisible format characters (they reorder or hide text), lone surrogates, line and paragraph separators.
+# Control characters, invisible format characters (they reorder or hide text), lone surrogates, and separators of lines
+# and paragraphs.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def safe(text: str) -> str:
-    r"""The text with everything a terminal would act on as a visible escape (`\x1b`); line breaks stay."""
-    if text.replace("\n", "").isprintable():  # none of these is; nor are some that are harmless
+    r"""The text with every character that a terminal would act on as a visible escape (`\x1b`); keeps line breaks."""
+    if text.replace("\n", "").isprintable():  # a fast path: no unsafe character is printable
         return text
     return "".join(c if c == "\n" or unicodedata.category(c) not in _UNSAFE else _escape(c) for c in text)
 
 
 def one_line(text: str) -> str:
-    """`safe`, with line breaks made visible too: a name cannot pretend to be the next line."""
+    """`safe`, with line breaks escaped as well, so that a name cannot forge a line of output."""
     return safe(text).replace("\n", "\\n")
 
 
 def encodable(text: str, encoding: str = "utf-8") -> str:
-    """The text with what the encoding cannot hold, in UTF-8 a lone surrogate, as a visible escape."""
+    """The text with characters that the encoding lacks, in UTF-8 lone surrogates, as visible escapes."""
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def shorten(text: str, limit: int) -> str:
-    """At most about `limit` characters: the middle is left out, and how much of it is said."""
+    """The text in about `limit` characters: a note with the number of omitted characters replaces the middle."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -40,18 +41,18 @@ def shorten(text: str, limit: int) -> str:
 
 
 def quoted(text: str, *, limit: int | None, indent: str) -> str:
-    """Foreign text as indented lines behind a bar, safe to print; `limit` as in `shorten`."""
+    """Foreign text as indented lines after a bar, safe to print; `limit` as in `shorten`."""
     shown = safe(text if limit is None else shorten(text, limit))
     return "\n".join(f"{indent}| {line}" for line in shown.split("\n"))
 
 
 def wrapped(text: str) -> str:
-    """A sentence for a person, in lines of a terminal's width."""
+    """A sentence in lines of a terminal's width."""
     return textwrap.fill(safe(text), WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def duration(seconds: float) -> str:
-    """ "0:04", "12:30", "1:02:03"; "?" for a sum that is no number."""
+    """ "0:04", "12:30", "1:02:03"; "?" for a number that is not finite."""
     if not math.isfinite(seconds):
         return "?"
     minutes, second = divmod(round(seconds), 60)
@@ -69,7 +70,7 @@ def compact(number: float) -> str:
 
 
 def decimal(number: float, *, digits: int = 3, sign: Literal["", "+"] = "") -> str:
-    """ "0.250", "+1.5e+31": with an exponent where it would be long otherwise."""
+    """ "0.250", "+1.5e+31": with an exponent if the number would be long otherwise."""
     fixed = abs(number) < 1e5 or not math.isfinite(number)
     return f"{number:{sign}.{digits}f}" if fixed else f"{number:{sign}.1e}"
 
@@ -80,7 +81,7 @@ def percent(share: float) -> str:
 
 
 def accuracies(metrics: Mapping[str, float]) -> str:
-    """An evaluation in one line: "sampled 44.1% ± 2.0%, greedy 50.0%"; says so where no verdict was reached."""
+    """An evaluation in one line: "sampled 44.1% ± 2.0%, greedy 50.0%", or a note that there was no verdict."""
     shown = []
     if "eval/accuracy_sampled" in metrics:
         error = metrics.get("eval/accuracy_sampled_sem", math.nan)

@@ -1,4 +1,4 @@
-"""A rollout token by token: its log-prob, what a value model expected before it, what that is taught, its advantage."""
+"""The tokens of a rollout as a table: log-prob, value, return (the value model's target) and advantage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from winnow.state.manifest import MANIFEST
 from winnow.state.saved_runs import checkpoints, read_manifest
 
 COLUMNS = {"log-prob": "logprobs", "value": "values", "return": "returns", "advantage": "advantages"}
-READ = ("tokens", "trainable", *COLUMNS.values())  # of the columns of a rollout
+READ = ("tokens", "trainable", *COLUMNS.values())  # columns of a rollout that the table needs
 LISTED = 20  # tokens at the beginning and at the end of a long rollout
 
 Written = Callable[[int], str]
 
 
 def written_by(path: Path) -> tuple[Written, str]:
-    """What a run's token ids stand for, and a note where that is not known: then every text is empty."""
+    """A function from a run's token ids to texts, and a note if no tokenizer is available: then every text is empty."""
     tokenizer, unknown = tokenizer_of(path)
     if tokenizer is None:
         return _nothing, unknown
@@ -28,37 +28,37 @@ def written_by(path: Path) -> tuple[Written, str]:
 
 
 def tokenizer_of(path: Path) -> tuple[Any | None, str]:
-    """The tokenizer that a run's token ids are of, or None and a note that says why it is not known.
+    """The tokenizer of a run's token ids, or None and a note with the reason.
 
-    `path` is a run folder, its folder of rollouts, or a file of it. The tokenizer is that of the run's newest
-    checkpoint, or of the model that it began with; that of a run of another user is not loaded. No code beside either
-    is run.
+    `path` is a run folder, its folder of rollouts, or a file in it. The tokenizer is that of the run's newest
+    checkpoint, or of the initial model. The tokenizer of another user's run is not loaded. No code in either folder is
+    executed.
     """
     run = next((folder for folder in (path, path.parent, path.parent.parent) if (folder / MANIFEST).is_file()), None)
     if run is None:
-        return None, "tokens have no text here: these rollouts lie in no run folder, so no tokenizer is known"
+        return None, "tokens have no text here: these rollouts are not in a run folder, so the tokenizer is not known"
     from winnow.models.load import load_tokenizer
     from winnow.models.model_folder import cached_folder, on_hub
 
     try:
         if (run / MANIFEST).stat().st_uid != os.geteuid():
-            return None, "tokens have no text here: the run belongs to another user; a copy that is yours has them"
+            return None, "tokens have no text here: the run belongs to another user; copy it to see them"
         manifest = read_manifest(run)
         saved = checkpoints(run)
         model = str(saved[-1]) if saved else str(manifest.config["model"]["path"])
-        here = cached_folder(model) if on_hub(model) else model  # a look at a run brings nothing from the hub
-        if here is None:
+        local = cached_folder(model) if on_hub(model) else model  # a report never downloads a model
+        if local is None:
             return None, f"tokens have no text here: {model} is not on this machine"
-        return load_tokenizer(str(here)), ""
+        return load_tokenizer(str(local)), ""
     except (WinnowError, KeyError, TypeError) as error:
         return None, f"tokens have no text here: {error}"
 
 
 def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent: str) -> Iterator[str]:
-    """A line for each token of a row of rollouts, below one of headings; of a long rollout its ends, unless `full`."""
+    """A line of headings and a line for each token of a rollout; only both ends of a long one, unless `full`."""
     named = {heading: row[name] for heading, name in COLUMNS.items() if row[name] is not None}
     yield indent + "".join(["  place   token", *(f"{heading:>11}" for heading in named)])
-    count, own = len(row["tokens"]), row["trainable"]
+    count, trainable = len(row["tokens"]), row["trainable"]
     for place in range(count):
         if not full and LISTED <= place < count - LISTED:
             if place == LISTED:
@@ -66,7 +66,7 @@ def token_lines(row: Mapping[str, Any], written: Written, *, full: bool, indent:
             continue
         token = int(row["tokens"][place])
         numbers = "".join(f"{decimal(float(of[place])):>11}" for of in named.values())
-        foreign = "" if own is None or own[place] else "  (not the policy's)"
+        foreign = "" if trainable is None or trainable[place] else "  (not the policy's)"
         yield f"{indent}{place:>7} {token:>7}{numbers}  | {one_line(written(token))}{foreign}"
 
 

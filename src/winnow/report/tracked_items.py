@@ -1,4 +1,4 @@
-"""What trackers are told of a run besides its events, read from its folder: earlier metrics, rollouts, a picture."""
+"""Data for trackers that is read from the run folder, not from events: earlier metrics, rollouts, a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def finite_or_nan(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Metrics as metrics.jsonl has them: what is not finite is written as null and read as NaN."""
+    """Metrics as in metrics.jsonl, which stores numbers that are not finite as null; here they are NaN."""
     return {name: v if v is not None and math.isfinite(v) else math.nan for name, v in metrics.items()}
 
 
@@ -43,7 +43,7 @@ def logged(folder: Path, size: int, since: int) -> Iterator[tuple[int, dict[str,
 
 
 def size_of_log(folder: Path) -> int:
-    """Bytes of metrics.jsonl; 0 where there is none."""
+    """Bytes of metrics.jsonl; 0 if it does not exist."""
     try:
         return (folder / METRICS).stat().st_size
     except FileNotFoundError:
@@ -51,43 +51,44 @@ def size_of_log(folder: Path) -> int:
 
 
 class _Newest(Generic[T]):
-    """The newest answer to a question, worked out once for all trackers that ask it."""
+    """A cache of one value, computed once for all trackers that request the same key."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # among trackers' threads, and never held while a tracker is called
-        self._known: tuple[Hashable, T] | None = None
+        self._lock = threading.Lock()  # shared by the trackers' threads, and never held while a tracker is called
+        self._cached: tuple[Hashable, T] | None = None
 
-    def answer(self, question: Hashable, work_out: Callable[[], T]) -> T:
+    def get(self, key: Hashable, compute: Callable[[], T]) -> T:
         with self._lock:
-            if self._known is None or self._known[0] != question:
-                self._known = question, work_out()
-            return self._known[1]
+            if self._cached is None or self._cached[0] != key:
+                self._cached = key, compute()
+            return self._cached[1]
 
 
 class Samples:
-    """Rollouts of a step from the run folder's log, read once for all trackers that want as many."""
+    """Rollouts of a step from the run folder's log, read once for all trackers with the same limit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._newest: _Newest[Rows] = _Newest()
 
     def at(self, step: int, limit: int) -> Rows:
-        """At most `limit` rollouts, in the log's order, with the columns of `ROLLOUT`; none where the step has no file,
-        or wrote no texts.
+        """At most `limit` rollouts, in the log's order, with the columns of `ROLLOUT`; none if the step has no file or
+        no texts.
 
-        Whole groups, those with the widest spread of rewards first, as they are what a group baseline learns from; of
-        the last one, which may not fit, the best and the worst in turn.
+        Groups are chosen whole, those with the widest spread of rewards first: a group baseline gives them the largest
+        advantages. Of the last group, which may not fit, the best and the worst rollouts are chosen in turn.
         """
         path = path_of(self._folder / ROLLOUTS, step)
-        return self._newest.answer((step, limit), lambda: _sample(path, limit))
+        return self._newest.get((step, limit), lambda: _sample(path, limit))
 
 
 def _sample(path: Path, limit: int) -> Rows:
-    """Texts are read of what is chosen alone: those of a step may take hundreds of megabytes."""
+    """Read the texts of the chosen rollouts alone: all texts of a step may take hundreds of megabytes."""
     if limit == 0 or not path.exists():
         return []
     file = StepFile(path)
     rewards = file.rows(0, file.parts[-1][1] if file.parts else 0, ("prompt_id", "reward", "keep"))
+    # With log.rollouts = "kept" other rollouts have no text: the second pass then chooses among the kept ones
     for places in (range(len(rewards)), [place for place, row in enumerate(rewards) if row["keep"]]):
         chosen = chosen_of([(rewards[place]["prompt_id"], rewards[place]["reward"]) for place in places], limit)
         rows = [row for place in chosen for row in file.rows(places[place], places[place] + 1, ROLLOUT)]
@@ -97,9 +98,9 @@ def _sample(path: Path, limit: int) -> Rows:
 
 
 def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
-    """Places of at most `limit` of (prompt, reward), as `Samples` says; rollouts of a prompt stand side by side.
+    """Places of at most `limit` of (prompt, reward) by the rule of `Samples.at`; the rollouts of a prompt are adjacent.
 
-    A reward that is NaN counts as the group's lowest.
+    A reward of NaN counts as the group's lowest.
     """
     groups = [list(group) for _, group in groupby(range(len(rewards)), key=lambda place: rewards[place][0])]
     value = [-math.inf if math.isnan(reward) else reward for _, reward in rewards]
@@ -109,7 +110,7 @@ def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
         return max(known) - min(known) if known else 0.0
 
     chosen: list[int] = []
-    for group in sorted(groups, key=spread, reverse=True):  # a stable sort: the first of equals first
+    for group in sorted(groups, key=spread, reverse=True):  # stable: equal spreads keep the log's order
         by_reward = sorted(group, key=lambda place: value[place])
         both_ends = [by_reward[-1 - turn // 2] if turn % 2 == 0 else by_reward[turn // 2] for turn in range(len(group))]
         chosen += both_ends[: limit - len(chosen)]
@@ -117,15 +118,15 @@ def chosen_of(rewards: Sequence[tuple[str, float]], limit: int) -> list[int]:
 
 
 class Pictures:
-    """The run's plot as PNG, drawn once for all trackers; None without matplotlib and before a step is done."""
+    """The run's plot as PNG, drawn once for all trackers; None without matplotlib or a finished step."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._newest: _Newest[bytes | None] = _Newest()
 
     def at(self, step: int) -> bytes | None:
-        """Of the rows up to `step`."""
-        return self._newest.answer(step, lambda: _drawn(self._folder, step))
+        """The plot of the rows up to `step`."""
+        return self._newest.get(step, lambda: _drawn(self._folder, step))
 
 
 def _drawn(folder: Path, step: int) -> bytes | None:
@@ -134,10 +135,10 @@ def _drawn(folder: Path, step: int) -> bytes | None:
     from winnow.report.plot import draw
 
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    name = encodable(one_line(folder.absolute().name), "ascii")  # in any font
+    name = encodable(one_line(folder.absolute().name), "ascii")  # every font has these characters
     try:
         figure = draw(rows, title=name)
-    except DataError:  # no step is done
+    except DataError:  # no step is finished
         return None
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=100)
@@ -145,7 +146,7 @@ def _drawn(folder: Path, step: int) -> bytes | None:
 
 
 def plain(value: Any) -> Any:
-    """In Python's own types; text that UTF-8 can hold, with a lone surrogate as an escape."""
+    """The value in Python's built-in types, and text without lone surrogates, which UTF-8 cannot encode."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, np.generic):

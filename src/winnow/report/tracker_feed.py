@@ -1,10 +1,10 @@
-"""One tracker, its queue and its thread: the thread that trains appends what is new to the queue, and never waits.
+"""One tracker, its queue and its thread: the training thread appends new items to the queue and never waits.
 
-It takes no lock and wakes nobody up: a thread that is woken would contend with it for the interpreter and for the core
-at that very moment. The tracker's thread looks into the queue every POLL_SECONDS.
+The training thread takes no lock and wakes no thread: a woken thread would compete with it for the interpreter and the
+core at once. The tracker's thread polls the queue every POLL_SECONDS.
 
-The queue takes MOST_METRICS items, and samples only while it is nearly empty: where a tracker is slow, samples of
-rollouts and pictures are left out first, rows of metrics last. Every one that is left out is counted.
+The queue holds MOST_METRICS items, and accepts samples only while it is nearly empty. If a tracker is slow, samples of
+rollouts and pictures are dropped first, and rows of metrics last. Every dropped item is counted.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ MOST_METRICS = 4096  # waiting items of any kind
 MOST_SAMPLES = 64  # waiting items beyond which no sample or picture is added
 POLL_SECONDS = 0.1
 METHODS = ("log", "rollouts", "notice", "picture", "close")
-FAILURES = 5  # in a row, after which a tracker is left alone until the next launch
+FAILURES = 5  # in a row, after which a tracker is off until the next launch
 
-_WINNOW = Path(__file__).parents[1]  # where a file is no user's
+_WINNOW = Path(__file__).parents[1]  # the package: other files are the user's
 
 What = Literal["rows of metrics", "samples of rollouts", "notices", "pictures"]
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The run that a tracker is made for, whose log has `size` bytes before `first_step` is done."""
+    """The run that a tracker is created for; its log has `size` bytes before `first_step`."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -51,37 +51,40 @@ class Launch:
 
 @dataclass(frozen=True)
 class Item:
-    """Something that a tracker is to be told; `content` is the metrics, or a text."""
+    """One item for a tracker; `content` is the metrics, or a text."""
 
     what: What
     step: int
     content: Any = None
-    done: bool = False  # with it, the tracker has all there is of its step
+    done: bool = False  # the last row of metrics of its step
 
 
 class TrackerFeed:
-    """`begin`, `put` and what else is public is called where the run trains; all else in the tracker's own thread."""
+    """Public methods are called in the training thread, private ones in the tracker's thread.
+
+    `conclude` calls `_left` in the training thread, after `_off` is set.
+    """
 
     def __init__(self, name: str, make: Callable[[TrackedRun], Tracker], *, rollouts: int, options: str = "") -> None:
         self.name, self.rollouts = name, rollouts
         self._options = options
-        self.said: deque[str] = deque()  # for the user
+        self.notices: deque[str] = deque()  # for the user
         self._make = make
         self._launch: Launch | None = None
-        self._items: deque[Item | Status] = deque()  # whose every method here is atomic, without a lock
-        self._dropped, self._failed = Counter[What](), Counter[What]()  # each changed by one thread alone
-        self._telling: What | None = None  # what the tracker is being told
+        self._items: deque[Item | Status] = deque()  # append and popleft are atomic, so no lock is needed
+        self._dropped, self._failed = Counter[What](), Counter[What]()  # each is changed by one thread alone
+        self._sending: What | None = None  # the kind of the item that is being sent
         self._off = False
-        self._failures = Counter[What]()  # in a row, of each kind: rows may fail where notices do not
-        self._told = False
+        self._failures = Counter[What]()  # in a row, by kind: rows may fail while notices succeed
+        self._failure_reported = False
         self._ending, self._ended = threading.Event(), threading.Event()
 
     def start(self) -> None:
-        """Start the thread, before the run trains: it takes what a step must not."""
+        """Start the thread before training, so that no step pays for it."""
         threading.Thread(target=self._work, name=f"{tracker_threads.NAME}{self.name}", daemon=True).start()
 
     def begin(self, launch: Launch) -> None:
-        """Have the tracker made."""
+        """Let the thread create the tracker."""
         self._launch = launch
 
     def put(self, item: Item) -> None:
@@ -93,27 +96,27 @@ class TrackerFeed:
             self._items.append(item)
 
     def end(self, status: Status) -> None:
-        """Nothing comes after this."""
+        """Queue the end of the launch; no item follows."""
         self._items.append(status)
         self._ending.set()
 
     def wait(self, seconds: float) -> None:
-        """Until the tracker has taken what is left, at most so long."""
+        """Wait until the tracker has received all items, at most so many seconds."""
         if self._launch:
             self._ended.wait(max(0.0, seconds))
 
     def conclude(self) -> None:
-        """Say what the tracker has not got, and wait for it no longer."""
+        """Add notices about a tracker that has not finished, and about items that it did not receive."""
         if self._launch and not self._ended.is_set():
             self._off = True
-            self.said.append(f"the tracker {self.name!r} has not ended, and is not waited for any longer")
+            self.notices.append(f"the tracker {self.name!r} has not finished, and winnow no longer waits for it")
             self._dropped += self._left()
-            if self._telling is not None:
-                self._dropped[self._telling] += 1
+            if self._sending is not None:
+                self._dropped[self._sending] += 1
         missing = self._dropped + self._failed
         if self._launch and missing:
             counts = ", ".join(f"{number} {what}" for what, number in missing.items())
-            self.said.append(f"the tracker {self.name!r} did not get {counts}; the run folder has them all")
+            self.notices.append(f"the tracker {self.name!r} did not receive {counts}; the run folder has them all")
 
     def _work(self) -> None:
         try:
@@ -125,13 +128,13 @@ class TrackerFeed:
             while isinstance(item := self._next(), Item):
                 self._deliver(item)
             if self._off:
-                with contextlib.suppress(Exception):  # it may have a run to close all the same
+                with contextlib.suppress(Exception):  # a tracker that failed may still have a run to close
                     self._tracker.close("failed")
             else:
                 self._tracker.close(item)
                 if not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
                     self._mark.settle()
-        except BaseException as error:  # whatever it is, it ends this thread and nothing else
+        except BaseException as error:  # even SystemExit ends this thread alone
             self._stop(error)
         finally:
             self._ended.set()
@@ -147,9 +150,9 @@ class TrackerFeed:
         self._pictures, self._samples = launch.pictures, launch.samples
         self._mark = TrackerMark(folder, self.name, options=self._options)
         if self._mark.changed:
-            self.said.append(
-                f"the tracker {self.name!r}: {self._mark.changed}, so it begins a run of its own, and is sent all "
-                f"earlier metrics"
+            self.notices.append(
+                f"the tracker {self.name!r}: {self._mark.changed}, so it starts a new run, and receives all earlier "
+                f"metrics"
             )
         since = min(self._mark.next, first_step) if self._mark.known else 0
         name = folder.absolute().name
@@ -172,25 +175,25 @@ class TrackerFeed:
         if self._off:
             self._failed[item.what] += 1
             return
-        self._telling = item.what
+        self._sending = item.what
         try:
-            self._tell(item)
+            self._send(item)
         except BaseException as error:
             self._failed[item.what] += 1
             self._failures[item.what] += 1
             if self._failures[item.what] >= FAILURES or not isinstance(error, Exception):
                 self._stop(error)
-            elif not self._told:
-                self.said.append(f"the tracker {self.name!r} failed: {_said(error)}; training goes on")
-            self._told = True
+            elif not self._failure_reported:
+                self.notices.append(f"the tracker {self.name!r} failed: {_describe(error)}; training continues")
+            self._failure_reported = True
         else:
             self._failures[item.what] = 0
             if item.done and not self._failed["rows of metrics"] + self._dropped["rows of metrics"]:
                 self._mark.reach(item.step + 1)
         finally:
-            self._telling = None
+            self._sending = None
 
-    def _tell(self, item: Item) -> None:
+    def _send(self, item: Item) -> None:
         match item.what:
             case "rows of metrics":
                 self._tracker.log(item.step, finite_or_nan(item.content))
@@ -204,15 +207,17 @@ class TrackerFeed:
                     self._tracker.picture(item.step, "plot", png)
 
     def _stop(self, error: BaseException) -> None:
-        """Say why, and take nothing more."""
+        """Turn the tracker off with a notice, and count the waiting items as failed."""
         if not self._off:
             self._off = True
-            goes_on = "" if self._ending.is_set() else "; training goes on"
-            self.said.append(f"the tracker {self.name!r} is off until the next launch: {_said(error)}{goes_on}")
+            continues = "" if self._ending.is_set() else "; training continues"
+            self.notices.append(
+                f"the tracker {self.name!r} is off until the next launch: {_describe(error)}{continues}"
+            )
         self._failed += self._left()
 
     def _left(self) -> Counter[What]:
-        """What waits in the queue, taken out of it and counted; but the end, for which the thread may wait."""
+        """Remove and count the waiting items. The end stays in the queue, as the thread may wait for it."""
         left, ends = Counter[What](), list[Status]()
         with contextlib.suppress(IndexError):
             while True:
@@ -225,19 +230,20 @@ class TrackerFeed:
         return left
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
+    """The error's text; for an error in a user's tracker also its file, line and function."""
     if isinstance(error, WinnowError):
         return str(error)
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)
     place = next((frame for frame in frames if frame.filename != __file__), None)
     if place is None or Path(place.filename).is_relative_to(_WINNOW):
-        return said
-    return f"{said} ({place.filename}, line {place.lineno}, in {place.name})"
+        return text
+    return f"{text} ({place.filename}, line {place.lineno}, in {place.name})"
 
 
 def wait_for(feeds: list[tuple[TrackerFeed, float]], clock: Callable[[], float] = time.monotonic) -> None:
-    """Wait for each at most as many seconds as it has, all at once."""
+    """Wait for all feeds at the same time, for each at most its seconds."""
     began = clock()
     for feed, seconds in feeds:
         feed.wait(seconds - (clock() - began))

@@ -1,4 +1,4 @@
-"""What is kept of each tracker in the run folder, for a resume: `trackers/NAME.json`."""
+"""The state of each tracker in the run folder, for a resume: `trackers/NAME.json`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from winnow.state.disk import check_kind, write_json
 
 TRACKERS = "trackers"
-SETTLED_SECONDS = 5.0  # a library may send later than it was told; a kill loses what is younger
+SETTLED_SECONDS = 5.0  # libraries send in the background; after SIGKILL, younger rows are sent again
 
 
 class TrackerMark:
-    """The tracker's id, and the first step of which it may lack something.
+    """The tracker's id, and the first step of which it may lack data.
 
-    A mark of a tracker with other `options` (a digest of them), which may send to another place, says nothing of this
-    one. Nor does that of a folder which is a copy of another run's: `changed` says so, and the tracker begins anew.
+    A mark is ignored if the tracker's `options` (a digest) differ, as they may name another server, or if the folder is
+    a copy of another run's. `changed` is then the reason, and the tracker starts a new run.
     """
 
     def __init__(self, run: Path, name: str, *, options: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises OSError where the folder cannot be made, ValueError for a file that is damaged."""
+        """Raises OSError if the folder cannot be created, ValueError for a damaged file."""
         folder = run / TRACKERS
         check_kind(folder, "a folder")
         folder.mkdir(exist_ok=True)
@@ -31,34 +31,34 @@ class TrackerMark:
         known = json.loads(self.path.read_bytes()) if self.path.exists() else {}
         sound = isinstance(known, dict) and type(known.get("id")) in (str, type(None))
         if not sound or (known and type(known.get("next")) is not int):
-            raise ValueError(f"{self.path} is not what winnow writes; remove it, and the tracker begins anew")
+            raise ValueError(f"{self.path} was not written by winnow; remove it to let the tracker start a new run")
         self._options, self._run = options, str(run.absolute())
         self.changed = self._changed(known) if known else None
         known = {} if self.changed else known
-        self.known = bool(known)  # an earlier launch of this run made the tracker
+        self.known = bool(known)  # an earlier launch of this run created the tracker
         self.id: str | None = known.get("id")
         self.next = int(known.get("next") or 0)
         self._clock, self._since, self._reached = clock, clock(), self.next
 
     def begin(self, id: str | None, step: int) -> None:
-        """The tracker was made; it is told everything from `step` on. Raises OSError."""
+        """Record a new tracker, which receives everything from `step` on. Raises OSError."""
         self.id, self.next, self._reached = id, step, step
         self._write()
 
     def reach(self, step: int) -> None:
-        """It was told everything before `step`; written down when it is a few seconds old. Raises OSError."""
+        """Record that everything before `step` was sent. It is written to disk a few seconds later. Raises OSError."""
         if self._clock() - self._since >= SETTLED_SECONDS:
             self.next = self._reached
             self._write()
         self._reached = max(self._reached, step)
 
     def settle(self) -> None:
-        """The tracker was closed: it has what it was told. Raises OSError."""
+        """Record that the tracker was closed, so that it has all that was sent. Raises OSError."""
         self.next = self._reached
         self._write()
 
     def _changed(self, known: Mapping[str, Any]) -> str | None:
-        """Why the tracker that made the mark is another one than this."""
+        """The reason for which the mark is not of this tracker; None if it is."""
         if known.get("options") != self._options:
             return "its options are not those of the earlier launch"
         made = Path(str(known.get("run")), TRACKERS, self.path.name)

@@ -1,4 +1,4 @@
-"""The threads of trackers, as the end of a process meets them."""
+"""The threads of trackers at the exit of a process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import sys
 import threading
 
-NAME = "tracker "  # what their names begin with
+NAME = "tracker "  # prefix of the threads' names
 
 
 def leave(code: int) -> None:
-    """End the process at once with this exit code where the thread of a tracker is still at work.
+    """Exit the process at once with this exit code if a tracker's thread is still running.
 
-    Python 3.11 ends such a thread by force, which aborts the process where it is in C++: the run's own code would be
-    lost. What the run has to do at its end is done by now.
+    Python 3.11 ends daemon threads by force at exit. This aborts the process if the thread is in C++, and the run's
+    exit code is lost. The run has finished all its own work when this is called.
     """
     if any(thread.name.startswith(NAME) for thread in threading.enumerate()):
         for stream in filter(None, (sys.stdout, sys.stderr)):

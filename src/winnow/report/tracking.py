@@ -37,25 +37,26 @@ from winnow.training.events import (
 from winnow.training.members import Members
 from winnow.training.signals import stop_signals
 
-UNFINISHED = 5.0  # seconds that trackers have at most after a signal, whose sender will not wait long, or an error
-OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: other ranks wait meanwhile, and only so long
+UNFINISHED = 5.0  # seconds that trackers have after an error or a signal, whose sender may soon send SIGKILL
+OF_RANKS = 0.5  # of ranks.timeout_seconds, at most: the other ranks wait meanwhile, and only up to that limit
 
 
 @contextlib.contextmanager
 def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
-    """The watch that feeds every tracker of the configuration, each in a thread of its own. What becomes of one (it
-    failed, it was left out) is a notice for `tell`, in the thread that trains.
+    """The watch that feeds every tracker of the configuration, each in a separate thread. Failures and dropped items
+    become notices, which are passed to `tell` in the training thread.
 
-    At the end of the block each has its `wait_seconds` to take what is left; a signal ends that wait, and nothing else.
+    At the end of the block, each tracker has its `wait_seconds` for the remaining items. A signal ends that wait, and
+    nothing else.
     """
     if not members.trackers:
         yield nobody
         return
     names = distinct([tracker.name for tracker in members.trackers])
-    asked = members.config.track
+    sections = members.config.track
     feeds = [
         TrackerFeed(name, tracker.call, rollouts=section.rollouts, options=digest(section))
-        for name, tracker, section in zip(names, members.trackers, asked, strict=True)
+        for name, tracker, section in zip(names, members.trackers, sections, strict=True)
     ]
     watch = _Tracking(feeds, without_secrets(dump(members.config)), tell)
     for feed in feeds:
@@ -69,23 +70,23 @@ def tracked(members: Members, *, tell: Watch) -> Iterator[Watch]:
         if ranks.asked_for() > 1:
             most = min(most, OF_RANKS * members.config.ranks.timeout_seconds)
         with stop_signals(now=True) as stop, contextlib.suppress(Leave), stop.may_leave(lambda: True):
-            wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, asked, strict=True)])
+            wait_for([(feed, min(section.wait_seconds, most)) for feed, section in zip(feeds, sections, strict=True)])
         for feed in feeds:
             feed.conclude()
-        watch.say()
+        watch.pass_notices()
 
 
 def digest(section: TrackSection) -> str:
-    """Of what a tracker is made by: its function and its options, without what is named like a secret."""
-    said = json.dumps(
+    """A digest of a tracker's function and options, without options whose name suggests a secret."""
+    text = json.dumps(
         [section.label, hidden(section.options)], default=lambda value: type(value).__name__, sort_keys=True
     )
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass
 class _Tracking:
-    """Turns events into items. It reads no file and waits for nothing."""
+    """Turns events into items. It reads no file and never waits, as it runs in the training thread."""
 
     feeds: list[TrackerFeed]
     config: dict[str, object]
@@ -96,7 +97,7 @@ class _Tracking:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case PhaseBegan() | RolloutsFinished():  # many a step, and the latter from another thread
+            case PhaseBegan() | RolloutsFinished():  # many per step, and the latter from another thread
                 return
             case Started():
                 self._step = event.first_step
@@ -120,13 +121,13 @@ class _Tracking:
             case Ended():
                 self.status = "interrupted" if event.interrupted else "finished"
                 self._picture(event.steps)
-        self.say()
+        self.pass_notices()
 
-    def say(self) -> None:
-        """Tell what the trackers' threads have to say."""
+    def pass_notices(self) -> None:
+        """Pass the notices of the trackers' threads to `tell`."""
         for feed in self.feeds:
-            while feed.said:
-                self.tell(Notice(feed.said.popleft()))
+            while feed.notices:
+                self.tell(Notice(feed.notices.popleft()))
 
     def _put(self, item: Item, wanted: Callable[[TrackerFeed], bool] = lambda feed: True) -> None:
         for feed in self.feeds:

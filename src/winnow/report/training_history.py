@@ -26,22 +26,22 @@ _FIELDS = {
 
 
 def training_history(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry per finished step; a number the run does not have is None, never NaN.
+    """One entry per finished step; a missing number is None, never NaN.
 
-    `grpo_step` counts from 1. `val_reward` is the sampled accuracy of the weights which that step left behind and, like
-    `clip_fraction`, there only where it was measured.
+    `grpo_step` counts from 1. `val_reward` is the sampled accuracy of the weights after that step. It and
+    `clip_fraction` are present only where they were measured.
     """
     evaluated = {int(row["step"]): row["eval/accuracy_sampled"] for row in rows if "eval/accuracy_sampled" in row}
     return [_entry(row, evaluated) for row in rows if is_step(row)]
 
 
 def described(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What `winnow export` would write, and the option that writes it."""
+    """The text of `winnow export` without options: the possible output, and the option that writes it."""
     names = list(dict.fromkeys(name for entry in entries for name in entry))
     lines = [f"--history  training_history.json: a JSON list of {len(entries)} entries, one per finished step"]
     if names:
         lines.append(wrapped(f"each entry has {', '.join(names)}"))
-    return "\n".join(["nothing is written; say what to export:", *lines])
+    return "\n".join(["nothing is written; choose what to export:", *lines])
 
 
 def _entry(row: Row, evaluated: Mapping[int, float]) -> dict[str, Any]:
@@ -56,5 +56,5 @@ def _entry(row: Row, evaluated: Mapping[int, float]) -> dict[str, Any]:
 
 
 def _first(row: Row, metrics: Sequence[str]) -> float | None:
-    """The first of the metrics that the row has a number for."""
+    """The first of the metrics that has a number in the row; None if none has."""
     return next((row[name] for name in metrics if not math.isnan(row.get(name, math.nan))), None)

@@ -7,7 +7,7 @@ from rich.console import Console
 from winnow.report.evaluation_progress import evaluation_progress
 
 
-def test_without_a_terminal_a_long_part_has_few_lines_and_none_is_silent():
+def test_without_a_terminal_a_long_part_has_a_line_now_and_then():
     now, out = [0.0], io.StringIO()
     with evaluation_progress(Console(file=out, width=80), clock=lambda: now[0]) as progress:
         progress.begin(40)
@@ -21,3 +21,4 @@ def test_without_a_terminal_a_long_part_has_few_lines_and_none_is_silent():
     assert "bundled" in lines[0]
     assert len(lines) == 4  # loading, at 11 and at 22 seconds, the part
     assert ["11/40" in lines[1], "22/40" in lines[2], "30/40" in lines[3]] == [True, True, True]
+    assert all("arithmetic" in line for line in lines[1:])

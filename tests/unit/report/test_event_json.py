@@ -16,7 +16,7 @@ HOSTILE = "\x1b]52;c;AAAA\x07\x7f\x9b2J\u202e\u2028\r\b\ud800 end"
 
 
 def lines(*events):
-    """The objects written, of a clock that stands still."""
+    """The objects that are written, with a constant clock."""
     out = io.StringIO()
     with progress("json", file=out, clock=lambda: 100.0) as watch:
         for event in events:
@@ -56,11 +56,11 @@ def test_each_event_is_an_object():
     ]  # fmt: skip
 
 
-def test_what_is_no_number_is_null():
-    (said,) = lines(Evaluated(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.1}))
-    assert said["metrics"] == {"a": None, "b": None, "c": None, "d": 0.1}
+def test_numbers_that_are_not_finite_are_null():
+    (event,) = lines(Evaluated(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.1}))
+    assert event["metrics"] == {"a": None, "b": None, "c": None, "d": 0.1}
 
 
 def test_any_text_is_one_line_of_ascii_that_every_parser_reads():
-    (said,) = lines(Notice(f"two\nlines {HOSTILE}"))
-    assert said["text"] == f"two\nlines {HOSTILE}".replace("\ud800", "\\ud800")  # UTF-8 has no lone surrogate
+    (event,) = lines(Notice(f"two\nlines {HOSTILE}"))
+    assert event["text"] == f"two\nlines {HOSTILE}".replace("\ud800", "\\ud800")  # UTF-8 has no lone surrogate

@@ -7,7 +7,7 @@ import warnings
 from winnow.report.foreign_logs import escape_logs
 
 
-def test_what_libraries_log_and_warn_of_is_escaped(monkeypatch, capsys):
+def test_log_records_and_warnings_of_libraries_are_escaped(monkeypatch):
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # both are put back
     monkeypatch.setattr(logging, "_logRecordFactory", logging.getLogRecordFactory())
     escape_logs()

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
+from golden_files import assert_golden
+from refusals import refused
 from synthetic_run import evaluation, metrics, write_run
 from winnow.config import dump
 from winnow.config_file import validate
@@ -24,7 +27,7 @@ def rows(tmp_path_factory):
     return read_metrics(write_run(tmp_path_factory.mktemp("runs") / "toy"))
 
 
-def said(*steps):
+def hint(*steps):
     return " ".join(hints(steps))
 
 
@@ -35,22 +38,22 @@ def test_the_picture_is_a_png(rows, tmp_path):
 
 
 def curves(axes):
-    """[(label, x, y), ...] of one of the picture's axes; the second scale of a panel is axes of its own at the end."""
+    """[(label, x, y), ...] of one of the picture's axes; the second scale of a panel is a further axes at the end."""
     lines = [*axes.get_lines(), *(bars[0] for bars in axes.containers)]
     named = [(line.get_label(), tuple(line.get_xdata()), tuple(line.get_ydata())) for line in lines]
     return [curve for curve in named if not curve[0].startswith("_")]
 
 
 def panel(figure, title):
-    """The axes of the panel that is called so."""
-    (found,) = (axes for axes in figure.axes if axes.get_title() == title)
-    return found
+    """The axes of the panel with this title."""
+    (axes,) = (axes for axes in figure.axes if axes.get_title() == title)
+    return axes
 
 
 BUDGET = "budget: what the tokens bought"
 
 
-def test_accuracy_reward_length_and_loss_come_first_and_what_no_step_has_is_left_out(rows):
+def test_accuracy_comes_first_and_panels_without_data_are_omitted(rows):
     drawn = [axes.get_title() for axes in draw(rows, title="toy").axes if axes.get_title()]
     assert drawn == [
         "accuracy", "reward", "completion length", "policy loss", "signal", BUDGET, "entropy", "gradient norm",
@@ -63,7 +66,7 @@ def test_accuracy_reward_length_and_loss_come_first_and_what_no_step_has_is_left
     assert len([axes for axes in draw(bare, title="toy").axes if axes.get_title()]) == 5
 
 
-def test_the_reward_has_its_smallest_and_largest_value_around_the_mean():
+def test_the_reward_has_a_band_from_its_smallest_to_its_largest_value():
     rows = [{"step": i, **metrics(i, **{"reward/min": -1.0 - i, "reward/max": 2.0 + i})} for i in range(3)]
     (reward,) = (one for one in panels(rows) if one.title == "reward")
     (line,) = reward.series
@@ -79,7 +82,7 @@ def test_a_quantity_has_one_style_in_every_panel(rows):
         for series in one.series:
             looks.setdefault(series.quantity, set()).add((series.style, series.color, series.marker))
         assert len({(series.style, series.marker) for series in one.series}) == len(one.series)
-    assert {len(found) for found in looks.values()} == {1}
+    assert {len(styles) for styles in looks.values()} == {1}
     assert {"training", "held out, sampled", "held out, greedy", "KL term", "mean return"} <= set(looks)
 
 
@@ -137,8 +140,8 @@ def valued(step, explained, **changes):
     return {"step": step, **metrics(step), **{f"critic/{name}": number for name, number in critic.items()}, **changes}
 
 
-def test_a_value_model_has_two_panels_of_its_own():
-    """What it explains, at the edge where that is below -1, with its loss at the right; and values beside returns."""
+def test_a_value_model_has_two_further_panels():
+    """The explained variance, clipped at -1, with the loss on the right scale; and values with returns."""
     explained = [-40.0, math.nan, 0.25, 0.75]
     figure = draw([valued(i, e, **{"critic/return_std": 0.5}) for i, e in enumerate(explained)], title="toy")
     model, values = panel(figure, "value model"), panel(figure, "values and returns")
@@ -158,7 +161,7 @@ def test_a_value_model_has_two_panels_of_its_own():
     ]
 
 
-def test_steps_in_which_the_value_model_alone_learned_are_shaded():
+def test_steps_that_trained_the_value_model_alone_are_shaded():
     held = {"critic/updates": 1, "budget/updates": 0}
     rows = [valued(i, 0.5, **(held if i < 3 or i == 5 else {"critic/updates": 1})) for i in range(8)]
     (span,) = (p for p in panel(draw(rows, title="toy"), "value model").patches if p.get_label() == "policy held")
@@ -176,15 +179,16 @@ def test_a_critic_that_is_not_trained_has_no_loss_and_no_returns():
     assert [label for label, _, _ in curves(panel(figure, "values and returns"))] == ["mean value"]
 
 
-def test_the_summary_says_how_much_the_values_explain_and_what_they_took():
+def test_the_summary_has_the_explained_variance_and_time_of_a_value_model():
     rows = [valued(i, -0.5 + 0.1 * i, **{"seconds/critic": 1.0, "seconds/step": 5.0}) for i in range(10)]
     text = summary(rows)
-    assert "\nvalues    explained variance -0.500 -> 0.400 (+0.900), first and last step\n" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("values"))
+    assert re.findall(r"[+-]?\d\.\d+", line) == ["-0.500", "0.400", "+0.900"]
     assert "critic 20%" in text
     assert "explain" not in summary([{"step": 0, **metrics(0)}])
 
 
-def test_a_reward_that_is_not_the_accuracy_has_a_scale_of_its_own():
+def test_a_reward_that_is_not_the_accuracy_has_a_separate_scale():
     shaped = [{"step": i, **metrics(i, **{"reward/mean": -2.0 + i})} for i in range(3)]
     figure = draw(shaped, title="toy")
     assert [y for _, _, y in curves(panel(figure, "reward"))] == [(-2.0, -1.0, 0.0)]
@@ -202,8 +206,8 @@ def test_rollouts_that_move_to_hard_prompts_lower_no_curve_of_training():
     for title in ("accuracy", "reward"):
         assert [y for _, _, y in curves(panel(figure, title))] == [(0.7, 0.7, 0.7)]
     text = summary(uneven)
-    assert "reward    0.700 -> 0.700 (+0.000)" in text
-    assert "accuracy  70.0% -> 70.0% (+0.0%)" in text
+    assert text.count("0.700") == 2
+    assert text.count("70.0%") == 2
 
 
 def test_a_single_step_without_an_evaluation_can_be_plotted(tmp_path):
@@ -253,84 +257,81 @@ def test_the_heading_is_the_configuration_in_short(smallest):
     ],
     ids=range(6),
 )  # fmt: skip
-def test_a_manifest_that_says_nothing_is_no_heading(tmp_path, manifest):
+def test_an_unreadable_manifest_has_an_empty_heading(tmp_path, manifest):
     assert heading(manifest_of(tmp_path).config) == ""
     (tmp_path / "manifest.json").write_text(manifest)
     assert heading(manifest_of(tmp_path).config) == ""
 
 
-def test_nothing_to_plot_and_nowhere_to_plot_are_errors(rows, tmp_path):
-    with pytest.raises(DataError, match="nothing to plot"):
+def test_a_run_without_a_step_and_a_missing_folder_are_refused(rows, tmp_path):
+    with refused(DataError, code="data.empty"):
         plot([{"step": 0, "eval/seconds": 1.0}], tmp_path / "plot.png", title="")
-    with pytest.raises(DataError, match="cannot write"):
+    with refused(DataError, tmp_path / "no" / "plot.png"):
         plot(rows, tmp_path / "no" / "plot.png", title="")
 
 
-def test_the_summary_says_what_improved_and_what_it_cost(rows):
-    assert summary(rows).splitlines() == [
-        "reward    0.100 -> 1.000 (+0.900), first and last step",
-        "accuracy  10.0% -> 100.0% (+90.0%), first and last step",
-        "held-out  sampled 5.0% -> 58.0%, best after 5 steps: sampled 61.0% ± 2.0%",
-        "held-out  greedy 4.0% -> 66.0%, best after 5 steps: greedy 70.0%",
-        "budget    10 steps, 10 updates, 160 rollouts, 10k tokens, of which 2.5k trained on (25.0%)",
-        "time      0:40 training (generate 75%, update 25%), 0:18 evaluating",
-    ]
+def test_the_summary_has_improvements_evaluations_and_costs(rows):
+    assert_golden("run_summary", summary(rows))
 
 
 def test_long_runs_are_compared_over_a_tenth_of_their_steps():
     rows = [{"step": i, **metrics(0, **{"reward/mean": 1.0 if i == 0 else 0.0})} for i in range(40)]
-    assert "reward    0.250 -> 0.000 (-0.250), first and last 4 steps" in summary(rows)
+    (line,) = (line for line in summary(rows).splitlines() if line.startswith("reward"))
+    assert re.findall(r"-?\d\.\d+", line) == ["0.250", "0.000", "-0.250"]
+    assert re.search(r"\b4 steps", line)
 
 
-def test_a_run_without_a_step_cannot_be_summed_up():
-    with pytest.raises(DataError, match="not finished a step"):
+def test_a_run_without_a_step_has_no_summary():
+    with refused(DataError, code="data.empty"):
         summary([{"step": 0, "eval/seconds": 1.0}])
 
 
 def test_a_healthy_run_gets_no_hint():
-    assert said(metrics(0), metrics(1)) == ""
+    assert hint(metrics(0), metrics(1)) == ""
 
 
 @pytest.mark.parametrize(
-    ("changes", "hint"),
+    ("changes", "names"),
     [
-        ({"group/flat": 4, "group/all_wrong": 3, "group/all_correct": 1}, "too hard"),
-        ({"group/flat": 4, "group/all_wrong": 0, "group/all_correct": 4}, "solved, or too easy"),
-        ({"group/flat": 4, "reward/min": 0.0, "reward/max": 0.0}, "range has collapsed"),
-        ({"rollout/truncated": 0.9}, "raise rollout.max_new_tokens"),
-        ({"outcome/unparsable": 15}, "93.8% of the rollouts have no readable answer"),
-        ({"outcome/failed": 2}, "4 verdicts failed"),
-        ({"policy/entropy": 0.001}, "entropy is below"),
-        ({"policy/skipped_updates": 1}, "2 updates were skipped"),
-        ({"critic/explained_variance": -0.01}, "less of the returns than a constant"),
+        ({"group/flat": 4, "group/all_wrong": 3, "group/all_correct": 1}, ["100.0%", "3 all wrong", "hard"]),
+        ({"group/flat": 4, "group/all_wrong": 0, "group/all_correct": 4}, ["100.0%", "4 all correct", "easy"]),
+        ({"group/flat": 4, "reward/min": 0.0, "reward/max": 0.0}, ["flat", "range"]),
+        ({"rollout/truncated": 0.9}, ["90.0%", "rollout.max_new_tokens"]),
+        ({"outcome/unparsable": 15}, ["93.8%", "format"]),
+        ({"outcome/failed": 2}, ["4", "--failed"]),
+        ({"policy/entropy": 0.001}, ["entropy", "0.01"]),
+        ({"policy/skipped_updates": 1}, ["2 updates"]),
+        ({"critic/explained_variance": -0.01}, ["docs/ppo.md"]),
     ],
 )
-def test_hints_name_what_went_wrong(changes, hint):
-    assert hint in said(metrics(0, **changes), metrics(1, **changes))
+def test_a_hint_names_each_symptom(changes, names):
+    text = hint(metrics(0, **changes), metrics(1, **changes))
+    assert [name for name in names if name not in text] == []
 
 
-def test_updates_of_a_policy_that_is_held_are_not_missed():
+def test_steps_that_train_the_value_model_alone_skip_no_update():
     skipped = {"policy/skipped_updates": 2, "critic/updates": 1}
-    assert said(metrics(0, **skipped, **{"budget/updates": 0}), metrics(1, **{"critic/updates": 1})) == ""
-    assert "2 updates were skipped" in said(metrics(0, **skipped, **{"budget/updates": 0, "select/trained": 3}))
-    assert "5 updates of the value model were skipped" in said(metrics(0, **{"critic/skipped_updates": 5}))
+    assert hint(metrics(0, **skipped, **{"budget/updates": 0}), metrics(1, **{"critic/updates": 1})) == ""
+    assert "2 updates" in hint(metrics(0, **skipped, **{"budget/updates": 0, "select/trained": 3}))
+    values = hint(metrics(0, **{"critic/skipped_updates": 5}))
+    assert ("5 updates" in values, "value model" in values) == (True, True)
 
 
-def test_alarms_stand_below_with_the_keys_of_the_configuration_and_in_the_place_of_hints():
+def test_the_summary_lists_alarms_instead_of_hints():
     rows = [{"step": i, **metrics(0, **{"rollout/truncated": 0.9 if i % 20 < 10 else 0.1})} for i in range(70)]
     config = {"alarms": {"clear_steps": 5, "off": ["no_learning"]}, "rollout": {"max_new_tokens": 7}}
     text = " ".join(summary(rows, config).split())
-    assert "alarm: step 4: all_truncated: 90% of the rollouts of 5 steps hit max_new_tokens. Likely cause: " in text
-    assert "Look at rollout.max_new_tokens (7). (held last at step 69; raised 4 times)" in text
-    assert "cut off" not in text
-    assert "alarm: step 2: all_truncated" in " ".join(summary(rows, {"alarms": {"steps": 3}}).split())
+    for part in ("step 4: all_truncated: 90%", "rollout.max_new_tokens (7)", "step 69", "4 times"):
+        assert part in text
+    assert text.count("90") == 1, "the hint about truncation is omitted"
+    assert "step 2: all_truncated" in " ".join(summary(rows, {"alarms": {"steps": 3}}).split())
 
 
 def test_the_reward_range_of_a_step_with_a_spread_has_not_collapsed():
-    assert "collapsed" not in said(metrics(0, **{"group/flat": 4}))
+    assert "range" not in hint(metrics(0, **{"group/flat": 4}))
 
 
-def test_history_has_the_older_schema():
+def test_the_history_has_the_older_schema():
     rows = [
         {"step": 0, **metrics(0), "policy/clip_fraction": 0.25, "reward/part/format": 0.5},
         {"step": 1, **metrics(1), "policy/loss": math.nan, "eval/accuracy_sampled": 0.3},

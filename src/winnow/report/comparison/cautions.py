@@ -1,4 +1,4 @@
-"""What a reader of a comparison must know about its runs: how they differ beyond what is compared."""
+"""Notes for the reader of a comparison: differences between the runs that affect its meaning."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from winnow.report.comparison.measure import MEASURES
 from winnow.report.comparison.run_groups import ReadRun, SeedGroup
 
 _WHEN = ("evaluate.every", "evaluate.every_minutes")
-_MACHINE = ("device", "threads", "gpu", "platform")  # of a manifest: what seconds depend on
+_MACHINE = ("device", "threads", "gpu", "platform")  # keys of a manifest that affect seconds
 
 
 def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> Iterator[str]:
-    """In sentences, the gravest first. Machines matter only to seconds that were measured."""
+    """The notes as sentences, most serious first. Different machines matter only if seconds were measured."""
     runs = [run for group in groups for run in group.runs]
     for group in groups:
         yield from _not_one_configuration(group)
@@ -34,8 +34,8 @@ def cautions(groups: Sequence[SeedGroup], *, seconds_measured: bool = True) -> I
 
 def _not_one_configuration(group: SeedGroup) -> Iterator[str]:
     if keys := differing([run.keys for run in group.runs]):
-        said = "; ".join(_values(key, [(run.path.name, run.keys.get(key)) for run in group.runs]) for key in keys[:3])
-        yield f"{group.label}: its runs are no seeds of one configuration: {said}"
+        values = "; ".join(_values(key, [(run.path.name, run.keys.get(key)) for run in group.runs]) for key in keys[:3])
+        yield f"{group.label}: its runs are not seeds of one configuration: {values}"
 
 
 def _unlike_evaluations(groups: Sequence[SeedGroup]) -> Iterator[str]:
@@ -44,36 +44,36 @@ def _unlike_evaluations(groups: Sequence[SeedGroup]) -> Iterator[str]:
     for key in differing([keys for _, keys in named]):
         if not within(key, WHAT_IS_MEASURED) or (key == "rollout.temperature" and own_temperature):
             continue
-        what = "the groups are evaluated at different steps" if key in _WHEN else "the accuracies are of unlike things"
+        what = "the groups are evaluated at different steps" if key in _WHEN else "the evaluations are not comparable"
         yield f"{what}: {_values(key, [(label, keys.get(key)) for label, keys in named])}"
 
 
 def _unlike_inputs(runs: Sequence[ReadRun]) -> Iterator[str]:
-    """Files of one name and key with other contents."""
+    """Notes on input files with the same key and name and different contents."""
     seen: dict[tuple[str | int, ...], tuple[str, ReadRun]] = {}
-    said: set[tuple[str | int, ...]] = set()
+    noted: set[tuple[str | int, ...]] = set()
     for run in runs:
         for path, digest in leaves(run.manifest.get("inputs")):
-            if len(path) < 2:  # no digest, which stands under key and file
+            if len(path) < 2:  # digests are stored under a key and a file; anything else is not one
                 continue
             was, first = seen.setdefault(path, (digest, run))
-            if digest != was and path not in said:
-                said.add(path)
-                yield f"{path[0]}: {path[-1]} was another file for {run.path} than for {first.path}"
+            if digest != was and path not in noted:
+                noted.add(path)
+                yield f"{path[0]}: the contents of {path[-1]} differ between {run.path} and {first.path}"
 
 
 def _unfinished(run: ReadRun) -> Iterator[str]:
-    asked = run.config.get("steps")
-    if isinstance(asked, int) and run.done < asked and not run.config.get("max_hours"):
-        yield f"{run.path} has done {run.done} of {asked} steps: it is still going, or was interrupted"
+    steps = run.config.get("steps")
+    if isinstance(steps, int) and run.done < steps and not run.config.get("max_hours"):
+        yield f"{run.path} has finished {run.done} of {steps} steps: it is still running, or was interrupted"
 
 
 def _changed(run: ReadRun) -> Iterator[str]:
     changes = run.manifest.get("changes")
     keys = dict.fromkeys(str(at(change, "key")) for change in (changes if isinstance(changes, list) else ()))
-    told = [key for key in keys if key not in ("steps", "output")]
-    if told:
-        yield f"{run.path} was resumed with other {', '.join(told)}: no single configuration or machine describes it"
+    changed = [key for key in keys if key not in ("steps", "output")]
+    if changed:
+        yield f"{run.path} was resumed with other {', '.join(changed)}: no single configuration or machine describes it"
 
 
 def _unlike_machines(groups: Sequence[SeedGroup]) -> Iterator[str]:
@@ -81,21 +81,21 @@ def _unlike_machines(groups: Sequence[SeedGroup]) -> Iterator[str]:
     for what in _MACHINE:
         values = [(run.path.name, run.manifest.get(what)) for run in timed]
         if len({repr(value) for _, value in values}) > 1:
-            yield f"seconds are of different machines: {_values(what, values)}"
+            yield f"seconds were measured on different machines: {_values(what, values)}"
 
 
 def _one_seed(group: SeedGroup) -> Iterator[str]:
     if group.seeds == 1:
-        yield f"{group.label}: one seed, so nothing is known of how far another would differ"
+        yield f"{group.label}: one seed, so the variation between seeds is not known"
 
 
 def _lacking(group: SeedGroup) -> Iterator[str]:
-    """What some of its curves have and others do not; the group then has none."""
+    """Notes on axes and measures that some curves of a group lack; the group then has no curve of them."""
     for names, of in ((AXES, "x"), (MEASURES, "y")):
         for name in names:
-            there = [name in getattr(curve, of) for curve in group.curves]
-            if any(there) and not all(there):
-                without = group.curves[there.index(False)].source
+            present = [name in getattr(curve, of) for curve in group.curves]
+            if any(present) and not all(present):
+                without = group.curves[present.index(False)].source
                 yield f"{group.label}: no {name.replace('_', ' ')}, which {without} lacks"
 
 
@@ -104,5 +104,5 @@ def _values(key: str, named: Sequence[tuple[str, Any]]) -> str:
     of: dict[str, list[str]] = {}
     for name, value in named:
         of.setdefault("absent" if value is None else shown(value), []).append(name)
-    told = (f"{value} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" for value, names in of.items())
-    return f"{key} is {' and '.join(told)}"
+    each = (f"{value} ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" for value, names in of.items())
+    return f"{key} is {' and '.join(each)}"

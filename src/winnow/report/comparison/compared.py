@@ -1,4 +1,4 @@
-"""A comparison as a whole: groups, their mean curves, speed-ups over the baseline, and what to know about them."""
+"""A whole comparison: groups, their mean curves, speed-ups over the baseline, and notes about them."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ class SpeedUpRow:
     group: str
     axis: str
     ratio: TimeRatio  # of the times to the level
-    pods: SpeedUp | None  # of mean curves, as PODS has it; None where these share no part of the axis
+    pods: SpeedUp | None  # of mean curves, by the definition of PODS; None if these share no part of the axis
 
 
 @dataclass(frozen=True, eq=False)
 class GroupComparison:
-    """What `winnow compare` found."""
+    """The result of `winnow compare`."""
 
     groups: tuple[SeedGroup, ...]
     baseline: str
     measure: str
-    costs: StepCosts | None  # what seconds were computed from; None: they were measured
-    curves: Mapping[tuple[str, str, str], MeanCurve]  # by (label, axis, measure), where there is one
+    costs: StepCosts | None  # from which seconds were computed; None: they were measured
+    curves: Mapping[tuple[str, str, str], MeanCurve]  # by (label, axis, measure), if there is one
     plateau: Plateau  # of the baseline
-    times: Mapping[str, tuple[SeedTime, ...]]  # by label, to the plateau's level; empty where there is no level
+    times: Mapping[str, tuple[SeedTime, ...]]  # by label, to the plateau's level; empty without a level
     speed_ups: tuple[SpeedUpRow, ...]
     allocation: Mapping[str, PassRateCounts]  # by label
     notes: tuple[str, ...]
 
     @property
     def axes(self) -> list[str]:
-        """Those over which any group has a curve."""
+        """The axes over which any group has a curve."""
         return [axis for axis in AXES if any(known == axis for _, known, _ in self.curves)]
 
     def main_axis(self, label: str) -> str:
-        """The one that cuts nothing off: steps where they are known, else the first."""
+        """Steps if they are known, as this axis contains every evaluation; else the first axis."""
         return next(axis for axis in ("steps", *AXES) if (label, axis, self.measure) in self.curves)
 
 
@@ -66,12 +66,11 @@ def compared(
     measure: str = ACCURACY,
     costs: StepCosts | None = None,
 ) -> GroupComparison:
-    """The comparison of what `PATH` and `LABEL=PATH` name: run folders, folders of runs, sweeps, CSV files.
+    """Compare the inputs that `PATH` and `LABEL=PATH` name: run folders, folders of runs, sweeps, CSV files.
 
-    `baseline` is a label; without it, what a sweep names, else the first group. `task` reads the evaluations of a
-    further task, and `measure` is what is compared of them. `costs` gives the seconds of a step in place of the
-    measured ones. Raises DataError and RunFolderError for what cannot be read, ConfigError for an unknown label or
-    measure.
+    `baseline` is a label; its default is the baseline of a sweep, else the first group. `task` selects the evaluations
+    of a further task, and `measure` their metric. `costs` replaces the measured seconds of a step. Raises DataError and
+    RunFolderError for inputs that cannot be read, and ConfigError for an unknown label or measure.
     """
     named = named_inputs(arguments)
     groups, notes = seed_groups(named.inputs, Reading(task, measure, costs))
@@ -85,7 +84,7 @@ def compared(
         )
     first = str(baseline or (named.baseline if named.baseline in known else known[0]))
     (base,) = (group for group in groups if group.label == first)
-    allocation, said = pass_rate_counts(groups)
+    allocation, allocation_notes = pass_rate_counts(groups)
     share = is_share([curve for group in groups for curve in group.curves], measure)
     plateau = plateau_of(base.curves, measure, share=share)
     times = _times(groups, measure, plateau)
@@ -99,7 +98,7 @@ def compared(
         times=times,
         speed_ups=tuple(_speed_ups(groups, base, measure, times)),
         allocation=allocation,
-        notes=(*notes, *said, *time_cautions(groups, first, measure, plateau, times)),
+        notes=(*notes, *allocation_notes, *time_cautions(groups, first, measure, plateau, times)),
     )
 
 
@@ -111,21 +110,21 @@ def _times(groups: Sequence[SeedGroup], measure: str, plateau: Plateau) -> dict[
 
 
 def _curves(groups: Sequence[SeedGroup], measure: str) -> dict[tuple[str, str, str], MeanCurve]:
-    found = {}
+    curves = {}
     for group in groups:
         for axis in AXES:
             for name in dict.fromkeys((*MEASURES, measure)):
                 curve = mean_curve(group.curves, axis, name)
                 if curve is not None:
-                    found[group.label, axis, name] = curve
-        if not any((group.label, axis, measure) in found for axis in AXES):
+                    curves[group.label, axis, name] = curve
+        if not any((group.label, axis, measure) in curves for axis in AXES):
             sources = ", ".join(curve.source for curve in group.curves)
             raise DataError(
                 f"{group.label}: its curves share no part of any axis ({sources})",
                 remedy="compare them separately",
                 code="data.mismatch",
             )
-    return found
+    return curves
 
 
 def _speed_ups(
@@ -142,7 +141,7 @@ def _speed_ups(
 
 
 def per_step(group: SeedGroup, axis: str) -> Estimate | None:
-    """What a step takes of an axis, over seeds, each up to its last evaluation; None where one lacks it."""
+    """The mean over seeds of an axis per step, up to a seed's last evaluation; None if a seed lacks the axis."""
     if any(axis not in curve.x or "steps" not in curve.x for curve in group.curves):
         return None
     rates = [curve.x[axis][-1] / steps for curve in group.curves if (steps := curve.x["steps"][-1])]

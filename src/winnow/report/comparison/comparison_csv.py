@@ -28,18 +28,18 @@ ALLOCATION = ("group", "pass_rate", *ESTIMATE)
 YES, NO = "yes", "no"
 
 
-def tables(found: GroupComparison) -> dict[str, bytes]:
-    """{file: its bytes} of curves.csv, speed_ups.csv, times.csv and, where there is one, allocation.csv.
+def tables(comparison: GroupComparison) -> dict[str, bytes]:
+    """{file: its bytes} of curves.csv, speed_ups.csv, times.csv and, with an allocation, allocation.csv.
 
     An empty cell is an unknown number.
     """
     rows = {
-        "curves.csv": (CURVES, _curves(found)),
-        "speed_ups.csv": (SPEED_UPS, (_speed_up(row, found) for row in found.speed_ups)),
-        "times.csv": (TIMES, _times(found)),
+        "curves.csv": (CURVES, _curves(comparison)),
+        "speed_ups.csv": (SPEED_UPS, (_speed_up(row, comparison) for row in comparison.speed_ups)),
+        "times.csv": (TIMES, _times(comparison)),
     }
-    if found.allocation:
-        rows["allocation.csv"] = (ALLOCATION, _allocation(found))
+    if comparison.allocation:
+        rows["allocation.csv"] = (ALLOCATION, _allocation(comparison))
     return {name: _table(*rows_of) for name, rows_of in rows.items()}
 
 
@@ -51,24 +51,24 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> bytes:
     return text.getvalue().encode("utf-8", errors="backslashreplace")
 
 
-def _curves(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
-    seeds = {group.label: group.seeds for group in found.groups}
-    for (label, axis, measure), curve in found.curves.items():
+def _curves(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:
+    seeds = {group.label: group.seeds for group in comparison.groups}
+    for (label, axis, measure), curve in comparison.curves.items():
         for place, x in enumerate(curve.x.tolist()):
             yield label, axis, x, measure, *curve.at(place), seeds[label]
 
 
-def _speed_up(row: SpeedUpRow, found: GroupComparison) -> tuple[Any, ...]:
-    of, plateau = row.ratio, found.plateau
-    group, baseline = found.times[row.group], found.times[found.baseline]
-    seeds = {other.label: other.seeds for other in found.groups}
+def _speed_up(row: SpeedUpRow, comparison: GroupComparison) -> tuple[Any, ...]:
+    of, plateau = row.ratio, comparison.plateau
+    group, baseline = comparison.times[row.group], comparison.times[comparison.baseline]
+    seeds = {other.label: other.seeds for other in comparison.groups}
     endings = (
         sum(s.ending == ending for s in side) for ending in ("never", "at the first") for side in (group, baseline)
     )
     return (
-        *(row.group, found.baseline, row.axis, found.measure, None if found.costs is None else found.costs.source),
+        *(row.group, comparison.baseline, row.axis, comparison.measure, comparison.costs and comparison.costs.source),
         *(plateau.level, plateau.value, plateau.gain, plateau.bound, plateau.still_rising),
-        *(seeds[row.group], seeds[found.baseline], of.paired, *endings),
+        *(seeds[row.group], seeds[comparison.baseline], of.paired, *endings),
         *(of.group, of.baseline, of.ratio, of.low, of.high, of.at_least, of.at_most),
         of.shows_difference if of.has_interval else None,
         *_pods(row.pods),
@@ -82,23 +82,23 @@ def _pods(pods: SpeedUp | None) -> tuple[Any, ...]:
     return pods.level, pods.baseline, pods.other, pods.ends, pods.ratio, " and ".join(never)
 
 
-def _times(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
-    for group in found.groups:
-        for seed, curve in zip(found.times.get(group.label, ()), group.curves, strict=False):
+def _times(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:
+    for group in comparison.groups:
+        for seed, curve in zip(comparison.times.get(group.label, ()), group.curves, strict=False):
             for axis, x in curve.x.items():
                 time = seed.x[axis] if seed.reached else None
-                yield _seed_time(group.label, axis, found, seed, time, float(x[-1]))
+                yield _seed_time(group.label, axis, comparison, seed, time, float(x[-1]))
 
 
 def _seed_time(
-    label: str, axis: str, found: GroupComparison, seed: SeedTime, time: float | None, last: float
+    label: str, axis: str, comparison: GroupComparison, seed: SeedTime, time: float | None, last: float
 ) -> tuple[Any, ...]:
-    return label, seed.seed, axis, found.measure, found.plateau.level, seed.ending, time, last, seed.at_last
+    return label, seed.seed, axis, comparison.measure, comparison.plateau.level, seed.ending, time, last, seed.at_last
 
 
-def _allocation(found: GroupComparison) -> Iterator[tuple[Any, ...]]:
-    seeds = {group.label: group.seeds for group in found.groups}
-    for label, by_rate in found.allocation.items():
+def _allocation(comparison: GroupComparison) -> Iterator[tuple[Any, ...]]:
+    seeds = {group.label: group.seeds for group in comparison.groups}
+    for label, by_rate in comparison.allocation.items():
         for name, count in zip(BINS, by_rate.counts, strict=True):
             if count is not None:
                 yield label, name, *Estimate(*count), seeds[label]

@@ -1,4 +1,4 @@
-"""How the panels of a comparison are drawn: what tells groups apart, bands, and scales."""
+"""The look of a comparison's panels: a style per group, bands, and scales."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from winnow.report.comparison.mean_curve import NORMAL, MeanCurve
 from winnow.report.drawing import EngFormatter, MaxNLocator
 from winnow.report.text import one_line
 
-# The baseline is black; then Okabe and Ito's colours. Dashes and markers tell groups apart without any colour.
+# The baseline is black; the others have Okabe and Ito's colours. Dashes and markers differ too, for prints without
+# colour.
 COLORS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ("-", (0, (6, 1.5)), (0, (4, 1, 1, 1)), (0, (1, 1)), (0, (8, 1, 1, 1, 1, 1)), (0, (3, 2)), (0, (2, 0.6)))
 MARKERS = "osD^vPX"
 DARKNESS = 0.2, 0.08  # of the bands of 1.96 standard errors, and of Student's t around it
 MARKS = 8  # markers on a line, about
 LONGEST = 44  # characters of a label
-CLOCKS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))  # from so many seconds on
+CLOCKS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))  # (from, unit, name), in seconds
 
 NAMES = {
     "seconds": "training time",
@@ -30,7 +31,7 @@ NAMES = {
 
 
 class Look(NamedTuple):
-    """What a group is drawn in."""
+    """The style of a group."""
 
     color: str
     dashes: Any
@@ -38,19 +39,19 @@ class Look(NamedTuple):
 
     @property
     def style(self) -> dict[str, Any]:
-        """As matplotlib takes it."""
+        """The style as arguments of matplotlib."""
         return {"color": self.color, "linestyle": self.dashes, "marker": self.marker, "markersize": 4}
 
 
-def looks(found: GroupComparison) -> dict[str, Look]:
-    """What each group is drawn in, the baseline first."""
-    labels = sorted((group.label for group in found.groups), key=lambda label: label != found.baseline)
+def looks(comparison: GroupComparison) -> dict[str, Look]:
+    """The style of each group, the baseline first."""
+    labels = sorted((group.label for group in comparison.groups), key=lambda label: label != comparison.baseline)
     places = ((COLORS[i % 7], DASHES[(i + i // 7) % 7], MARKERS[(i + i // 7) % 7]) for i in range(len(labels)))
     return {label: Look(*place) for label, place in zip(labels, places, strict=True)}
 
 
 def draw_band(panel: Any, curve: MeanCurve, look: Look, scale: float) -> None:
-    """The mean, 1.96 standard errors in a darker band, Student's t interval in a lighter one."""
+    """Draw the mean, with 1.96 standard errors as a darker band and Student's t interval as a lighter one."""
     x, error = curve.x / scale, NORMAL * curve.standard_error
     if np.isfinite(curve.low).all():
         panel.fill_between(x, curve.low, curve.high, color=look.color, alpha=DARKNESS[1], linewidth=0)
@@ -59,25 +60,25 @@ def draw_band(panel: Any, curve: MeanCurve, look: Look, scale: float) -> None:
 
 
 def every(curve: MeanCurve) -> int:
-    """How many points lie between two markers."""
+    """The number of points between two markers."""
     return max(1, round(len(curve.x) / MARKS))
 
 
-def scale_x(panel: Any, found: GroupComparison, axis: str) -> float:
-    """Name the x axis, and return how much of the axis is one of its units."""
+def scale_x(panel: Any, comparison: GroupComparison, axis: str) -> float:
+    """Label the x axis, and return the size of one of its units in values of the axis."""
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6))
     if axis != "seconds":
         panel.set_xlabel(NAMES[axis])
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
         return 1.0
-    last = max(float(curve.x[-1]) for (_, known, _), curve in found.curves.items() if known == axis)
+    last = max(float(curve.x[-1]) for (_, known, _), curve in comparison.curves.items() if known == axis)
     _, unit, name = next(clock for clock in CLOCKS if last >= clock[0])
-    panel.set_xlabel(f"{NAMES[axis]}{', computed' * (found.costs is not None)} ({name})")
+    panel.set_xlabel(f"{NAMES[axis]}{', computed' * (comparison.costs is not None)} ({name})")
     return unit
 
 
 def scale_y(panel: Any, curves: Sequence[MeanCurve], possible: tuple[float, float]) -> None:
-    """Room for the means and 1.96 standard errors; the wider interval of two seeds may leave the panel."""
+    """Scale the y axis to the means and 1.96 standard errors; the wider interval of two seeds may be cut off."""
     errors = [np.nan_to_num(NORMAL * curve.standard_error) for curve in curves]
     low = min(float((curve.mean - error).min()) for curve, error in zip(curves, errors, strict=True))
     high = max(float((curve.mean + error).max()) for curve, error in zip(curves, errors, strict=True))
@@ -87,6 +88,6 @@ def scale_y(panel: Any, curves: Sequence[MeanCurve], possible: tuple[float, floa
 
 
 def short(label: str, limit: int = LONGEST) -> str:
-    """Both ends of a long name, as what tells groups apart may stand at either. A $ is a $."""
+    """Both ends of a long label, as groups may differ at either end. "$" is escaped for matplotlib."""
     text, half = one_line(label), (limit - 3) // 2
     return (text if len(text) <= limit else f"{text[:half]}...{text[-half:]}").replace("$", r"\$")

@@ -20,23 +20,23 @@ from winnow.report.comparison.speed_up_table import bound, unreached
 from winnow.report.comparison.time_ratio import TimeRatio
 from winnow.report.drawing import Figure, Line2D, MaxNLocator, Patch, new_figure, picture, scale_of_shares
 
-MOST_TOLD = 6  # speed-ups in a panel; the table has all
-STYLES = {"answer": "-", "formatted": (0, (1, 1)), "correct_and_formatted": (0, (5, 2))}  # where colour means the group
+MOST_LISTED = 6  # speed-ups in a panel; the table has all
+STYLES = {"answer": "-", "formatted": (0, (1, 1)), "correct_and_formatted": (0, (5, 2))}  # dashes; colours mean groups
 Draw = Callable[[Any], None]
 
 
-def pictures(found: GroupComparison) -> dict[str, bytes]:
+def pictures(comparison: GroupComparison) -> dict[str, bytes]:
     """{file: its bytes} of comparison.png and comparison.svg."""
-    figure = draw_comparison(found)
+    figure = draw_comparison(comparison)
     return {name: picture(figure, Path(name), dpi=200) for name in ("comparison.png", "comparison.svg")}
 
 
-def draw_comparison(found: GroupComparison) -> Figure:
-    """A panel for everything that is known of any group."""
-    panels = list(_panels(found))
+def draw_comparison(comparison: GroupComparison) -> Figure:
+    """Draw a panel for every measurement that any group has."""
+    panels = list(_panels(comparison))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
-    handles = _handles(found)
+    handles = _handles(comparison)
     width = max(4.8, 3.7 * columns)
     beside = max(1, min(len(handles), int(14 * width / (8 + max(len(str(h.get_label())) for h in handles)))))
     figure = new_figure(width, 3.1 * rows + 0.25 + 0.17 * -(-len(handles) // beside))
@@ -52,60 +52,61 @@ def draw_comparison(found: GroupComparison) -> Figure:
     return figure
 
 
-def _panels(found: GroupComparison) -> Iterator[Draw]:
-    axes = [axis for axis in found.axes if axis != "steps"] or ["steps"]
-    yield from (partial(_measured, found, axis) for axis in axes)
-    known = {measure for _, _, measure in found.curves}
+def _panels(comparison: GroupComparison) -> Iterator[Draw]:
+    axes = [axis for axis in comparison.axes if axis != "steps"] or ["steps"]
+    yield from (partial(_measured, comparison, axis) for axis in axes)
+    known = {measure for _, _, measure in comparison.curves}
 
     def most(*measures: str) -> str:
-        """The axis over which most of these are known."""
+        """The axis over which the most of these measures are known."""
         return max(
-            (*axes, "steps"), key=lambda axis: sum((a, m in measures) == (axis, True) for _, a, m in found.curves)
+            (*axes, "steps"), key=lambda axis: sum((a, m in measures) == (axis, True) for _, a, m in comparison.curves)
         )
 
     if "length" in known:
-        yield partial(_length, found, most("length"))
+        yield partial(_length, comparison, most("length"))
     if known & {"formatted", "correct_and_formatted"}:
-        yield partial(_parts, found, most("formatted", "correct_and_formatted"))
-    if found.allocation:
-        yield partial(_allocation, found)
+        yield partial(_parts, comparison, most("formatted", "correct_and_formatted"))
+    if comparison.allocation:
+        yield partial(_allocation, comparison)
 
 
-def _measured(found: GroupComparison, axis: str, panel: Any) -> None:
-    """With both bands, the level that is to be reached, and a ring at each group's time to it."""
-    scale = scale_x(panel, found, axis)
-    for label, look in looks(found).items():
-        curve = found.curves.get((label, axis, found.measure))
+def _measured(comparison: GroupComparison, axis: str, panel: Any) -> None:
+    """Draw the measure with both bands, the plateau's level, and a ring at each group's time to it."""
+    scale = scale_x(panel, comparison, axis)
+    for label, look in looks(comparison).items():
+        curve = comparison.curves.get((label, axis, comparison.measure))
         if curve is not None:
             draw_band(panel, curve, look, scale)
-    rows, level = [row for row in found.speed_ups if row.axis == axis], found.plateau.level
+    rows, level = [row for row in comparison.speed_ups if row.axis == axis], comparison.plateau.level
     if rows and level is not None:
         panel.axhline(level, color="#777777", linewidth=0.8, linestyle=":", zorder=1)
-        for label, x in ((found.baseline, rows[0].ratio.baseline), *((row.group, row.ratio.group) for row in rows)):
+        ratios = {comparison.baseline: rows[0].ratio.baseline, **{row.group: row.ratio.group for row in rows}}
+        for label, x in ratios.items():
             if not math.isnan(x):
-                ring = {"s": 90, "facecolors": "none", "edgecolors": looks(found)[label].color, "linewidths": 1.2}
+                ring = {"s": 90, "facecolors": "none", "edgecolors": looks(comparison)[label].color, "linewidths": 1.2}
                 panel.scatter([x / scale], [level], zorder=4, **ring)
-    name, share = f"held-out {title(found.measure)}", found.plateau.share
+    name, share = f"held-out {title(comparison.measure)}", comparison.plateau.share
     if share:
         scale_of_shares(panel, name)
     else:
         panel.set_ylabel(name)
-    curves = [c for (_, a, m), c in found.curves.items() if (a, m) == (axis, found.measure)]
+    curves = [c for (_, a, m), c in comparison.curves.items() if (a, m) == (axis, comparison.measure)]
     scale_y(panel, curves, (0.0, 1.0) if share else (-math.inf, math.inf))
-    if 0 < len(rows) <= MOST_TOLD:
-        _told_speed_ups(panel, {row.group: _in_words(found, row.group, row.ratio) for row in rows}, looks(found))
+    if 0 < len(rows) <= MOST_LISTED:
+        texts = {row.group: _ratio_text(comparison, row.group, row.ratio) for row in rows}
+        _list_speed_ups(panel, texts, looks(comparison))
 
 
-def _in_words(found: GroupComparison, group: str, of: TimeRatio) -> str:
+def _ratio_text(comparison: GroupComparison, group: str, of: TimeRatio) -> str:
     if not math.isnan(of.ratio):
         return f"{of.ratio:.2f}x" + (f" [{of.low:.2f}, {of.high:.2f}]" if of.has_interval else "")
-    theirs = unreached(found.times[group])
-    said = theirs or f"baseline {unreached(found.times[found.baseline])}"
-    return ", ".join(filter(None, (bound(of), said)))
+    reason = unreached(comparison.times[group]) or f"baseline {unreached(comparison.times[comparison.baseline])}"
+    return ", ".join(filter(None, (bound(of), reason)))
 
 
-def _told_speed_ups(panel: Any, told: Mapping[str, str], of: Mapping[str, Look]) -> None:
-    """Where they cover least."""
+def _list_speed_ups(panel: Any, texts: Mapping[str, str], of: Mapping[str, Look]) -> None:
+    """List the speed-ups in a legend at the place where it covers least."""
     marks = [
         Line2D(
             [],
@@ -116,33 +117,33 @@ def _told_speed_ups(panel: Any, told: Mapping[str, str], of: Mapping[str, Look])
             linestyle="none",
             label=f"{short(label, 26)}: {text}",
         )
-        for label, text in told.items()
+        for label, text in texts.items()
     ]
     box = {"fontsize": 7, "title_fontsize": 7, "handlelength": 0.8, "labelspacing": 0.3, "edgecolor": "none"}
     head = f"{SHARE:.0%} of the baseline's plateau, sooner by"
     panel.legend(handles=marks, title=head, loc="best", framealpha=0.75, alignment="left", **box)
 
 
-def _length(found: GroupComparison, axis: str, panel: Any) -> None:
-    scale = scale_x(panel, found, axis)
-    for label, look in looks(found).items():
-        curve = found.curves.get((label, axis, "length"))
+def _length(comparison: GroupComparison, axis: str, panel: Any) -> None:
+    scale = scale_x(panel, comparison, axis)
+    for label, look in looks(comparison).items():
+        curve = comparison.curves.get((label, axis, "length"))
         if curve is not None:
             draw_band(panel, curve, look, scale)
     panel.set_ylabel("mean completion length (tokens)")
-    scale_y(panel, [c for (_, a, m), c in found.curves.items() if (a, m) == (axis, "length")], (0.0, math.inf))
+    scale_y(panel, [c for (_, a, m), c in comparison.curves.items() if (a, m) == (axis, "length")], (0.0, math.inf))
 
 
-def _parts(found: GroupComparison, axis: str, panel: Any) -> None:
-    """Answer, format and both: a colour is a group, dashes are what is measured."""
-    scale = scale_x(panel, found, axis)
-    for label, look in looks(found).items():
+def _parts(comparison: GroupComparison, axis: str, panel: Any) -> None:
+    """Draw answer, format and both: a colour is a group, a dash pattern is a measure."""
+    scale = scale_x(panel, comparison, axis)
+    for label, look in looks(comparison).items():
         for measure, dashes in STYLES.items():
-            curve = found.curves.get((label, axis, measure))
+            curve = comparison.curves.get((label, axis, measure))
             if curve is not None:
                 style = {"color": look.color, "marker": look.marker, "markersize": 3.5, "markevery": every(curve)}
                 panel.plot(curve.x / scale, curve.mean, linestyle=dashes, linewidth=1.3, **style)
-    drawn = {measure for _, known, measure in found.curves if known == axis}
+    drawn = {measure for _, known, measure in comparison.curves if known == axis}
     for measure, dashes in STYLES.items():
         if measure not in drawn:
             continue
@@ -151,16 +152,16 @@ def _parts(found: GroupComparison, axis: str, panel: Any) -> None:
     panel.legend(fontsize=7, frameon=False, loc="best")
 
 
-def _allocation(found: GroupComparison, panel: Any) -> None:
+def _allocation(comparison: GroupComparison, panel: Any) -> None:
     places = np.arange(len(BINS))
-    shown = [label for label in looks(found) if label in found.allocation]
+    shown = [label for label in looks(comparison) if label in comparison.allocation]
     for number, label in enumerate(shown):
-        look, counts = looks(found)[label], found.allocation[label].counts
-        there = [place for place in places if counts[place] is not None]
+        look, counts = looks(comparison)[label], comparison.allocation[label].counts
+        known = [place for place in places if counts[place] is not None]
         means, errors = np.array([(c.mean, NORMAL * c.standard_error) for c in counts if c is not None]).T
         shift = 0.08 * (number - (len(shown) - 1) / 2)  # so that error bars do not cover each other
         panel.errorbar(
-            np.array(there) + shift, means, yerr=np.nan_to_num(errors), capsize=2, linewidth=1.3, **look.style
+            np.array(known) + shift, means, yerr=np.nan_to_num(errors), capsize=2, linewidth=1.3, **look.style
         )
     panel.set_xticks(places, BINS)
     panel.set_xlabel("pass rate of the prompt in that step (%)")
@@ -170,15 +171,15 @@ def _allocation(found: GroupComparison, panel: Any) -> None:
     panel.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
-def _handles(found: GroupComparison) -> list[Any]:
-    """The groups and the bands, for the legend below all panels."""
+def _handles(comparison: GroupComparison) -> list[Any]:
+    """The groups and the bands for the legend below all panels."""
     handles: list[Any] = []
-    for group in found.groups:
-        look = looks(found)[group.label]
+    for group in comparison.groups:
+        look = looks(comparison)[group.label]
         seeds = "mean" if group.seeds is None else f"{group.seeds} seed{'s' * (group.seeds != 1)}"
-        baseline = ", baseline" * (group.label == found.baseline and len(found.groups) > 1)
+        baseline = ", baseline" * (group.label == comparison.baseline and len(comparison.groups) > 1)
         handles.append(Line2D([], [], label=f"{short(group.label)} ({seeds}{baseline})", **look.style))
-    if any(np.isfinite(curve.low).all() for curve in found.curves.values()):
+    if any(np.isfinite(curve.low).all() for curve in comparison.curves.values()):
         bands = (("mean ± 1.96 standard errors", DARKNESS[0]), ("95% interval (Student's t)", DARKNESS[1]))
         handles += [Patch(color="#000000", alpha=alpha, linewidth=0, label=label) for label, alpha in bands]
     return handles

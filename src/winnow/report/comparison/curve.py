@@ -1,7 +1,7 @@
-"""One seed's curve: how good the weights were after so many seconds, tokens and steps of training.
+"""One seed's curve: the quality of the weights over seconds, tokens and steps of training.
 
-All of it is read from evaluations during training. What an axis counts at an evaluation is what was spent before it:
-sampling, verification and update, the probe of an allocator included, and no evaluation.
+The points are the evaluations during training. The value of an axis at an evaluation is the cost of training before it:
+sampling, verification and updates, including the probes of an allocator, and excluding evaluations.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from winnow.metrics import is_step
 from winnow.records import FloatArray, IntArray
 from winnow.report.comparison.measure import ACCURACY, MEASURES, metrics_of, prefix_of
 
-SPENT = {  # axis -> the metrics of a step that add up to it
+SPENT = {  # axis -> the metrics of a step whose sum it is
     "seconds": ("seconds/step", "seconds/probe"),
     "tokens_generated": ("budget/tokens_generated", "budget/probe_tokens"),
     "tokens_trained": ("budget/tokens_trained",),
     "steps": (),  # a step each
 }
 AXES = tuple(SPENT)
-SAVING = "seconds/save"  # waiting for a checkpoint: part of a step's seconds, and none of what is compared
+SAVING = "seconds/save"  # waiting for a checkpoint: part of a step's seconds, excluded from the comparison
 Row = Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The evaluations of one run in the order in which they were made, or of a mean over runs."""
+    """The evaluations of one run in the order in which they were made, or a mean over runs."""
 
     source: str  # a run folder, or a file and its group, for messages
-    seed: str | None  # None: a mean over seeds that are not known one by one
+    seed: str | None  # None: a mean over seeds that are not known individually
     x: Mapping[str, FloatArray]  # axis -> [P], never falling; only axes that are known
     y: Mapping[str, FloatArray]  # measure -> [P], NaN where it was not measured; only measures that are known
 
@@ -49,9 +49,8 @@ def curve_of(
 ) -> Curve | None:
     """The curve in the rows of a run's metrics, or of its further task `task`; None for a run without an evaluation.
 
-    It has every one of MEASURES that was measured, and `measure`. `seconds` gives those of a step in place of the
-    measured ones. Raises DataError for a log that lacks a step before an evaluation: what was spent before it is then
-    not known.
+    It has every one of MEASURES that was measured, and `measure`. `seconds` replaces the measured seconds of a step.
+    Raises DataError for a log that lacks a step before an evaluation, as the cost before it is then unknown.
     """
     evaluated = [row for row in rows if not math.isnan(row.get(f"{prefix_of(task)}accuracy_sampled", math.nan))]
     if not evaluated:
@@ -81,7 +80,7 @@ def _check_whole(done: IntArray, last: int, source: str) -> None:
 
 
 def _spent(steps: Sequence[Row], names: Sequence[str]) -> FloatArray:
-    """[steps + 1] what was spent before each step, and before the next one. NaN from a step on whose number is lost."""
+    """[steps + 1] the cost before each step and after the last one. NaN after a step whose number is missing."""
     first, *others = names or ("",)
     each = [row.get(first, math.nan) + sum(row.get(name, 0.0) for name in others) if first else 1.0 for row in steps]
     if first == "seconds/step":
@@ -90,11 +89,11 @@ def _spent(steps: Sequence[Row], names: Sequence[str]) -> FloatArray:
 
 
 def _before(each: Sequence[float]) -> FloatArray:
-    """[steps + 1] the sum over the steps before each, and before the next one."""
+    """[steps + 1] the sum over the steps before each step, and over all steps."""
     return np.concatenate([[0.0], np.cumsum(np.array(each, dtype=np.float64))])
 
 
 def _measured(rows: Sequence[Row], names: Sequence[str]) -> FloatArray:
-    """[P] the first of the metrics that any row has."""
+    """[P] the first of the metrics that occurs in any row."""
     name = next((name for name in names if any(name in row for row in rows)), names[-1])
     return np.array([row.get(name, math.nan) for row in rows], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Curves from a CSV file: of published figures, of another trainer, of a table somebody kept.
+"""Curves from a CSV file: of published figures, another trainer, or a table.
 
     group,seed,hours,tokens_generated,accuracy,length
     GRPO,0,0.5,120000,79.1,250
@@ -28,9 +28,9 @@ COLUMNS = ("group", "seed", *CLOCKS, *AXES[1:], *MEASURES)
 
 @dataclass(frozen=True)
 class CsvCurves:
-    """What a CSV file holds."""
+    """The contents of a CSV file."""
 
-    curves: tuple[tuple[str | None, Curve], ...]  # (group, curve); None where no column names one
+    curves: tuple[tuple[str | None, Curve], ...]  # (group, curve); None without a column of groups
     notes: tuple[str, ...]
 
 
@@ -43,7 +43,7 @@ class _Point:
 
 
 def read_curves(path: Path) -> CsvCurves:
-    """The curves in a CSV file, in its order. Raises DataError, with the line, for what is not one."""
+    """The curves in a CSV file, in its order. Raises DataError, with the line, for a malformed file."""
     points = list(_points(path))
     if not points:
         raise DataError(
@@ -54,7 +54,7 @@ def read_curves(path: Path) -> CsvCurves:
     for point in points:
         of.setdefault((point.group, point.seed), []).append(point)
     _check_seeds(path, of)
-    curves = tuple((group, _curve(path, group, seed, found, scales)) for (group, seed), found in of.items())
+    curves = tuple((group, _curve(path, group, seed, own, scales)) for (group, seed), own in of.items())
     return CsvCurves(curves, tuple(notes))
 
 
@@ -92,7 +92,7 @@ def _points(path: Path) -> Iterator[_Point]:
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row that is not blank."""
     try:
-        check_kind(path, "a file", follow=True)  # a pipe would be waited for, and a device may have no end
+        check_kind(path, "a file", follow=True)  # reading a pipe would block, and a device may never end
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             try:
@@ -156,7 +156,7 @@ def _number(cell: str, where: str) -> float:
 
 
 def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], list[str]]:
-    """What each column is multiplied by: clocks to seconds, percent to shares; and what was taken for percent."""
+    """The factor of each column (clocks to seconds, percent to shares), and a note on columns in percent."""
     scales = {name: CLOCKS.get(name, 1.0) for name in points[0].numbers}
     percent = []
     for name in SHARES:
@@ -177,7 +177,7 @@ def _scales(path: Path, points: Sequence[_Point]) -> tuple[dict[str, float], lis
 
 
 def _check_one_unit(path: Path, points: Sequence[_Point], percent: Sequence[str]) -> None:
-    """Raise DataError for a column that may be in percent, like another, or of shares: nothing in it is above 1."""
+    """Raise DataError for a column with all values at most 1 beside one in percent: it may be in percent or shares."""
     unclear = [name for name in SHARES if percent and name not in percent and name in points[0].numbers]
     for name in unclear:
         if any(point.numbers[name] > 0 for point in points):
@@ -223,12 +223,12 @@ def _curve(
     _check_apart(path, np.stack([columns[name][order] for name in axes.values()]), [points[i].line for i in order])
     x = {axis: columns[name][order] for axis, name in axes.items()}
     y = {name: columns[name][order] for name in MEASURES if name in columns and np.isfinite(columns[name]).any()}
-    told = ", ".join([*([] if group is None else [group]), *([] if seed is None else [f"seed {seed}"])])
-    return Curve(f"{path}" + f" ({told})" * bool(told), seed, x, y)
+    named = ", ".join([*([] if group is None else [group]), *([] if seed is None else [f"seed {seed}"])])
+    return Curve(f"{path}" + f" ({named})" * bool(named), seed, x, y)
 
 
 def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: str) -> bool:
-    """Whether a curve has this axis, which it has at every point or at none."""
+    """Whether a curve has this axis. Raises DataError if it has it at some points only."""
     empty = np.isnan(values)
     if empty.any() and not empty.all():
         line = points[int(np.argmax(empty))].line
@@ -241,7 +241,7 @@ def _is_filled(path: Path, values: FloatArray, points: Sequence[_Point], name: s
 
 
 def _check_apart(path: Path, x: FloatArray, lines: Sequence[int]) -> None:
-    """No two points [axes, P] of one curve at one place."""
+    """Raise DataError if two points [axes, P] of one curve are at the same place."""
     same = np.flatnonzero((np.diff(x) == 0).all(axis=0))
     if len(same):
         first, second = sorted((lines[same[0]], lines[same[0] + 1]))

@@ -1,4 +1,4 @@
-"""In which keys the configurations of runs differ: whether they are seeds of one, and what a group is called."""
+"""The keys in which configurations of runs differ: they decide which runs are seeds of one, and name the groups."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from winnow.config import leaves
 
-# Keys that compute no number of a run.
+# Keys that do not affect the results of a run, apart from the seed's noise.
 NO_NUMBER = ("seed", "output", "threads", "checkpoint", "log", "verify.workers")
-HOW_FAR = ("steps", "max_hours")  # neither does how far it goes, where the learning rate does not fall towards the end
+HOW_FAR = ("steps", "max_hours")  # these affect a step's results only through a schedule of the learning rate
 # Keys that decide what an evaluation measures, and when.
 WHAT_IS_MEASURED = (
     "evaluate", "task", "prompt", "reward", "rollout.max_new_tokens", "rollout.stop", "rollout.temperature",
@@ -21,18 +21,18 @@ Keys = Mapping[str, Any]
 
 
 def keys_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted key -> value of everything in a configuration that computes a number, in its order.
+    """Dotted key -> value of every key that affects the results, in the configuration's order.
 
-    Of a list the first entry's keys stand without its place: "select.keep_per_prompt".
+    Keys of a list's first entry have no index: "select.keep_per_prompt".
     """
     constant = at(config, "optimizer", "schedule") in (None, "constant")
     ignored = (*NO_NUMBER, *(HOW_FAR if constant else ()))
-    found = ((".".join(str(name) for name in path if name != 0), value) for path, value in leaves(config))
-    return {key: value for key, value in found if not within(key, ignored)}
+    pairs = ((".".join(str(name) for name in path if name != 0), value) for path, value in leaves(config))
+    return {key: value for key, value in pairs if not within(key, ignored)}
 
 
 def at(config: Any, *path: str) -> Any:
-    """The value of a key; None where it is absent, as anything may be in a folder that somebody else wrote."""
+    """The value of a key; None if it is absent or its table has another type: a manifest may come from anyone."""
     for name in path:
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
@@ -44,7 +44,7 @@ def within(key: str, tables: Sequence[str]) -> bool:
 
 
 def differing(configurations: Sequence[Keys]) -> list[str]:
-    """The keys that do not have one value in all of them, in the order in which they come."""
+    """The keys that do not have the same value in all configurations, in their order."""
     names = dict.fromkeys(key for keys in configurations for key in keys)
     return [name for name in names if len({_frozen(keys.get(name, ABSENT)) for keys in configurations}) > 1]
 
@@ -54,7 +54,7 @@ def is_one_configuration(first: Keys, second: Keys) -> bool:
 
 
 def labels(configurations: Sequence[Keys]) -> list[str]:
-    """What each is called among the others: "select.keep_per_prompt = 4", all keys in which any differ."""
+    """A label for each configuration, "select.keep_per_prompt = 4", from all keys in which any of them differ."""
     keys = differing(configurations)
     return [
         ", ".join(f"{key} = {shown(of[key])}" for key in keys if key in of) or "the others" for of in configurations
@@ -62,7 +62,7 @@ def labels(configurations: Sequence[Keys]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """A value as a person writes it."""
+    """A value in JSON, a string without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

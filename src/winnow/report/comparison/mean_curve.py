@@ -1,4 +1,4 @@
-"""What the seeds of a group have in common: their mean over an axis, and how well it is known."""
+"""The mean of a group's seeds over an axis, with its standard error and interval."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NORMAL = 1.96  # standard errors to either side: the band that papers draw
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds. Of one curve alone, all but the mean are NaN."""
+    """A mean over seeds. For a single curve, all numbers but the mean are NaN."""
 
     mean: float
     standard_error: float  # ddof 1
-    low: float  # the 95% interval of Student's t, which covers at few seeds, too
+    low: float  # the 95% interval of Student's t, which keeps its coverage with few seeds
     high: float
 
 
@@ -42,7 +42,7 @@ class MeanCurve:
     high: FloatArray
 
     def at(self, place: int) -> Estimate:
-        """What is known of one of its points."""
+        """The estimate at one point."""
         return Estimate(*(float(values[place]) for values in (self.mean, self.standard_error, self.low, self.high)))
 
 
@@ -53,11 +53,10 @@ def estimate(values: FloatArray) -> Estimate:
 
 
 def on_shared_x(curves: Sequence[Curve], axis: str, measure: str) -> OnSharedX | None:
-    """Every curve at every x at which any was measured, in the range that all of them reached.
+    """The values of all curves at every x at which any of them was measured, in the range that all of them cover.
 
-    Between two points of a curve its value is interpolated linearly, beyond its ends it has none. Curves that were
-    measured at the same x keep their points as they are. None where a curve lacks the axis or the measure, and where
-    no x is in the range of all.
+    Values between two points of a curve are interpolated linearly, and nothing is extrapolated. Curves with the same x
+    keep their points. None if a curve lacks the axis or the measure, or if no x is in the range of all.
     """
     if not curves or any(axis not in curve.x or measure not in curve.y for curve in curves):
         return None
@@ -71,7 +70,7 @@ def on_shared_x(curves: Sequence[Curve], axis: str, measure: str) -> OnSharedX |
 
 
 def mean_curve(curves: Sequence[Curve], axis: str, measure: str) -> MeanCurve | None:
-    """The mean of `on_shared_x` with its errors; None where that is None."""
+    """The mean of `on_shared_x` with its errors; None if that is None."""
     shared = on_shared_x(curves, axis, measure)
     if shared is None:
         return None
@@ -80,8 +79,8 @@ def mean_curve(curves: Sequence[Curve], axis: str, measure: str) -> MeanCurve | 
 
 
 def _distinct(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The measured points of one curve; of those at one x the last."""
-    there = np.isfinite(y)
-    x, y = x[there], y[there]
+    """The measured points of one curve; of several at the same x, the last."""
+    measured = np.isfinite(y)
+    x, y = x[measured], y[measured]
     last = np.append(np.diff(x) > 0, True)
     return x[last], y[last]

@@ -1,4 +1,4 @@
-"""What a comparison measures: accuracy, its parts and format, or any metric of an evaluation."""
+"""The measures of a comparison: accuracy, its parts and format, or any metric of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from winnow.errors import ConfigError, near_miss
 
 ACCURACY = "accuracy"
 EVALUATION = "eval/"
-MEASURED = {  # measure -> the metrics of an evaluation, the first one that is there counts
+MEASURED = {  # measure -> metrics of an evaluation; the first that is present counts
     ACCURACY: ("accuracy_sampled",),
     "length": ("length_mean",),
     "answer": ("part/answer", "accuracy_sampled"),
@@ -21,21 +21,19 @@ SHARES = tuple(measure for measure in MEASURES if measure != "length")
 
 
 def prefix_of(task: str | None) -> str:
-    """What the metrics of an evaluation begin with, or those of its further task `task`."""
+    """The prefix of an evaluation's metrics, or of the metrics of its further task `task`."""
     return EVALUATION if task is None else f"{EVALUATION}{task}/"
 
 
 def metrics_of(measure: str, task: str | None) -> list[str]:
-    """The metrics that a measure reads in a row, of the further task where one is given; the first one that is there
-    counts.
-    """
+    """The metrics of a measure, of the further task `task` if it is given; the first that is present counts."""
     if measure in MEASURED:
         return [prefix_of(task) + name for name in MEASURED[measure]]
     return [prefix_of(task) + measure.removeprefix(EVALUATION)]
 
 
 def measurable(rows: Iterable[Mapping[str, float]], task: str | None) -> frozenset[str]:
-    """Every measure that some row has a number of."""
+    """Every measure that has a number in some row."""
     names = {name for row in rows for name, value in row.items() if not math.isnan(value)}
     prefix = prefix_of(task)
     plain = {EVALUATION + name.removeprefix(prefix) for name in names if name.startswith(prefix)}
@@ -43,7 +41,7 @@ def measurable(rows: Iterable[Mapping[str, float]], task: str | None) -> frozens
 
 
 def check_measure(measure: str, known: Sequence[tuple[str, frozenset[str]]]) -> None:
-    """Raise ConfigError for a measure that any of these (a run or a file, what it has) lacks."""
+    """Raise ConfigError for a measure that any of these pairs (run or file, its measures) lacks."""
     common = frozenset.intersection(*(names for _, names in known))
     lacking = [source for source, names in known if measure not in names]
     if not lacking:
@@ -56,5 +54,5 @@ def check_measure(measure: str, known: Sequence[tuple[str, frozenset[str]]]) -> 
 
 
 def title(measure: str) -> str:
-    """What a table and a picture call it."""
+    """The name of a measure in tables and pictures."""
     return measure.removeprefix(EVALUATION).replace("_", " ") if measure != ACCURACY else ACCURACY

@@ -1,4 +1,4 @@
-"""What the user named: run folders, sweeps, folders of runs, CSV files, each perhaps with a label before it."""
+"""The inputs that a user names: run folders, sweeps, folders of runs, CSV files, each with an optional label."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class NamedRun:
     """A run folder that is compared."""
 
     path: Path
-    label: str | None = None  # the user's or the sweep's; None: its configuration says
-    alone: bool = True  # it had the machine alone, as far as anybody knows
+    label: str | None = None  # the user's or the sweep's; None: the label comes from its configuration
+    alone: bool = True  # it ran alone on its machine; true where that is not known
     begun: bool = True
     of_sweep: bool = False
 
@@ -31,7 +31,7 @@ class NamedFile:
     """A CSV file of curves."""
 
     path: Path
-    label: str | None = None  # of its curves, where no column says
+    label: str | None = None  # of its curves, if the file has no column of groups
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,26 @@ class NamedInputs:
     """Everything that is compared, in the user's order."""
 
     inputs: tuple[NamedRun | NamedFile, ...]
-    baseline: str | None  # what a sweep measures the others against
+    baseline: str | None  # the baseline of the sweeps, if they have the same
 
 
 def named_inputs(arguments: Sequence[str]) -> NamedInputs:
-    """What `PATH` and `LABEL=PATH` stand for; a PATH may be a pattern with * for several.
+    """The inputs that `PATH` and `LABEL=PATH` name; a PATH may be a pattern with * that matches several.
 
-    Raises DataError for a path that is nothing of the kind, and for one that is named twice.
+    Raises DataError for a path that is no such input, and for one that is named twice.
     """
-    found = [item for argument in arguments for item in _inputs(argument)]
+    named = [item for argument in arguments for item in _inputs(argument)]
     seen: dict[str, Path] = {}
-    for item in found:
+    for item in named:
         place = os.path.realpath(item.path)
         if place in seen:
             raise DataError(
                 f"{item.path} is named twice (first as {seen[place]})", remedy="name it once", code="data.mismatch"
             )
         seen[place] = item.path
-    sweeps = {item.path.parent.parent for item in found if isinstance(item, NamedRun) and item.of_sweep}
+    sweeps = {item.path.parent.parent for item in named if isinstance(item, NamedRun) and item.of_sweep}
     baselines = {read_contents(folder).baseline for folder in sweeps} - {None}
-    return NamedInputs(tuple(found), baselines.pop() if len(baselines) == 1 else None)
+    return NamedInputs(tuple(named), baselines.pop() if len(baselines) == 1 else None)
 
 
 def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
@@ -79,7 +79,7 @@ def _inputs(argument: str) -> Iterator[NamedRun | NamedFile]:
 
 
 def _split(argument: str) -> tuple[str | None, str]:
-    """(label, path); a path that exists as it is written has no label."""
+    """(label, path); an argument that exists as a path has no label."""
     label, equals, path = argument.partition("=")
     if not equals or not label or "/" in label or os.path.lexists(argument):
         return None, argument
@@ -111,18 +111,18 @@ def _at(path: Path, label: str | None) -> Iterator[NamedRun | NamedFile]:
 
 
 def _is_run(path: Path) -> bool:
-    """A checkpoint has a manifest, too."""
+    """Whether a folder is a run, and not a checkpoint, which has a manifest, too."""
     return ((path / MANIFEST).is_file() or (path / METRICS).is_file()) and not is_checkpoint_path(path)
 
 
 def _by_number(path: Path) -> tuple[str, int, str]:
-    """seed-2 before seed-10."""
+    """A sort key by which seed-2 precedes seed-10."""
     digits = path.name[len(path.name.rstrip("0123456789")) :]
     return path.name.removesuffix(digits), int(digits or 0), path.name
 
 
 def _run(path: Path, label: str | None) -> NamedRun:
-    """A run that is named by itself may belong to a sweep, which knows its label and whether it ran alone."""
+    """A named run. If it belongs to a sweep, the sweep has its label and whether it ran alone."""
     sweep = sweep_of(path)
     if sweep is None:
         return NamedRun(path, label)

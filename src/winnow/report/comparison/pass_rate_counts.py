@@ -1,4 +1,4 @@
-"""What an allocation did: how many rollouts prompts got, by how often they are solved."""
+"""The effect of an allocator: rollouts per prompt by the prompt's pass rate."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from winnow.report.comparison.run_groups import ReadRun, SeedGroup
 from winnow.state.logbook import read_rows
 from winnow.state.rollout_files import ROLLOUTS, files_by_step
 
-BINS = ("0", "≤25", "≤50", "≤75", "<100", "100")  # percent; none in two of them
+BINS = ("0", "≤25", "≤50", "≤75", "<100", "100")  # percent; each pass rate is in the first bin that fits
 _EDGES = (0.0, 0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True, eq=False)
 class PassRateCounts:
-    """Of a group, one entry per bin; None where no prompt of the bin was sampled by every seed."""
+    """The counts of a group, one entry per bin; None if a seed sampled no prompt of the bin."""
 
     counts: tuple[Estimate | None, ...]  # mean rollouts per prompt and step, over seeds
 
 
 def pass_rate_counts(groups: Sequence[SeedGroup]) -> tuple[dict[str, PassRateCounts], list[str]]:
-    """By label, where an allocator is at work in any group and rollouts are logged; and notes where they are not.
+    """The counts by label of groups with logged rollouts, and notes on the others; both empty without an allocator.
 
-    The pass rate of a prompt is that of its own rollouts in the same step, failed verdicts left out; a prompt that was
-    planned no rollout has none, and is in no bin.
+    The pass rate of a prompt is that of its rollouts in the same step, excluding failed verdicts. A prompt without a
+    verdict is in no bin.
     """
     if not any(_allocates(run) for group in groups for run in group.runs):
         return {}, []
-    found, notes = {}, list[str]()
+    counts, notes = {}, list[str]()
     for group in groups:
-        silent = [run.path.name for run in group.runs if not files_by_step(run.path / ROLLOUTS)]
-        if silent or not group.runs:
-            why = f"{', '.join(silent)} logged no rollouts" if silent else "curves from a file"
-            notes.append(f"{group.label}: no rollouts by pass rate ({why})")
+        without = [run.path.name for run in group.runs if not files_by_step(run.path / ROLLOUTS)]
+        if without or not group.runs:
+            reason = f"{', '.join(without)} logged no rollouts" if without else "curves from a file"
+            notes.append(f"{group.label}: no rollouts by pass rate ({reason})")
             continue
         each = np.stack([_mean_counts(run.path) for run in group.runs])  # [S, bins]
-        found[group.label] = PassRateCounts(tuple(_over_seeds(column) for column in each.T))
-    return found, notes
+        counts[group.label] = PassRateCounts(tuple(_over_seeds(column) for column in each.T))
+    return counts, notes
 
 
 def _allocates(run: ReadRun) -> bool:
@@ -66,17 +66,17 @@ def _mean_counts(run: Path) -> FloatArray:
 
 
 def _visits(run: Path) -> Iterator[tuple[int, int, int]]:
-    """(rollouts, correct ones, verdicts) of every prompt in every step that was logged. Raises DataError."""
-    found: dict[tuple[int, str], list[int]] = {}
+    """(rollouts, correct ones, verdicts) of every prompt in every logged step. Raises DataError."""
+    visits: dict[tuple[int, str], list[int]] = {}
     for row in read_rows(run, columns=("step", "prompt_id", "count", "correct")):
-        visit = found.setdefault((row["step"], row["prompt_id"]), [row["count"], 0, 0])
+        visit = visits.setdefault((row["step"], row["prompt_id"]), [row["count"], 0, 0])
         if row["correct"] is not None:
             visit[1] += row["correct"]
             visit[2] += 1
-    if not found:
+    if not visits:
         raise DataError(
             f"{run}: its files of rollouts contain no rows",
             remedy="put them back as they were, or remove them",
             code="data.empty",
         )
-    yield from ((count, correct, verdicts) for count, correct, verdicts in found.values())
+    yield from ((count, correct, verdicts) for count, correct, verdicts in visits.values())

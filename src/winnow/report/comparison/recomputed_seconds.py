@@ -1,4 +1,4 @@
-"""Seconds of a run's steps as two cost curves give them, from what each step did: `winnow compare --costs`."""
+"""Seconds of a run's steps, computed from two cost curves and the work of each step: `winnow compare --costs`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PROBE = ("budget/probe_rollouts", "budget/probe_tokens")
 
 
 def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: str) -> float:
-    """Seconds of one step, the probe before it included. Raises DataError for a row that lacks what the step did.
+    """Seconds of one step, including the probe before it. Raises DataError for a row that lacks the step's work.
 
-    A probe is one further call that samples all prompts of its window. Where the curves are of one prompt, the window's
-    prompts are spread over as many machines as the step's prompts have.
+    A probe is one further call that samples all prompts of its window. If the curves are per prompt, the window's
+    prompts are spread over as many machines as the step has prompts.
     """
     lacking = [name for name in WORK if math.isnan(row.get(name, math.nan))]
     if lacking:
@@ -35,18 +35,22 @@ def seconds_of(row: Row, costs: StepCosts, config: Mapping[str, Any], source: st
     work = StepWork(int(prompts), rollouts, generated, epochs * trained, epochs * tokens_trained)
     probed, probe_tokens = (row.get(name, 0.0) for name in PROBE)
     probe = StepWork(int(prompts), probed, probe_tokens, trained=0, tokens_trained=0)
+    # A probe belongs to its step, so the fixed cost per step is counted once
     return costs.seconds(work) + (costs.seconds(probe) - costs.seconds_per_step if probed else 0.0)
 
 
 def costs_notes(costs: StepCosts, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
-    """Where computed seconds come from, and what runs (their group, their configuration) do that takes none of them."""
+    """A note on the source of computed seconds, and notes on work of the runs (group, configuration) that these costs
+    omit.
+    """
     yield (
-        f"seconds are computed, not measured: from what every step sampled and trained, and the costs of {costs.source}"
+        f"seconds are computed, not measured: from the rollouts that every step sampled and trained on, and the costs "
+        f"of {costs.source}"
     )
     for what, does in (("a value model", _has_value_model), ("a probe's gradient norms", _measures_norms)):
         groups = dict.fromkeys(label for label, config in runs if does(config))
         if groups:
-            yield f"{', '.join(groups)}: {what} takes no seconds in these costs, and would on a machine"
+            yield f"{', '.join(groups)}: these costs omit the seconds of {what}"
 
 
 def _has_value_model(config: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Which runs are seeds of one configuration, what each group is called, and what a reader of it must know."""
+"""Groups of runs that are seeds of one configuration, with labels, and notes on omitted runs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ReadRun:
 
     named: NamedRun
     manifest: Mapping[str, Any]
-    done: int  # steps
+    done: int  # finished steps
     curve: Curve
-    measurable: frozenset[str]  # what its evaluations measured
+    measurable: frozenset[str]  # the measures of its evaluations
 
     @property
     def path(self) -> Path:
@@ -41,7 +41,7 @@ class ReadRun:
 
     @cached_property
     def keys(self) -> Keys:
-        """What computes a number, by dotted key."""
+        """The keys that affect the results (`keys_of`), by dotted name."""
         return keys_of(self.config)
 
     @property
@@ -55,30 +55,30 @@ class SeedGroup:
 
     label: str
     curves: tuple[Curve, ...]
-    runs: tuple[ReadRun, ...] = ()  # none behind curves from a file
+    runs: tuple[ReadRun, ...] = ()  # empty for curves from a file
 
     @property
     def seeds(self) -> int | None:
-        """How many; None for one mean curve."""
+        """The number of seeds; None for one mean curve."""
         return None if any(curve.seed is None for curve in self.curves) else len(self.curves)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How runs and files are read."""
+    """Options for reading runs and files."""
 
     task: str | None = None  # a further task of the evaluations
-    measure: str = ACCURACY  # what every curve has to have
-    costs: StepCosts | None = None  # gives a run's seconds, in place of the measured ones
+    measure: str = ACCURACY  # required of every curve
+    costs: StepCosts | None = None  # replace a run's measured seconds
 
 
 def seed_groups(
     inputs: Sequence[NamedRun | NamedFile], reading: Reading = Reading()
 ) -> tuple[list[SeedGroup], list[str]]:
-    """The groups in the order in which they come, and notes on what was left out.
+    """The groups in the order of the inputs, and notes on omitted inputs.
 
-    Raises DataError where nothing is left, for two runs of one seed in a group, and as what reads runs and files does;
-    RunFolderError for a folder without a manifest; ConfigError for a measure that a run or a file lacks.
+    Raises DataError if nothing is left, for two runs of one seed in a group, and for runs and files that cannot be
+    read; RunFolderError for a folder without a manifest; ConfigError for a measure that a run or a file lacks.
     """
     notes: list[str] = []
     members: list[tuple[str, Curve, ReadRun | None]] = []
@@ -105,7 +105,7 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
     task, costs = reading.task, reading.costs
     for item in named:
         if not item.begun:
-            notes.append(f"{item.path} has not begun, and is left out")
+            notes.append(f"{item.path} has not started, and is omitted")
             continue
         manifest = read_manifest(item.path, own=False).data
         rows, config = read_metrics(item.path), manifest["config"]
@@ -120,13 +120,13 @@ def _read_runs(named: Sequence[NamedRun], reading: Reading, notes: list[str]) ->
         )
         if curve is None:
             of = "" if task is None else f" of {task}"
-            notes.append(f"{item.path} has no evaluation{of} yet, and is left out")
+            notes.append(f"{item.path} has no evaluation{of} yet, and is omitted")
             continue
         yield ReadRun(item, manifest, sum(map(is_step, rows)), curve, measurable(rows, task))
 
 
 def _labels(runs: Sequence[ReadRun]) -> list[str]:
-    """The user's and the sweeps' labels; of the others, what their configurations differ in."""
+    """The user's and the sweeps' labels; for other runs, the keys in which their configurations differ."""
     kinds: list[ReadRun] = []
     kind_of: list[int | None] = []
     for run in runs:
@@ -137,12 +137,12 @@ def _labels(runs: Sequence[ReadRun]) -> list[str]:
         if kind == len(kinds):
             kinds.append(run)
         kind_of.append(kind)
-    names = labels([run.keys for run in kinds]) if len(kinds) > 1 else [_own_name(runs)]
+    names = labels([run.keys for run in kinds]) if len(kinds) > 1 else [_common_name(runs)]
     return [names[kind] if kind is not None else str(run.named.label) for run, kind in zip(runs, kind_of, strict=True)]
 
 
-def _own_name(runs: Sequence[ReadRun]) -> str:
-    """Of the only configuration without a label: what the names of its folders begin with."""
+def _common_name(runs: Sequence[ReadRun]) -> str:
+    """The label of the only configuration without one: the common prefix of its folders' names."""
     names = [run.path.resolve().name for run in runs if run.named.label is None]
     if not names:
         return ""
@@ -158,21 +158,21 @@ def _from_file(item: NamedFile, reading: Reading, notes: list[str]) -> list[tupl
             remedy="omit the task, or the file",
             code="data.mismatch",
         )
-    read = read_curves(item.path)
-    notes += read.notes
-    if reading.costs is not None and any("seconds" in curve.x for _, curve in read.curves):
+    file = read_curves(item.path)
+    notes += file.notes
+    if reading.costs is not None and any("seconds" in curve.x for _, curve in file.curves):
         raise DataError(
             f"{item.path}: the seconds of a CSV file cannot be computed from a step's costs",
             remedy="omit the file, or remove its column of time",
             code="data.mismatch",
         )
-    if item.label is not None and any(group is not None for group, _ in read.curves):
+    if item.label is not None and any(group is not None for group, _ in file.curves):
         raise DataError(
             f"{item.label}={item.path}: its column 'group' names its curves",
             remedy="name the file without a label",
             code="data.mismatch",
         )
-    return [(group or item.label or item.path.stem, curve, None) for group, curve in read.curves]
+    return [(group or item.label or item.path.stem, curve, None) for group, curve in file.curves]
 
 
 def _group(label: str, members: Sequence[tuple[str, Curve, ReadRun | None]]) -> SeedGroup:
@@ -192,7 +192,7 @@ def _group(label: str, members: Sequence[tuple[str, Curve, ReadRun | None]]) -> 
 
 
 def _without_shared_seconds(group: SeedGroup, notes: list[str]) -> SeedGroup:
-    """Seconds of a run that shared its machine with another are not its own."""
+    """The group without seconds if a run shared its machine with another, as both slowed each other down."""
     shared = [run.path.name for run in group.runs if not run.named.alone]
     if not shared:
         return group

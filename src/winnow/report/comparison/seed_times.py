@@ -1,8 +1,8 @@
-"""When one seed reaches a level, on each axis.
+"""The time at which one seed reaches a level, on each axis.
 
-The evaluations are smoothed by the mean of three neighbours, of two at either end. The seed reaches the level where the
-running maximum of that first does, on a straight line between two evaluations. docs/statistics.md has the simulations
-behind these choices.
+Each evaluation is averaged with its neighbours: three values, two at either end. The seed reaches the level at the
+first crossing of the running maximum of these means, interpolated linearly between two evaluations. docs/statistics.md
+has the simulations for these choices.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from winnow.records import FloatArray
 from winnow.report.comparison.curve import Curve
 
 Ending = Literal["reached", "never", "at the first"]
-ROUNDING = 1e-9  # of a mean: sums of the same accuracies in another order are equal
+ROUNDING = 1e-9  # of a mean: sums of the same accuracies in another order count as equal
 
 
 @dataclass(frozen=True)
 class SeedTime:
-    """When one seed reaches the level, or that it does not."""
+    """The time at which one seed reaches the level, or the reason why there is none."""
 
     seed: str | None
-    ending: Ending  # "at the first": its first evaluation is above the level already
-    evaluations: float  # after its first; how many there were by then, a part of one included. NaN unless reached
+    ending: Ending  # "at the first": its first evaluation is already above the level
+    evaluations: float  # number of evaluations after the first until then, with a fraction; NaN unless reached
     at_last: bool  # no later evaluation confirms the crossing
-    x: Mapping[str, float]  # axis -> when; of "never" the last evaluation, of "at the first" the first
+    x: Mapping[str, float]  # axis -> time; for "never" the last evaluation, for "at the first" the first
 
     @property
     def reached(self) -> bool:
@@ -36,10 +36,10 @@ class SeedTime:
 
 
 def seed_time(curve: Curve, measure: str, level: float) -> SeedTime:
-    """Of a curve that has the measure at one evaluation at least; where it was not measured the next one counts."""
-    there = np.isfinite(curve.y[measure])
-    x = {axis: values[there] for axis, values in curve.x.items()}
-    y = smoothed(curve.y[measure][there])
+    """The time of a curve that has the measure at one evaluation at least; evaluations without it are skipped."""
+    measured = np.isfinite(curve.y[measure])
+    x = {axis: values[measured] for axis, values in curve.x.items()}
+    y = smoothed(curve.y[measure][measured])
     above = np.flatnonzero(y >= level - ROUNDING)
     if not len(above) or above[0] == 0:
         place, ending = (0, "at the first") if len(above) else (-1, "never")
@@ -53,7 +53,7 @@ def seed_time(curve: Curve, measure: str, level: float) -> SeedTime:
 
 
 def smoothed(y: FloatArray) -> FloatArray:
-    """[P] the mean of each number and its neighbours, as far as there are any."""
+    """[P] the mean of each number and its existing neighbours."""
     around = np.ones(3)
     if len(y) < 3:
         return np.full(len(y), y.mean())

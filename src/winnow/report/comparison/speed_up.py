@@ -1,9 +1,9 @@
-"""How many times sooner a group reaches the baseline's best: the speed-up of PODS (Xu et al. 2025, arXiv 2504.13818).
+"""The speed-up of PODS (Xu et al. 2025, arXiv 2504.13818): how many times sooner a group reaches the baseline's best.
 
-The threshold is 0.99 of the maximum of the baseline's mean curve. Either mean curve reaches it at its first point with
-x > 0 at or above it; nothing is interpolated between points of a mean curve (mean_curve.py says what those are). The
-speed-up is the baseline's x over the other's. A curve that stays below has no such x: "never reached" is a result, not
-a missing value. It is a point without any interval, beside the comparison's own measure (time_ratio.py).
+The threshold is 0.99 of the maximum of the baseline's mean curve. A mean curve reaches it at its first point with
+x > 0 at or above it, without interpolation between points (mean_curve.py defines the points). The speed-up is the
+baseline's x over the other's. A curve that stays below has no such x: "never reached" is a result, not a missing value.
+This speed-up has no interval. The comparison's main measure is in time_ratio.py.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ SHARE = 0.99  # of the baseline's maximum, in the paper
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """When a group reaches a share of the baseline's best mean, over one axis."""
+    """The times at which a group and the baseline reach a share of the baseline's best mean, over one axis."""
 
-    level: float  # what to reach
+    level: float
     baseline: float | None  # the x at which the baseline reaches it; None: never
     other: float | None  # the x at which the group does; None: never
     ends: float  # the last x of the group
 
     @property
     def ratio(self) -> float | None:
-        """Above 1: the group was sooner. None where one of them never reached it."""
+        """The speed-up; above 1 the group was sooner. None if one of them never reached the level."""
         return self.baseline / self.other if self.baseline and self.other else None
 
     @property
     def ended_before(self) -> bool:
-        """Whether the group has not reached the level and was not trained as far as the baseline was to reach it."""
+        """Whether the group was not trained as far as the baseline's time to the level, and did not reach it."""
         return self.other is None and self.baseline is not None and self.ends < self.baseline
 
 
 def speed_up(baseline: Sequence[Curve], other: Sequence[Curve], axis: str, measure: str) -> SpeedUp | None:
-    """Of the mean of a measure over an axis. None where the axis, or a common range, is missing in one of the two."""
+    """The speed-up in the mean of a measure over an axis; None if one of the two lacks the axis or a common range."""
     one, two = (on_shared_x(curves, axis, measure) for curves in (baseline, other))
     if one is None or two is None:
         return None

@@ -1,4 +1,4 @@
-"""The speed-ups of a comparison in text: a block for each group but the baseline."""
+"""The speed-ups of a comparison as text: a block for each group except the baseline."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ STILL_RISING = "still rising"
 NO_DIFFERENCE = "no difference shown"
 
 
-def speed_up_blocks(found: GroupComparison, width: int) -> Iterator[list[str]]:
-    """Lines of at most `width` columns."""
-    for label in dict.fromkeys(row.group for row in found.speed_ups):
-        rows = [row for row in found.speed_ups if row.group == label]
-        what = f"{label} against {found.baseline}: time to {SHARE:.0%} of the baseline's plateau, seed by seed"
+def speed_up_blocks(comparison: GroupComparison, width: int) -> Iterator[list[str]]:
+    """The blocks of all groups; lines of at most `width` columns."""
+    for label in dict.fromkeys(row.group for row in comparison.speed_ups):
+        rows = [row for row in comparison.speed_ups if row.group == label]
+        what = f"{label} against {comparison.baseline}: time to {SHARE:.0%} of the baseline's plateau, seed by seed"
+        level = _level(comparison, rows[0].ratio)
         head = f"{'':18}{'baseline':>13}{'group':>13}  {'speed-up':>8} {'[95%]':<37}{f'PODS {PODS_SHARE:.0%}':>8}"
         yield [
             *textwrap.wrap(one_line(what), width),
-            *textwrap.wrap(one_line(_level(found, rows[0].ratio)), width, initial_indent="  ", subsequent_indent="  "),
+            *textwrap.wrap(one_line(level), width, initial_indent="  ", subsequent_indent="  "),
             head,
-            *(_axis(found, row) for row in rows),
+            *(_axis(comparison, row) for row in rows),
         ]
 
 
-def _level(found: GroupComparison, ratio: TimeRatio) -> str:
-    plateau = found.plateau
-    level, value = (number(found, of) for of in (plateau.level or math.nan, plateau.value))
+def _level(comparison: GroupComparison, ratio: TimeRatio) -> str:
+    plateau = comparison.plateau
+    level, value = (number(comparison, of) for of in (plateau.level or math.nan, plateau.value))
     rising = f", {STILL_RISING}" * plateau.still_rising
     how = "compared seed by seed" if ratio.paired else "compared by group means, as the seeds are not the same"
-    return f"level: {title(found.measure)} {level} (plateau {value}{rising}); {how}"
+    return f"level: {title(comparison.measure)} {level} (plateau {value}{rising}); {how}"
 
 
-def _axis(found: GroupComparison, row: SpeedUpRow) -> str:
+def _axis(comparison: GroupComparison, row: SpeedUpRow) -> str:
     of = row.ratio
-    baseline = _time(row.axis, of.baseline, found.times[found.baseline])
-    group = _time(row.axis, of.group, found.times[row.group])
+    baseline = _time(row.axis, of.baseline, comparison.times[comparison.baseline])
+    group = _time(row.axis, of.group, comparison.times[row.group])
     times = f"  {row.axis.replace('_', ' '):16}{baseline:>13}{group:>13}"
     return f"{times}  {_ratio(of):<46}{pods_ratio(row.pods):>8}"
 
@@ -58,7 +59,7 @@ def _ratio(of: TimeRatio) -> str:
 
 
 def bound(of: TimeRatio) -> str:
-    """What is known of a ratio where a seed did not reach the level; empty where nothing is."""
+    """The bound of a ratio if a seed did not reach the level; empty if there is none."""
     for words, value in (("at least", of.at_least), ("at most", of.at_most)):
         if math.isnan(of.ratio) and not math.isnan(value):
             return f"{words} {value:.2f}x"
@@ -70,7 +71,7 @@ def _time(axis: str, mean: float, seeds: Sequence[SeedTime]) -> str:
 
 
 def unreached(seeds: Sequence[SeedTime]) -> str:
-    """ "1 of 3 never", "2 of 3 at once"; empty where all seeds reached the level after their first evaluation."""
+    """ "1 of 3 never", "2 of 3 at once"; empty if all seeds reached the level after their first evaluation."""
     for ending, words in (("never", "never"), ("at the first", "at once")):
         count = sum(seed.ending == ending for seed in seeds)
         if count:
@@ -87,9 +88,9 @@ def pods_ratio(pods: SpeedUp | None) -> str:
     return "ended" if pods.ended_before else "never"
 
 
-def number(found: GroupComparison, value: float) -> str:
-    """A value of the measure: a share in percent, anything else with four digits."""
-    return f"{value:.1%}" if found.plateau.share else f"{value:.4g}"
+def number(comparison: GroupComparison, value: float) -> str:
+    """A value of the measure: a share in percent, other measures with four digits."""
+    return f"{value:.1%}" if comparison.plateau.share else f"{value:.4g}"
 
 
 def amount(axis: str, x: float) -> str:

@@ -1,4 +1,4 @@
-"""What a reader must know about the times to the level: what longer runs or more evaluations could change."""
+"""Notes on the times to the level: how longer runs or more evaluations could change them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def time_cautions(
     plateau: Plateau,
     times: Mapping[str, Sequence[SeedTime]],
 ) -> Iterator[str]:
-    """In sentences. Times of seeds matter where there are two groups at least."""
+    """The notes as sentences. Those on times of seeds need two groups at least."""
     for group in groups:
         yield from _cut(group)
         yield from _lacks_evaluations(group, measure)
@@ -41,7 +41,7 @@ def time_cautions(
 
 def _rising(baseline: str, plateau: Plateau) -> str:
     if math.isnan(plateau.gain):
-        return f"{baseline}: one evaluation, so whether it still rises is not known; evaluate during training"
+        return f"{baseline}: one evaluation does not show whether it still rises; evaluate during training"
     scale, unit = (100.0, " points") if plateau.share else (1.0, "")
     gain, bound, most = (f"{scale * number:.3g}" for number in (plateau.gain, plateau.bound, plateau.most_gain))
     return (
@@ -52,18 +52,20 @@ def _rising(baseline: str, plateau: Plateau) -> str:
 
 
 def _cut(group: SeedGroup) -> Iterator[str]:
-    """A group's mean curve ends with the first of its seeds."""
+    """Note that a group's mean curve ends where the first of its seeds ends."""
     lasts = {curve.source: float(curve.x["steps"][-1]) for curve in group.curves if "steps" in curve.x}
     if len(lasts) > 1 and min(lasts.values()) < max(lasts.values()):
         first = min(lasts, key=lambda source: lasts[source])
         yield (
             f"{group.label}: its curve ends after {lasts[first]:g} of {max(lasts.values()):g} steps, with the last "
-            f"evaluation of {first}; leave that seed out, or train it as far as the others"
+            f"evaluation of {first}; omit that seed, or train it as far as the others"
         )
 
 
 def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
-    """An evaluation between its own that all other seeds have. Evaluations by the clock are at other steps for each."""
+    """Notes on seeds that lack an evaluation of all other seeds. Evaluations by the clock are exempt: they are at
+    different steps for each seed.
+    """
     by_the_clock = any(at(run.config, "evaluate", "every_minutes") for run in group.runs)
     if len(group.curves) < 2 or by_the_clock or any("steps" not in curve.x for curve in group.curves):
         return
@@ -72,9 +74,9 @@ def _lacks_evaluations(group: SeedGroup, measure: str) -> Iterator[str]:
         others = set.intersection(*(steps[:place] + steps[place + 1 :]))
         lacking = sorted(step for step in others - steps[place] if step < max(steps[place]))
         if lacking:
-            told = ", ".join(f"{step:g}" for step in lacking[:3]) + ", ..." * (len(lacking) > 3)
+            listed = ", ".join(f"{step:g}" for step in lacking[:3]) + ", ..." * (len(lacking) > 3)
             yield (
-                f"{group.label}: {curve.source} lacks the evaluation after {told} steps, which the other seeds have; "
+                f"{group.label}: {curve.source} lacks the evaluation after {listed} steps, which the other seeds have; "
                 f"its time to the level is less certain than theirs"
             )
 
@@ -87,8 +89,8 @@ def _unreached(label: str, seeds: Sequence[SeedTime]) -> Iterator[str]:
     never = [seed for seed in seeds if seed.ending == "never"]
     if never:
         yield (
-            f"{label}: {len(never)} of {len(seeds)} seeds never reached the level{_named(never)}, so there is no "
-            f"interval, and a bound at the most"
+            f"{label}: {len(never)} of {len(seeds)} seeds never reached the level{_named(never)}, so the speed-up has "
+            f"no interval, and at most a bound"
         )
     early = [seed for seed in seeds if seed.ending == "at the first"]
     if early:
@@ -112,7 +114,7 @@ def _soon(label: str, seeds: Sequence[SeedTime]) -> Iterator[str]:
     if places and (mean := float(np.mean(places))) < FEW:
         yield (
             f"{label}: reaches the level {mean:.1f} evaluations after its first one, on average; with fewer than {FEW} "
-            f"a speed-up is drawn towards 1: evaluate more often"
+            f"a speed-up is biased towards 1: evaluate more often"
         )
 
 

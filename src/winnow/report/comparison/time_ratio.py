@@ -1,7 +1,7 @@
-"""How many times sooner the seeds of a group reach the level than those of the baseline, with an interval.
+"""The ratio of the times to the level, baseline over group, with an interval.
 
-The ratio is that of geometric means, so its logarithm is a difference of mean log times. Of that difference Student's t
-gives the 95% interval: of the differences seed by seed where both groups have the same seeds, Welch's otherwise.
+It is a ratio of geometric means, so its logarithm is a difference of mean log times. The 95% interval of that
+difference is Student's t of the differences seed by seed if both groups have the same seeds, and Welch's otherwise.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ROUNDING = 1e-9  # of a ratio
 
 @dataclass(frozen=True)
 class TimeRatio:
-    """A speed-up: above 1 the group is sooner. Of seeds that did not reach the level there are only bounds."""
+    """A speed-up; above 1 the group is sooner. If a seed did not reach the level, it has only bounds."""
 
-    baseline: float  # geometric mean of its times; NaN where a seed did not reach the level after its first evaluation
+    baseline: float  # geometric mean of its times; NaN if a seed did not reach the level after its first evaluation
     group: float
-    ratio: float  # NaN where either is
-    low: float  # 95% interval; NaN where there is no ratio, and for fewer than two seeds on a side
+    ratio: float  # NaN if either mean is
+    low: float  # 95% interval; NaN without a ratio, and for fewer than two seeds on a side
     high: float
     paired: bool  # by seed
-    at_least: float  # the ratio of these seeds whatever longer runs would give; NaN where nothing is known
+    at_least: float  # bound that longer runs of these seeds could not change; NaN where there is none
     at_most: float
 
     @property
@@ -43,7 +43,7 @@ class TimeRatio:
 
 
 def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: str) -> TimeRatio | None:
-    """On one axis; None where a seed of either lacks it, or a time on it is 0."""
+    """The ratio on one axis; None if a seed of either group lacks the axis, or has a time of 0 on it."""
     if any(axis not in seed.x for seed in (*baseline, *group)):
         return None
     one, two = (np.array([seed.x[axis] for seed in seeds]) for seeds in (baseline, group))
@@ -61,13 +61,13 @@ def time_ratio(baseline: Sequence[SeedTime], group: Sequence[SeedTime], axis: st
 
 
 def is_paired(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> bool:
-    """Whether the two have the same seeds."""
+    """Whether the two groups have the same seeds."""
     one, two = ({seed.seed for seed in seeds} for seeds in (baseline, group))
     return one == two and None not in one
 
 
 def _order(baseline: Sequence[SeedTime], group: Sequence[SeedTime]) -> list[int]:
-    """Where each seed of the baseline is in the group."""
+    """The place in the group of each seed of the baseline."""
     places = {seed.seed: place for place, seed in enumerate(group)}
     return [places[seed.seed] for seed in baseline]
 
@@ -79,8 +79,8 @@ def _interval(baseline: FloatArray, group: FloatArray, order: Sequence[int] | No
 def _bounds(
     baseline: Sequence[SeedTime], group: Sequence[SeedTime], one: FloatArray, two: FloatArray
 ) -> tuple[float, float]:
-    """(at least, at most). A seed that never reached the level takes longer than it was trained, and one that was above
-    it at its first evaluation less than until then.
+    """(at least, at most). The time of a seed that never reached the level is longer than its training; the time of a
+    seed that was above it at its first evaluation is shorter than until then.
     """
     if (one <= 0).any() or (two <= 0).any():
         return math.nan, math.nan
@@ -97,5 +97,5 @@ def _any(seeds: Sequence[SeedTime], ending: str) -> bool:
 
 
 def _mean(times: FloatArray) -> float:
-    """Geometric."""
+    """The geometric mean."""
     return float(np.exp(np.log(times).mean()))

@@ -1,4 +1,4 @@
-"""Two evaluations that are on the disk beside each other."""
+"""The comparison of two saved evaluations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTED = 5  # keys that a note names
 
 @dataclass(frozen=True)
 class ComparedFolders:
-    """What came of it."""
+    """The result of a comparison of two folders."""
 
     models: Models
     comparisons: tuple[Comparison, ...]
@@ -32,8 +32,8 @@ class ComparedFolders:
 
 
 def compared_folders(model: Path, other: Path) -> ComparedFolders:
-    """Every task that both evaluations have. Raises DataError for one that is not finished or damaged, and where they
-    have no task in common.
+    """Compare every task that both evaluations have. Raises DataError for an unfinished or damaged evaluation, and if
+    they have no task in common.
     """
     mine, theirs = read_settings(model), read_settings(other)
     try:
@@ -54,14 +54,14 @@ def compared_folders(model: Path, other: Path) -> ComparedFolders:
     comparisons, notes = list[Comparison](), list[str]()
     tasks = zip(read_tasks(model, mine, names), read_tasks(other, theirs, names), strict=True)
     for one, against in tasks:
-        found, apart = compared(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
-        comparisons += found
-        notes += [*asked_otherwise(one.name, theirs, mine, other), *apart]
+        of_task, task_notes = compared(one.name, one.rows, against.rows, models=models, seed=_seed(one.config))
+        comparisons += of_task
+        notes += [*asked_otherwise(one.name, theirs, mine, other), *task_notes]
     return ComparedFolders(models, tuple(comparisons), tuple(notes))
 
 
 def asked_otherwise(task: str, there: dict[str, Any], here: dict[str, Any], folder: Path) -> Iterator[str]:
-    """A note where the evaluation in `folder` was asked a task in another way, with some of the keys."""
+    """A note if the evaluation in `folder` has other settings of a task, with some of the keys that differ."""
     keys = differing(there["tasks"][task], here["tasks"][task])
     if keys:
         more = " ..." if len(keys) > LISTED else ""
@@ -69,11 +69,11 @@ def asked_otherwise(task: str, there: dict[str, Any], here: dict[str, Any], fold
 
 
 def with_another_below(folder: Path) -> list[Path]:
-    """The finished evaluations at most two folders below this one that have another model's beside them (`winnow eval
-    --compare MODEL --output FOLDER`), in order of their names. Links are not followed.
+    """The finished evaluations at most two levels below this folder that contain a comparison with another model
+    (`winnow eval --compare MODEL --output FOLDER`), sorted by name. Links are not followed.
     """
-    found = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
-    return [path for path in found if _has_another(path) and not _through_a_link(path, folder)]
+    paths = sorted({path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{SETTINGS}")})
+    return [path for path in paths if _has_another(path) and not _through_a_link(path, folder)]
 
 
 def _has_another(path: Path) -> bool:

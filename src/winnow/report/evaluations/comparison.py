@@ -1,7 +1,7 @@
-"""Two models on the same problems: how far they differ, whether that is more than chance, and on which problems.
+"""Two models on the same problems: their difference, a test of its significance, and the problems that changed.
 
-All of it is computed from the rows of two evaluations (rollout_lines.py). "other" is the model that is compared with,
-such as the one that training began with.
+All of it is computed from the rows of two evaluations (rollout_lines.py). "other" is the model with which "model" is
+compared, such as the initial model of the training.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ OfProblem = Mapping[str, Sequence[Row]]  # the rollouts of each problem, by its 
 
 
 class Models(NamedTuple):
-    """What the two models are called."""
+    """The names of the two models."""
 
     other: str
     model: str
 
 
 class CategoryChange(NamedTuple):
-    """How many rollouts of either model are of a category, and which share of its rollouts that is."""
+    """The number of rollouts of each model in a category, and their share of the model's rollouts."""
 
     category: Category
     other: int
@@ -49,15 +49,15 @@ class CategoryChange(NamedTuple):
 
     @property
     def change(self) -> float:
-        """By which the share has changed."""
+        """The change of the share."""
         return self.model_share - self.other_share
 
 
 class ChangedProblem(NamedTuple):
-    """A problem on which the two differ: the score of each, and an answer of each that shows the difference.
+    """A problem on which the two models differ: the score of each, and an answer of each that shows the difference.
 
-    Where the model is better, these are the other's first wrong answer and the model's first right one; where it is
-    worse, the other way round.
+    If the model is better, these are the other's first wrong answer and the model's first right one; if it is worse,
+    the other's first right answer and the model's first wrong one.
     """
 
     id: str
@@ -76,12 +76,12 @@ class Comparison:
     task: str
     models: Models
     metric: str
-    model: float  # its mean over those problems
+    model: float  # mean score over those problems
     other: float
     interval: Interval  # of the mean of model - other
     test: PairedTest
-    categories: tuple[CategoryChange, ...]  # of the rollouts of those problems; failed ones only where there are some
-    won: tuple[ChangedProblem, ...]  # by the model, those with the largest gain first
+    categories: tuple[CategoryChange, ...]  # of the rollouts of those problems; "failed" only if there are any
+    won: tuple[ChangedProblem, ...]  # problems with a higher score of the model, largest gain first
     lost: tuple[ChangedProblem, ...]
     problems: int
 
@@ -91,20 +91,20 @@ class Comparison:
         return self.metric.removeprefix("accuracy_")
 
     def numbers(self) -> dict[str, Any]:
-        """All but the texts, which the files of rollouts have."""
+        """All fields without the texts, which are in the files of rollouts."""
         texts = ("question", "gold", "other_answer", "model_answer")
-        found = asdict(self)
+        fields = asdict(self)
         for side in ("won", "lost"):
             changes = [change._asdict() for change in getattr(self, side)]
-            found[side] = [{name: value for name, value in one.items() if name not in texts} for one in changes]
-        return found
+            fields[side] = [{name: value for name, value in one.items() if name not in texts} for one in changes]
+        return fields
 
 
 def compared(
     task: str, model: Sequence[Row], other: Sequence[Row], *, models: Models, seed: int
 ) -> tuple[list[Comparison], list[str]]:
-    """A comparison of the sampled answers and one of the greedy ones, where both models have them; and what cannot be
-    compared, in words. `seed` is of the test's permutations.
+    """One comparison of the sampled answers and one of the greedy answers, if both models have them; and notes on what
+    cannot be compared. `seed` is the seed of the test's permutations.
     """
     comparisons, notes = list[Comparison](), list[str]()
     frame = Frame.of([row["prompt"] for row in model])
@@ -115,9 +115,9 @@ def compared(
         scores = {id: _scores(mine[id], theirs[id]) for id in mine if id in theirs}
         both = {id: pair for id, pair in scores.items() if pair is not None}
         if both:
-            comparisons.append(_compared(_Asked(task, models, mode, mine, theirs, frame, both), seed))
+            comparisons.append(_compared(_Answered(task, models, mode, mine, theirs, frame, both), seed))
         else:
-            notes.append(f"{task}: of accuracy_{mode} the two models have no problem with a verdict in common")
+            notes.append(f"{task}: the two models have no problem with a verdict of accuracy_{mode} in common")
     alone = _of_mode(model, MODES[0]).keys() ^ _of_mode(other, MODES[0]).keys()
     if alone:
         notes.append(f"{task}: {len(alone):,} problems were asked of one model alone, and are left out")
@@ -125,16 +125,16 @@ def compared(
 
 
 def _of_mode(rows: Sequence[Row], mode: str) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    by_id: dict[str, list[Row]] = {}
     for row in rows:
         if row["mode"] == mode:
-            found.setdefault(row["prompt_id"], []).append(row)
-    return found
+            by_id.setdefault(row["prompt_id"], []).append(row)
+    return by_id
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A task in one mode: what either model answered, and its scores on the problems for which both have a verdict."""
+class _Answered:
+    """A task in one mode: both models' answers, and their scores on the problems for which both have a verdict."""
 
     task: str
     models: Models
@@ -154,26 +154,26 @@ class _Asked:
         return ChangedProblem(id, other, model, self.frame.question(first["prompt"]), gold, *texts)
 
 
-def _compared(asked: _Asked, seed: int) -> Comparison:
-    ordered = sorted(asked.scores.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
-    model, other = np.array(list(asked.scores.values()), dtype=np.float64).T
+def _compared(answered: _Answered, seed: int) -> Comparison:
+    ordered = sorted(answered.scores.items(), key=lambda item: (item[1][1] - item[1][0], item[0]))
+    model, other = np.array(list(answered.scores.values()), dtype=np.float64).T
     return Comparison(
-        task=asked.task,
-        models=asked.models,
-        metric=f"accuracy_{asked.mode}",
+        task=answered.task,
+        models=answered.models,
+        metric=f"accuracy_{answered.mode}",
         model=float(model.mean()),
         other=float(other.mean()),
         interval=of_difference(model, other),
         test=paired_test(model, other, seed=seed),
-        categories=_categories(*([rows[id] for id in asked.scores] for rows in (asked.mine, asked.theirs))),
-        won=asked.changed([id for id, (score, against) in ordered if score > against], better=True),
-        lost=asked.changed([id for id, (score, against) in reversed(ordered) if score < against], better=False),
-        problems=len(asked.scores),
+        categories=_categories(*([rows[id] for id in answered.scores] for rows in (answered.mine, answered.theirs))),
+        won=answered.changed([id for id, (score, against) in ordered if score > against], better=True),
+        lost=answered.changed([id for id, (score, against) in reversed(ordered) if score < against], better=False),
+        problems=len(answered.scores),
     )
 
 
 def _scores(mine: Sequence[Row], theirs: Sequence[Row]) -> tuple[float, float] | None:
-    """The share of right answers among those with a verdict, of each model; None where one of them has no verdict."""
+    """Each model's share of right answers among those with a verdict; None if one of them has no verdict."""
     model, other = ([row["correct"] for row in rows if row["correct"] is not None] for rows in (mine, theirs))
     return (sum(model) / len(model), sum(other) / len(other)) if model and other else None
 
@@ -194,6 +194,6 @@ def _categories(mine: Sequence[Sequence[Row]], theirs: Sequence[Sequence[Row]]) 
 
 
 def _first(rows: Sequence[Row], *, correct: bool) -> str:
-    """The first answer that is right, or wrong. There is one: the scores of the two models differ."""
+    """The first right or wrong answer. It exists, as the scores of the two models differ."""
     text: str = next(row["text"] for row in rows if row["correct"] is correct)
     return text

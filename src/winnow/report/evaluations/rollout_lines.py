@@ -1,4 +1,4 @@
-"""A judged rollout of an evaluation as a line of JSON, and back; a line that is read is checked like any input."""
+"""A judged rollout of an evaluation as a line of JSON, and back; lines are checked like any input."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class _Line(Section):
 
 
 def rows_of(mode: str, groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
-    """One per rollout. `mode` is "sampled" or "greedy". It holds no time, so that it depends on how fast the machine is
-    only where a verdict does.
+    """One row per rollout. `mode` is "sampled" or "greedy". Rows have no times, so they depend on the machine's speed
+    only if a verdict does.
     """
     for group in groups:
         for rollout, outcome in zip(group.rollouts, group.outcomes or (), strict=True):
@@ -48,7 +48,7 @@ def rows_of(mode: str, groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
 
 
 def parsed_row(line: bytes, where: str) -> dict[str, Any]:
-    """The row of a line. Raises DataError, with its place, for what `rows_of` does not write."""
+    """The row of a line. Raises DataError, with its place, for a line that `rows_of` would not write."""
     try:
         row: dict[str, Any] = json.loads(line)
         _Line.model_validate(row)
@@ -65,11 +65,11 @@ def parsed_row(line: bytes, where: str) -> dict[str, Any]:
 
 def by_problem(rows: Sequence[Row], mode: str) -> dict[str, list[Judged]]:
     """The judged rollouts of each problem, by its id, in the order of the rows."""
-    found: dict[str, list[Judged]] = {}
+    by_id: dict[str, list[Judged]] = {}
     for row in rows:
         if row["mode"] == mode:
-            found.setdefault(row["prompt_id"], []).append(judged_row(row))
-    return found
+            by_id.setdefault(row["prompt_id"], []).append(judged_row(row))
+    return by_id
 
 
 def _row(mode: str, prompt: Prompt, rollout: Rollout, outcome: Outcome) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the folder of an evaluation holds, checked as it is read: anyone may have written it."""
+"""The contents of an evaluation's folder. They are checked when they are read, as they may come from anyone."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ class SavedTask:
 
 
 def is_evaluation(path: Path) -> bool:
-    """Whether a folder holds an evaluation."""
+    """Whether a folder contains an evaluation."""
     return (path / SETTINGS).is_file()
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What an evaluation asked. Raises DataError for what is no folder of one."""
+    """The settings of an evaluation. Raises DataError for a folder without an evaluation."""
     file = path / SETTINGS
     try:
         check_kind(file, "a file")
-        found = json.loads(file.read_bytes())
+        settings = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"cannot read {file}: {error}", remedy="name the folder of an evaluation", code="data.unreadable"
         ) from error
-    if not isinstance(found, dict) or found.get("winnow_evaluation") != FORMAT:
+    if not isinstance(settings, dict) or settings.get("winnow_evaluation") != FORMAT:
         raise DataError(
             f"{file} is not of an evaluation that this winnow can read",
             remedy="name another folder, or use the version that wrote it",
             code="data.malformed",
         )
-    return found
+    return settings
 
 
 def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) -> list[SavedTask]:
-    """These tasks of a finished evaluation. Raises DataError for one that is not finished, or is damaged."""
+    """These tasks of a finished evaluation. Raises DataError for an unfinished or damaged one."""
     try:
         return [_task(path, name, settings["tasks"][name]) for name in names]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -60,7 +60,7 @@ def read_tasks(path: Path, settings: Mapping[str, Any], names: Iterable[str]) ->
 
 
 def damaged(path: Path, error: Exception) -> DataError:
-    """The error for an evaluation whose settings have another form than `winnow eval` writes."""
+    """The error for an evaluation whose settings have a form that `winnow eval` does not write."""
     return DataError(
         f"{path / SETTINGS} is damaged ({type(error).__name__}: {error})",
         remedy="evaluate again into a new folder",
@@ -69,9 +69,7 @@ def damaged(path: Path, error: Exception) -> DataError:
 
 
 def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
-    """All `count` rows of a task of an evaluation that is finished. Raises DataError for one that is not, or is
-    damaged.
-    """
+    """All `count` rows of a task of a finished evaluation. Raises DataError for an unfinished or damaged one."""
     file = path / f"{task}.jsonl"
     try:
         check_kind(file, "a file")
@@ -92,7 +90,7 @@ def read_rows(path: Path, task: str, count: int) -> list[dict[str, Any]]:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The dotted keys in which two settings differ, as they are in JSON."""
+    """The dotted keys in which two settings differ after conversion to JSON."""
     was, is_now = ({k: v for k, v in leaves(json.loads(json.dumps(each)))} for each in (before, now))
     return [".".join(map(str, key)) for key in {**was, **is_now} if was.get(key) != is_now.get(key)]
 

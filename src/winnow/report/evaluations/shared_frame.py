@@ -1,4 +1,4 @@
-"""A prompt without the template that all prompts of a task share: what is left is its question."""
+"""The question of a prompt: the prompt without the template that all prompts of a task share."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-ENDS, STARTS = "\n>]", "\n<["  # of a line and of a template's marks: a frame never ends within words
+ENDS, STARTS = "\n>]", "\n<["  # ends and starts of lines and template marks: a frame never ends within a word
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """So many characters before a question, and so many after it, are alike in all prompts."""
+    """The number of characters before and after the question that are equal in all prompts."""
 
     before: int = 0
     after: int = 0
 
     @classmethod
     def of(cls, prompts: Sequence[str]) -> Self:
-        """No frame where there is only one prompt, of which nothing tells template and question apart."""
+        """The frame of several prompts. A single prompt has none, as nothing separates its template and question."""
         different = list(dict.fromkeys(prompts))
         if len(different) < 2:
             return cls()
@@ -29,12 +29,12 @@ class Frame:
         return cls(before, len(same) - min(starts) if starts else 0)
 
     def question(self, prompt: str) -> str:
-        """What is the prompt's own; all of it where that is nothing."""
+        """The question of a prompt; the whole prompt if that is empty."""
         return prompt[self.before : len(prompt) - self.after].strip() or prompt
 
 
 def _alike(texts: Sequence[str]) -> str:
-    """What all of them begin with: in order, the first and the last text differ earliest."""
+    """The common prefix of all texts. In sorted order, the first and the last text differ earliest."""
     first, last = min(texts), max(texts)
     return first[
         : next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))

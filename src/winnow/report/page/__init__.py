@@ -1,1 +1,1 @@
-"""The page of `winnow report`: its data, built here, and the files that a browser reads."""
+"""The page of `winnow report`: its data, which is built here, and the files for the browser."""

@@ -6,7 +6,7 @@
   const { model, curves } = winnow;
   const MOST_ROWS = 14;
 
-  /** Never, ten open tenths, always: a group at either end has no signal, so the ends stand by themselves. */
+  /** Never, ten open tenths, always: a group at either end has no signal, so the ends have separate columns. */
   const BINS = ['0', ...Array.from({ length: 10 }, (_, i) => `${i * 10}+`), '100'];
   const binOf = (rate) => (rate <= 0 ? 0 : rate >= 1 ? 11 : 1 + Math.min(9, Math.floor(rate * 10 + 1e-9)));
 
@@ -63,7 +63,7 @@
     const parts = model.runs.map(one).filter(Boolean);
     if (!parts.length) return null;
     return h('section', { 'aria-labelledby': 'title-allocation' }, h('h2', { id: 'title-allocation' }, 'Allocation'),
-      h('p', { class: 'note' }, 'How many groups (a prompt in a step) got so many rollouts (rows) and were solved so often, in percent (columns: 0 is never, 0+ is more than never and less than 10, 100 is always). The rate is of the rollouts that the group got itself: few say little of the prompt.'), show(h('div', { class: 'allocations' }), parts));
+      h('p', { class: 'note' }, 'How many groups (a prompt in a step) got so many rollouts (rows) and were solved so often, in percent (columns: 0 is never, 0+ is more than never and less than 10, 100 is always). The rate is that of the group\'s rollouts: with few of them it is a noisy estimate for the prompt.'), show(h('div', { class: 'allocations' }), parts));
   }
 
   winnow.allocation = { section, tally };

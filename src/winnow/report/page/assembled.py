@@ -1,4 +1,4 @@
-"""The page as one file: what page.html names is put into it, with a policy by which nothing else runs or is loaded."""
+"""The page as one file: page.html with the files that it names, and a policy that blocks other code and requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 PARTS = Path(__file__).parent
 TEMPLATE = "page.html"
-MARK = b'<meta name="generator" content="winnow report">'  # stands in the first bytes of every report
+MARK = b'<meta name="generator" content="winnow report">'  # in the first bytes of every report
 _NAMED = re.compile(
     r'<link rel="stylesheet" href="(?P<style>[\w./-]+)">|<script src="(?P<script>[\w./-]+)"></script>'
     r"|\{\{(?P<value>policy|title|data)\}\}"
@@ -21,42 +21,42 @@ _ENDS = re.compile(r"</(?:script|style)|<!--", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Assembled:
-    """A page and the Content-Security-Policy that stands in it."""
+    """A page and its Content-Security-Policy."""
 
     text: str
     policy: str
 
 
 def assembled(data: str, *, title: str, served: bool, parts: Path | None = None) -> Assembled:
-    """The page of `data`, JSON by strict_json.py. `parts` is the folder of page.html and what it names.
+    """The page of `data`, JSON from strict_json.py. `parts` is the folder of page.html and the files that it names.
 
-    All is put in its place in one pass, so that nothing that is put in is read as a place itself.
+    Everything is inserted in one pass, so that a placeholder in the data is never replaced.
     """
     folder = parts or PARTS
     template = (folder / TEMPLATE).read_text(encoding="utf-8")
-    found: dict[str, list[str]] = {"style": [], "script": []}
+    texts: dict[str, list[str]] = {"style": [], "script": []}
     contents: dict[str, str] = {}
     for match in _NAMED.finditer(template):
-        if match.lastgroup in found and match.lastgroup is not None:
+        if match.lastgroup in texts and match.lastgroup is not None:
             name = match[match.lastgroup]
             contents[name] = _content(folder / name)
-            found[match.lastgroup].append(contents[name])
-    policy = _policy(found["script"], found["style"], served=served)
+            texts[match.lastgroup].append(contents[name])
+    policy = _policy(texts["script"], texts["style"], served=served)
     values = {"policy": policy, "title": html.escape(title), "data": data}
 
-    def put(match: re.Match[str]) -> str:
+    def insert(match: re.Match[str]) -> str:
         if value := match["value"]:
             return values[value]
         kind = match.lastgroup
         return f"<{kind}>{contents[match[kind or 0]]}</{kind}>"
 
-    return Assembled(_NAMED.sub(put, template), policy)
+    return Assembled(_NAMED.sub(insert, template), policy)
 
 
 def _content(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
-    if found := _ENDS.search(text):
-        raise ValueError(f"{path.name} holds {found[0]!r}, which would end the element that it is put into")
+    if end := _ENDS.search(text):
+        raise ValueError(f"{path.name} contains {end[0]!r}, which would end the element into which it is inserted")
     return text
 
 

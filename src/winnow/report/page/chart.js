@@ -1,11 +1,11 @@
 'use strict';
 /**
- * One chart: lines of any number of runs over a shared axis, drawn by uPlot. Around the canvas stands what a canvas
- * cannot say: a legend of buttons with the values under the pointer, a sentence for a screen reader, a table.
+ * One chart: lines of any number of runs over a shared axis, drawn by uPlot. Around the canvas is what a canvas
+ * cannot show: a legend of buttons with the values under the pointer, a sentence for a screen reader, a table.
  *
  * A spec is {title, note, x_label, link, y_label, y2_label, percent, percent2, y_range, y2_range, zero, spans, lines}, a
  * line {label, x, y, dash, colour, axis, marker, error, band, around}. `around` is what the band is. Values of an axis of percents are shares. `link` gives
- * the link that stands beside a point of the x axis; a click keeps the point, so that the link can be reached.
+ * the link beside a point of the x axis; a click keeps the point, so that the link can be reached.
  */
 (() => {
   const { h, svg, show, table, whenSeen } = winnow.dom;
@@ -110,12 +110,12 @@
 
   /** A sentence for who cannot see the lines. */
   function sentence(spec) {
-    const said = spec.lines.map((line) => {
+    const sentences = spec.lines.map((line) => {
       const values = line.y.filter(known);
       const write = shareOf(spec, line) ? percent : short;
       return values.length ? `${line.label}: from ${write(values[0])} to ${write(values.at(-1))}` : `${line.label}: no value`;
     });
-    return `${spec.title} over ${spec.x_label}. ${said.join('; ')}.`;
+    return `${spec.title} over ${spec.x_label}. ${sentences.join('; ')}.`;
   }
 
   function legend(spec, toggle) {
@@ -166,7 +166,7 @@
       plot, h('div', { class: 'keys', role: 'group', 'aria-label': `lines of ${spec.title}` }, at, keys, whole, shaded(spec).map((text) => h('span', { class: 'span' }, `shaded: ${text}`))), more);
     if (!data[0].length) { show(plot, h('p', { class: 'nothing' }, 'no values')); return figure; }
 
-    function told(chart) {
+    function showValues(chart) {
       const i = chart.cursor.idx;
       const over = known(i) && chart.cursor.left >= 0;
       show(at, over ? [`${spec.x_label} ${compact(data[0][i])} `, spec.link?.(data[0][i])] : []);
@@ -186,7 +186,7 @@
         width: plot.clientWidth, height: HEIGHT, scales, axes, legend: { show: false }, padding: [10, 10, 0, 0],
         cursor: { lock: true, sync: { key: `winnow ${spec.x_label}` }, drag: { x: true, y: false }, points: { size: 7 } },
         series: [{}, ...spec.lines.map((line) => ({ label: line.label, scale: line.axis === 2 ? 'y2' : 'y', stroke: () => theme.colour(line.colour), width: 1.8, dash: DASHES[line.dash], points: { size: 6, fill: () => theme.colour('panel'), ...(line.marker ? { show: true } : {}) }, show: !line.hidden }))],
-        hooks: { drawAxes: [(c) => underneath(c, spec)], draw: [(c) => errors(c, spec)], setCursor: [told],
+        hooks: { drawAxes: [(c) => underneath(c, spec)], draw: [(c) => errors(c, spec)], setCursor: [showValues],
           setScale: [(c, key) => { if (key === 'x') whole.hidden = c.scales.x.min <= data[0][0] && c.scales.x.max >= data[0].at(-1); }] },
       };
     }

@@ -7,10 +7,10 @@
   const simple = (value) => value === null || typeof value !== 'object' || (Array.isArray(value) && value.every((x) => x === null || typeof x !== 'object'));
 
   /** "loss.clip": 0.2 of {loss: {clip: 0.2}}; members of lists of tables are numbered. */
-  function flatten(value, path = '', found = new Map()) {
-    if (simple(value)) found.set(path, value === null ? 'none' : JSON.stringify(value));
-    else for (const [key, inner] of Object.entries(value)) flatten(inner, Array.isArray(value) ? `${path}[${key}]` : path ? `${path}.${key}` : key, found);
-    return found;
+  function flatten(value, path = '', values = new Map()) {
+    if (simple(value)) values.set(path, value === null ? 'none' : JSON.stringify(value));
+    else for (const [key, inner] of Object.entries(value)) flatten(inner, Array.isArray(value) ? `${path}[${key}]` : path ? `${path}.${key}` : key, values);
+    return values;
   }
 
   /** What resumes changed, of every run that was resumed otherwise than it began. */
@@ -26,7 +26,7 @@
     const differs = (key) => new Set(flat.map((one) => one.get(key))).size > 1;
     const tables = new Map();
     for (const key of keys) {
-      const first = /[.[]/.test(key) ? key.split(/[.[]/)[0] : ''; // keys of no table stand together
+      const first = /[.[]/.test(key) ? key.split(/[.[]/)[0] : ''; // keys outside of tables are one group
       tables.set(first, [...(tables.get(first) ?? []), key]);
     }
     const body = h('div');

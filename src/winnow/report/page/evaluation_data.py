@@ -1,4 +1,4 @@
-"""Two models on the same problems as the page's data: the categories, and changed problems as far as there is room."""
+"""Two models on the same problems as data of the page: categories, and the changed problems that fit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LONGEST = 20_000  # characters of a text
 NAME = 200  # characters
 
 
-def evaluation_data(name: str, found: ComparedFolders) -> dict[str, Any]:
-    """The comparisons of two evaluations, which are called `name`."""
-    room = ROOM // max(1, len(found.comparisons))
+def evaluation_data(name: str, compared: ComparedFolders) -> dict[str, Any]:
+    """The comparisons of two evaluations, with the title `name`."""
+    room = ROOM // max(1, len(compared.comparisons))
     return {
         "name": cut(name, NAME),
-        "models": {"other": cut(found.models.other, NAME), "model": cut(found.models.model, NAME)},
-        "notes": [cut(note, 5 * NAME) for note in found.notes],
-        "comparisons": [_comparison(one, room) for one in found.comparisons],
+        "models": {"other": cut(compared.models.other, NAME), "model": cut(compared.models.model, NAME)},
+        "notes": [cut(note, 5 * NAME) for note in compared.notes],
+        "comparisons": [_comparison(one, room) for one in compared.comparisons],
     }
 
 
@@ -44,7 +44,7 @@ def _comparison(one: Comparison, room: int) -> dict[str, Any]:
 
 
 def _fitting(one: Comparison, room: int) -> Iterator[dict[str, Any]]:
-    """Of the problems that changed most, in turn a better and a worse one, those that fit in `room` bytes."""
+    """The problems that changed most, alternately a better and a worse one, as many as fit in `room` bytes."""
     for pair in itertools.zip_longest(one.won, one.lost):
         for better, change in zip((True, False), pair, strict=True):
             if change is None:

@@ -45,11 +45,11 @@
       categories(one), problems(one, true), problems(one, false));
   }
 
-  function pair(found) {
+  function pair(compared) {
     return h('div', { class: 'evaluated' },
-      h('p', { class: 'note' }, `${foreign.line(found.name, 120)}: base is `, h('code', {}, foreign.line(found.models.other, 120)), ', trained is ', h('code', {}, foreign.line(found.models.model, 120))),
-      found.notes.map((note) => h('p', { class: 'note' }, foreign.line(note, 1000))),
-      h('div', { class: 'comparisons' }, found.comparisons.map(comparison)));
+      h('p', { class: 'note' }, `${foreign.line(compared.name, 120)}: base is `, h('code', {}, foreign.line(compared.models.other, 120)), ', trained is ', h('code', {}, foreign.line(compared.models.model, 120))),
+      compared.notes.map((note) => h('p', { class: 'note' }, foreign.line(note, 1000))),
+      h('div', { class: 'comparisons' }, compared.comparisons.map(comparison)));
   }
 
   function section() {

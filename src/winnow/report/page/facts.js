@@ -36,7 +36,7 @@
       fact('weight in the loss', known(r.weight) ? short(r.weight) : null), fact('tokens', whole(r.length)),
       fact('answer found', given(r.extracted, 200)), fact('expected', given(item.group.answer, 200)),
       fact('verifier', r.cause ? `failed: ${foreign.line(r.cause, 40)}` : known(r.seconds) && r.seconds >= 0.1 ? `${short(r.seconds)} s` : null),
-      fact('said', given(r.detail, 400)));
+      fact('detail', given(r.detail, 400)));
   }
 
   /** All rollouts of a group as small buttons. */

@@ -7,7 +7,7 @@
   const VERDICTS = ['correct', 'wrong', 'unparsable', 'failed'];
   const SIGNS = { correct: '✓', wrong: '✗', unparsable: '?', failed: '!' };
   const CLEAR = { run: '', step: '', verdict: '', kept: '', trained: '', reason: '', end: '', rmin: '', rmax: '', lmin: '', lmax: '', q: '' };
-  const ORDERS = { // what is said, what it goes by, and whether the largest comes first
+  const ORDERS = { // label, sort key, and whether the largest comes first
     '': ['as sampled', null, 1],
     'reward-high': ['highest reward first', (r) => r.reward, -1],
     'reward-low': ['lowest reward first', (r) => r.reward, 1],
@@ -21,7 +21,7 @@
   const mean = (list) => (list?.length ? list.reduce((a, b) => a + (b ?? 0), 0) / list.length : null);
   const number = (text) => (text.trim() === '' || Number.isNaN(Number(text)) ? null : Number(text));
 
-  /** What is searched for, as a pattern, or null. Case does not matter; every character stands for itself. */
+  /** The search as a pattern, or null. It ignores case, and no character is special. */
   const pattern = (text) => (text ? new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'), 'giu') : null);
 
   const within = (x, low, high) =>
@@ -32,7 +32,7 @@
     const verdicts = at.verdict ? new Set(at.verdict.split(',')) : null;
     const [rmin, rmax, lmin, lmax] = ['rmin', 'rmax', 'lmin', 'lmax'].map((key) => number(at[key]));
     const searched = pattern(at.q);
-    const found = (text) => { searched.lastIndex = 0; return searched.test(text); };
+    const matches = (text) => { searched.lastIndex = 0; return searched.test(text); };
     let group = null;
     let inGroup = false; // a prompt is searched once, not once for each rollout
     return ({ run, step, group: own, rollout }) => {
@@ -48,9 +48,9 @@
       if (!searched) return true;
       if (own !== group) {
         group = own;
-        inGroup = found(own.prompt) || found(own.prompt_id) || found(model.asText(own.answer));
+        inGroup = matches(own.prompt) || matches(own.prompt_id) || matches(model.asText(own.answer));
       }
-      return inGroup || found(model.textOf(rollout));
+      return inGroup || matches(model.textOf(rollout));
     };
   }
 
@@ -102,9 +102,9 @@
   }
 
   function reasons() {
-    const found = new Map();
-    for (const { rollout } of model.items) found.set(rollout.reason, (found.get(rollout.reason) ?? 0) + 1);
-    return [...found].sort((a, b) => b[1] - a[1]).map(([reason, n]) => [reason, `${winnow.foreign.line(reason ?? '', 60)} (${whole(n)})`]);
+    const counts = new Map();
+    for (const { rollout } of model.items) counts.set(rollout.reason, (counts.get(rollout.reason) ?? 0) + 1);
+    return [...counts].sort((a, b) => b[1] - a[1]).map(([reason, n]) => [reason, `${winnow.foreign.line(reason ?? '', 60)} (${whole(n)})`]);
   }
 
   /** The form, and `update`, which sets it to the place and to what is loaded. */

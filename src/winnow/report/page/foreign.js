@@ -2,7 +2,7 @@
 /**
  * Texts of a model, a data set or a verifier. Characters that would reorder, hide or end something are shown as what
  * they are: the same ones that `winnow show` escapes (winnow/report/text.py). Long texts are folded, so that a text of
- * a megabyte costs no more than a page of it until somebody asks for the rest.
+ * a megabyte costs no more than a page of it until the reader requests the rest.
  */
 (() => {
   const { h, button } = winnow.dom;
@@ -42,16 +42,16 @@
     return Array.from(start, (c) => (c === '\n' ? '⏎' : UNSAFE.test(c) ? escaped(c) : c)).join('');
   }
 
-  /** Where a search is found: [from, to) pairs, at most `most`. */
+  /** The matches of a search: [from, to) pairs, at most `most`. */
   function places(text, pattern, most = 2000) {
-    const found = [];
-    if (!pattern) return found;
+    const matches = [];
+    if (!pattern) return matches;
     for (const match of text.matchAll(pattern)) {
       if (!match[0]) break;
-      found.push([match.index, match.index + match[0].length]);
-      if (found.length >= most) break;
+      matches.push([match.index, match.index + match[0].length]);
+      if (matches.length >= most) break;
     }
-    return found;
+    return matches;
   }
 
   /** Nodes of text[from:to], with what was searched for in <mark>. */

@@ -1,4 +1,4 @@
-"""What a run learned, for how many tokens and seconds: the first thing that its page says."""
+"""The headline of a run's page: its accuracy, its tokens and its time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 
 from winnow.metrics import of_prompts
-from winnow.report.page.budget_ledger import taught_values_alone, total
+from winnow.report.page.budget_ledger import total, value_model_tokens
 from winnow.report.run_changes import EVALUATIONS, Evaluations
 from winnow.report.summary import Row, costs, mean, phase_shares, training_rows
 from winnow.report.text import accuracies, compact, duration, percent
 
 Line = dict[str, str]
-NONE = "–"  # for what was not measured
+NONE = "–"  # for a number that was not measured
 
 
 def headline(rows: Sequence[Row], evaluated: Evaluations = EVALUATIONS) -> list[Line]:
-    """Lines of label, value and detail; the accuracy is of the evaluations that were made alike."""
+    """Lines of label, value and detail; the accuracy is of the comparable evaluations."""
     accuracy = [*_evaluated(evaluated.rows(rows), evaluated)] or [*_in_training(rows, evaluated)]
     return [*accuracy, *_tokens(rows), *_time(rows)] if training_rows(rows) else accuracy
 
@@ -63,7 +63,7 @@ def _known(share: float) -> str:
 
 
 def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
-    """Shares are of all that was sampled: probes, from which nothing is trained, are among it."""
+    """Lines about tokens. Shares are relative to all sampled tokens, including probes, which are never trained on."""
     generated, trained = (total(rows, f"budget/tokens_{name}") or 0 for name in ("generated", "trained"))
     probe, wasted = (total(rows, f"budget/{name}") for name in ("probe_tokens", "tokens_wasted"))
     sampled, steps, rollouts = generated + (probe or 0), len(training_rows(rows)), total(rows, "budget/rollouts") or 0
@@ -77,8 +77,8 @@ def _tokens(rows: Sequence[Row]) -> Iterator[Line]:
     yield {"label": "tokens trained", "value": compact(trained), "detail": f"{trained:,}, {share}"}
     if sampled and wasted is not None:
         parts = [f"{wasted:,} were generated and not trained on"]
-        if values := taught_values_alone(rows):
-            parts.append(f"{values:,} of them taught the value model alone")
+        if values := value_model_tokens(rows):
+            parts.append(f"{values:,} of them trained the value model alone")
         if probe:
             parts.append(f"{probe:,} ({percent(probe / sampled)}) were probes, sampled to plan")
         value = percent((wasted + (probe or 0)) / sampled)

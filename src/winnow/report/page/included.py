@@ -1,8 +1,8 @@
-"""Which rollouts a file takes along: whole groups, up to a size, of the first, the last and evenly chosen steps.
+"""The rollouts that a file includes: whole groups, up to a size, of the first, the last and evenly chosen steps.
 
-Steps are visited in the order first, last, middle, quarters, ... Each may first fill an equal share of the room (an
-eighth where there are more than eight steps), so that large steps do not leave others out; then the room that is left
-goes to them in the same order. A group that does not fit is left out, and smaller ones after it are tried.
+Steps are visited in the order first, last, middle, quarters, ... Each step first gets an equal share of the room, an
+eighth with more than eight steps, so that large steps do not displace others. The remaining room is filled in the same
+order. A group that does not fit is omitted, and smaller groups after it are tried.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from winnow.report.page.strict_json import encoded
 from winnow.report.page.token_pieces import TokenPieces
 
 SHARES = 8
-SMALLEST = 300  # bytes: no group takes less
+SMALLEST = 300  # bytes of the smallest possible group
 MISSES_OF_STEP = 4  # groups in a row that do not fit, after which the next step is tried
-MISSES = 100  # after which a file that is half full has no room: each of them was read for nothing
+MISSES = 100  # groups in a row that do not fit, after which a half full file counts as full: each costs a read
 LONGEST = 20_000  # characters of a text in a file
 MEGABYTE = 1_000_000
 
 
 @dataclass
 class Included:
-    """The groups that a file takes along."""
+    """The groups that a file includes."""
 
     limit: int  # bytes of JSON
     size: int = 0
     groups: dict[tuple[int, int], str] = field(default_factory=dict)  # (step, first row) -> JSON
-    rollouts: dict[int, int] = field(default_factory=dict)  # step -> so many
+    rollouts: dict[int, int] = field(default_factory=dict)  # step -> number of included rollouts
     notes: list[str] = field(default_factory=list)
-    too_large: set[tuple[int, int]] = field(default_factory=set)  # groups that would not fit by themselves
-    missed: int = 0  # groups in a row that did not fit in what is left
+    too_large: set[tuple[int, int]] = field(default_factory=set)  # groups larger than the limit
+    missed: int = 0  # groups in a row that did not fit in the remaining room
 
     @property
     def room(self) -> int:
-        """Bytes that are left."""
+        """The remaining bytes."""
         return self.limit - self.size
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is tried."""
+        """Whether no further group is tried."""
         return self.room < SMALLEST or (self.missed >= MISSES and self.room < self.size)
 
-    def seen(self, place: GroupPlace, size: int) -> None:
-        """A group has so many bytes."""
+    def count_size(self, place: GroupPlace, size: int) -> None:
+        """Record the size of a group that was read."""
         self.missed = self.missed + 1 if size > self.room else 0
         if size > self.limit:
             self.too_large.add((place.step, place.first))
 
     def take(self, place: GroupPlace, group: str) -> None:
-        """Take a group along."""
+        """Include a group."""
         self.size += len(group)
         self.groups[place.step, place.first] = group
         self.rollouts[place.step] = self.rollouts.get(place.step, 0) + place.count
@@ -64,16 +64,16 @@ class Included:
         return [self.groups[key] for key in sorted(self.groups)]
 
     def why(self, steps: Mapping[int, Sequence[GroupPlace]]) -> str:
-        """What is missing, and how to see it; nothing where all is there."""
+        """The reason why rollouts are missing, and how to see them; empty if all are included."""
         total = sum(place.count for places in steps.values() for place in places)
         here = sum(self.rollouts.values())
         if here == total:
             return ""
-        large = f" (groups that are larger by themselves: {len(self.too_large):,} or more)" * bool(self.too_large)
+        large = f" (groups that are larger than the limit: {len(self.too_large):,} or more)" * bool(self.too_large)
         return (
             f"{here:,} of {total:,} rollouts, of {len(self.rollouts):,} of {len(steps):,} steps, are in this file, "
-            f"which takes {self.limit / MEGABYTE:g} MB of them{large}: whole groups of the first, the last and evenly "
-            f"chosen steps. For more, raise the limit, or serve the page: on the command line --limit, --serve"
+            f"which has a limit of {self.limit / MEGABYTE:g} MB{large}: whole groups of the first, the last and evenly "
+            f"chosen steps. For more, raise the limit with --limit, or serve the page with --serve"
         )
 
 
@@ -81,45 +81,45 @@ def included(
     log: LoggedSteps, steps: Mapping[int, Sequence[GroupPlace]], pieces: TokenPieces | None, limit: int
 ) -> Included:
     """The groups of `steps` that fit in `limit` bytes."""
-    found = Included(limit)
+    chosen = Included(limit)
     order = [list(steps)[place] for place in spread(len(steps))]
     left = dict(steps)
     for share in (limit // max(1, min(SHARES, len(order))), limit):
         for step in order:
-            if found.full:
-                return found
-            left[step] = _fill(found, log, left[step], pieces, share)
-    return found
+            if chosen.full:
+                return chosen
+            left[step] = _fill(chosen, log, left[step], pieces, share)
+    return chosen
 
 
 def _fill(
-    found: Included, log: LoggedSteps, places: Sequence[GroupPlace], pieces: TokenPieces | None, share: int
+    chosen: Included, log: LoggedSteps, places: Sequence[GroupPlace], pieces: TokenPieces | None, share: int
 ) -> Sequence[GroupPlace]:
-    """Take along groups of one step until its share, or all there is, is full. Returns those that are left."""
-    own, missed, left = min(share, found.room), 0, list[GroupPlace]()
+    """Include groups of one step until its share, or the whole room, is full. Returns the groups that are left."""
+    room, missed, left = min(share, chosen.room), 0, list[GroupPlace]()
     try:
         file = log.file(places[0].step) if places else None
         for tried, place in enumerate(places):
             assert file is not None
-            if found.full or missed == MISSES_OF_STEP or own < SMALLEST:
+            if chosen.full or missed == MISSES_OF_STEP or room < SMALLEST:
                 return [*left, *places[tried:]]
             group = encoded(group_data(file, place, pieces, longest=LONGEST))
-            found.seen(place, len(group))
-            if len(group) <= own:
-                own -= len(group)
+            chosen.count_size(place, len(group))
+            if len(group) <= room:
+                room -= len(group)
                 missed = 0
-                found.take(place, group)
+                chosen.take(place, group)
             else:
                 missed += 1
                 left.append(place)
     except DataError as error:
-        found.notes.append(f"step {places[0].step} is left out in part: {error}")
+        chosen.notes.append(f"step {places[0].step} is omitted in part: {error}")
         return []
     return left
 
 
 def spread(count: int) -> Iterator[int]:
-    """0, count - 1, and what halves the longest stretch between, until every number below `count` was there."""
+    """0, count - 1, then the middles of the longest intervals between, until every number below `count` occurred."""
     yield from range(min(count, 1))
     if count > 1:
         yield count - 1

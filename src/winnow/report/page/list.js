@@ -34,17 +34,17 @@
       h('span', { class: 'id' }, `mean reward ${short(group.mean_reward)} · ${count(group.count, 'rollout')} · ${foreign.line(group.prompt_id, 60)}`));
   }
 
-  function told(item) {
+  function describe(item) {
     const r = item.rollout;
     return `${runName(item)}step ${item.step}, prompt ${foreign.line(item.group.prompt_id, 60)}, rollout ${r.index}: ${r.kind}, reward ${short(r.reward)}, ` +
       `advantage ${signed(model.advantageOf(r))}, ${count(r.length, 'token')}${r.finish === 'length' ? ', cut off' : ''}, ${facts.became(r)}`;
   }
 
-  /** A line of the text, from where the search is found. */
+  /** A line of the text, from the first match of the search. */
   function snippet(item, pattern) {
     const text = model.textOf(item.rollout);
     const [first] = foreign.places(text, pattern, 1);
-    const from = first && first[0] > 16 ? first[0] - 8 : 0; // of a narrow line, what was found comes first
+    const from = first && first[0] > 16 ? first[0] - 8 : 0; // in a narrow line, the match comes first
     const part = text.slice(from, from + 160);
     const { extracted } = item.rollout;
     return h('span', { class: 'snippet' }, extracted && !first ? h('b', {}, foreign.line(model.asText(extracted), 24), ' ') : null, from ? '…' : '', foreign.marked(part.replace(/\n/g, '⏎'), foreign.places(part, pattern)));
@@ -54,7 +54,7 @@
     const { item, index } = row;
     const r = item.rollout;
     const on = item === state.current;
-    return h('div', { class: `row rollout${r.kept ? '' : ' dropped'}`, role: 'option', id: `row-${index}`, 'data-index': index, 'aria-selected': String(on), 'aria-posinset': index + 1, 'aria-setsize': state.items.length, 'aria-label': told(item) },
+    return h('div', { class: `row rollout${r.kept ? '' : ' dropped'}`, role: 'option', id: `row-${index}`, 'data-index': index, 'aria-selected': String(on), 'aria-posinset': index + 1, 'aria-setsize': state.items.length, 'aria-label': describe(item) },
       h('span', { class: `verdict ${r.kind}`, title: r.kind }, filters.SIGNS[r.kind] ?? '·'),
       h('span', { class: 'number reward', title: 'reward' }, short(r.reward)),
       h('span', { class: 'number advantage', title: 'advantage' }, signed(model.advantageOf(r))),
@@ -137,5 +137,5 @@
     return { element, set, mark, step, state };
   }
 
-  winnow.list = { make, rowsOf, told, runName };
+  winnow.list = { make, rowsOf, describe, runName };
 })();

@@ -63,9 +63,9 @@
   function make() {
     const grid = h('div', { class: 'charts' });
     const body = h('tbody');
-    const told = h('p', { class: 'note', role: 'status' });
+    const counter = h('p', { class: 'note', role: 'status' });
     const find = h('input', { type: 'search', placeholder: 'find a metric', 'aria-label': 'find a metric by name or meaning', spellcheck: 'false', on: { input: () => sift() } });
-    const element = h('section', { 'aria-labelledby': 'title-metrics', class: 'metrics' }, h('h2', { id: 'title-metrics' }, 'Metrics'), curves.toggles(), grid, h('div', { class: 'tools' }, find, told),
+    const element = h('section', { 'aria-labelledby': 'title-metrics', class: 'metrics' }, h('h2', { id: 'title-metrics' }, 'Metrics'), curves.toggles(), grid, h('div', { class: 'tools' }, find, counter),
       h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': 'metrics' }, h('table', {}, h('caption', { class: 'unseen' }, 'metrics of the log'),
         h('thead', {}, h('tr', {}, ['draw', 'metric', 'course', 'first', 'last', 'least', 'most'].map((head) => h('th', { scope: 'col' }, head)))), body)));
     let drawn = null;
@@ -77,7 +77,7 @@
         tr.hidden = !tr.querySelector('th').textContent.toLowerCase().includes(sought);
         seen += tr.hidden ? 0 : 1;
       }
-      told.textContent = count(seen, 'metric');
+      counter.textContent = count(seen, 'metric');
     }
 
     function update(at) {

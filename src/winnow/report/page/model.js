@@ -11,7 +11,7 @@
   const waiting = new Map();
   const frames = new Map();
 
-  /** The text of a rollout, put together from its tokens the first time somebody asks. */
+  /** The text of a rollout, assembled from its tokens at the first use. */
   function textOf(rollout) {
     if (typeof rollout.text !== 'string' && rollout.pieces) rollout.text = rollout.pieces.join('');
     return rollout.text ?? '';
@@ -32,8 +32,8 @@
   const valueOf = (column, i) => (Array.isArray(column) ? column[i] : column.of[typeof column.at === 'number' ? column.at : column.at[i]]);
 
   /**
-   * A rollout, from the columns of its group. What there is of each token is put together when it is first asked for:
-   * of tens of thousands of rollouts few are ever read.
+   * A rollout, from the columns of its group. The data of its tokens is assembled at the first use, as few of tens of
+   * thousands of rollouts are ever read.
    */
   class Rollout {
     #columns;
@@ -74,15 +74,15 @@
   /** Whether rollouts of a step of a run can be read here. */
   const has = (run, step) => (runs[run]?.steps ?? []).some((s) => s.step === step && (data.served || s.included));
 
-  /** Fetch a step unless it is here. Raises an Error that says what went wrong. */
+  /** Fetch a step unless it is loaded. Raises an Error with the reason. */
   function load(run, step) {
     const key = `${run}/${step}`;
     if (!data.served || loaded.has(key)) return Promise.resolve();
-    if (!waiting.has(key)) waiting.set(key, ask(run, step, key).finally(() => waiting.delete(key)));
+    if (!waiting.has(key)) waiting.set(key, fetchStep(run, step, key).finally(() => waiting.delete(key)));
     return waiting.get(key);
   }
 
-  async function ask(run, step, key) {
+  async function fetchStep(run, step, key) {
     let answer;
     try {
       answer = await fetch(`runs/${Number(run)}/steps/${Number(step)}`);
@@ -133,12 +133,12 @@
 
   /** Everywhere else the prompt of this item was sampled: [{run, step, group}]. */
   function elsewhere(item) {
-    const found = new Map();
+    const groups = new Map();
     for (const other of items) {
-      if (other.group === item.group || found.has(other.group) || !samePrompt(other.group, item.group)) continue;
-      found.set(other.group, { run: other.run, step: other.step, group: other.group });
+      if (other.group === item.group || groups.has(other.group) || !samePrompt(other.group, item.group)) continue;
+      groups.set(other.group, { run: other.run, step: other.step, group: other.group });
     }
-    return [...found.values()];
+    return [...groups.values()];
   }
 
   runs.forEach((run, i) => take(i, run.groups ?? []));

@@ -6,12 +6,12 @@
 
   const arrows = (text) => text.replaceAll('->', '→');
 
-  /** Which keys resumes changed, since numbers before and after may not compare; what they were stands with the configuration. */
+  /** The keys that resumes changed, as numbers before and after may not be comparable; their values are with the configuration. */
   function changed(run) {
     const keys = [...new Set((run.changes ?? []).map((change) => change.key))];
     if (!keys.length) return null;
-    const said = keys.slice(0, 5).map((key) => foreign.line(key, 80)).join(', ') + (keys.length > 5 ? `, and ${keys.length - 5} more` : '');
-    return h('p', { class: 'note changed' }, 'changed at a resume: ', h('a', { href: place.address({ view: 'configuration' }) }, said));
+    const keyList = keys.slice(0, 5).map((key) => foreign.line(key, 80)).join(', ') + (keys.length > 5 ? `, and ${keys.length - 5} more` : '');
+    return h('p', { class: 'note changed' }, 'changed at a resume: ', h('a', { href: place.address({ view: 'configuration' }) }, keyList));
   }
 
   function headline(run, i) {

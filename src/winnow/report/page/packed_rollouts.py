@@ -1,8 +1,9 @@
-"""The rollouts of a group by columns, as the page holds them: shorter than a list of objects.
+"""The rollouts of a group as columns, the page's format, which is shorter than a list of objects.
 
-A column is a list, one value per rollout; or {"of": values, "at": places}, where many are alike: its different values,
-and the place among them of each rollout's own, or one place for all. The tokens' texts are {"of": texts, "at": places},
-with a list of places for each rollout. Log-probs are whole numbers of 1 / `PARTS`. model.js takes this apart.
+A column is a list with one value per rollout. If many values are equal, it is {"of": values, "at": places}: the
+distinct values, and the place of each rollout's value among them, or one place for all rollouts. The tokens' texts are
+{"of": texts, "at": places}, with a list of places for each rollout. Log-probs are integers in units of 1 / `PARTS`.
+model.js unpacks this format.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Column = list[Any] | dict[str, Any]
 
 
 def packed(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """The columns of rollouts as `rollout_data` makes them."""
+    """The columns of rollouts in the form of `rollout_data`."""
     columns = {name: [rollout[name] for rollout in rollouts] for name in rollouts[0]}
     special = {"pieces": _pieces, "logprobs": _log_probs}
     return {name: special.get(name, _column)(values) for name, values in columns.items()}
@@ -35,7 +36,7 @@ def _column(values: list[Any]) -> Column:
 
 
 def _key(value: Any) -> Hashable:
-    """Equal for values that are written alike: True is not 1, and two lists may be one."""
+    """A key that is equal for values with equal JSON: it separates True from 1, and equates equal lists."""
     return encoded(value) if isinstance(value, (list, dict)) else (type(value), value)
 
 

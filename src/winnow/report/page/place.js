@@ -32,7 +32,7 @@
     now = { ...now, ...change };
     if (push) write('pushState');
     else later ??= setTimeout(() => write('replaceState'), 100); // browsers refuse more than a few hundred in a row
-    tell(before);
+    notify(before);
   }
 
   function write(how) {
@@ -49,10 +49,10 @@
     later = null;
     const before = now;
     now = read();
-    tell(before);
+    notify(before);
   }
 
-  const tell = (before) => listeners.forEach((listener) => listener(now, before));
+  const notify = (before) => listeners.forEach((listener) => listener(now, before));
 
   /** {run, step, index, prompt} of `at`, or null. */
   function at(text = now.at) {
@@ -65,5 +65,5 @@
   window.addEventListener('popstate', follow);
   window.addEventListener('hashchange', follow);
 
-  winnow.place = { VIEWS, get: () => now, go, at, atOf, address, listen: (listener) => listeners.push(listener), start: () => tell({}) };
+  winnow.place = { VIEWS, get: () => now, go, at, atOf, address, listen: (listener) => listeners.push(listener), start: () => notify({}) };
 })();

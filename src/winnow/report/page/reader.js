@@ -14,7 +14,7 @@
     return h('p', { class: 'where' }, model.several ? `${runName(run)} › ` : '', `step ${step} › `, h('bdi', {}, foreign.line(group.prompt_id, 80)), ` › rollout ${rollout.index}`, h('span', { class: 'of' }, ` · ${whole(group.count)} in the group`));
   }
 
-  /** A prompt in which what all prompts share stands back; a long one is folded instead. */
+  /** A prompt in which the text that all prompts share is dimmed; a long prompt is folded instead. */
   function framed(item, pattern) {
     const { prompt: text } = item.group;
     if (text.length > LONG) return foreign.block(text, pattern, { fold: LONG, label: 'prompt' });
@@ -40,7 +40,7 @@
     const shade = h('label', { class: 'inline' }, 'shade by ', h('select', { id: 'shade', on: { change: (e) => place.go({ shade: e.target.value }) } },
       can.map((kind) => option(kind, tokens.KINDS[kind].label, shadeNow)), option('none', 'nothing', shadeNow)));
     const figures = h('label', { class: 'inline' }, h('input', { type: 'checkbox', id: 'figures', checked: at.figures === '1', on: { change: (e) => place.go({ figures: e.target.checked ? '1' : '' }) } }), ' numbers under tokens');
-    return h('div', { class: 'switches' }, modes, can.length ? [shade, figures] : h('p', { class: 'note' }, 'Texts only: the tokens of this run could not be told apart here.'),
+    return h('div', { class: 'switches' }, modes, can.length ? [shade, figures] : h('p', { class: 'note' }, 'Texts only: the texts of this run could not be divided into tokens.'),
       can.length && shadeNow !== 'none' ? h('div', { class: 'legend', 'aria-label': `shades of the ${tokens.KINDS[shadeNow].label}`, role: 'group' }, tokens.legend(shadeNow, item.group)) : null);
   }
 
@@ -49,13 +49,13 @@
     return at.shade === 'none' || can.includes(at.shade) ? at.shade : can[0] ?? 'none';
   }
 
-  const options = (item, at, say, label) => ({ kind: shadeOf(item, at), figures: at.figures === '1', pattern: filters.pattern(at.q), say, label });
+  const options = (item, at, onToken, label) => ({ kind: shadeOf(item, at), figures: at.figures === '1', pattern: filters.pattern(at.q), onToken, label });
 
   /** A rollout with its numbers and text. `late`: the text is made when the column is first seen, as a group may have hundreds. */
-  function column(item, at, say, current, late) {
+  function column(item, at, onToken, current, late) {
     const r = item.rollout;
     const holder = h('div', { class: 'text' });
-    const fill = () => show(holder, tokens.block(item, { ...options(item, at, say, `text of rollout ${r.index}`), fold: 500 }));
+    const fill = () => show(holder, tokens.block(item, { ...options(item, at, onToken, `text of rollout ${r.index}`), fold: 500 }));
     if (late) whenSeen(holder, fill); else fill();
     return h('article', { class: `column${current ? ' current' : ''}`, 'aria-label': `rollout ${r.index}, ${r.kind}` },
       h('header', {}, h('h4', {}, `rollout ${r.index}`), facts.badge(r), facts.fate(r), facts.cut(r),
@@ -63,11 +63,11 @@
   }
 
   /** All rollouts of the group as columns, in a region that scrolls by itself. */
-  const wholeGroup = (item, at, say) => h('div', { class: 'columns', role: 'region', tabindex: 0, 'aria-label': `${item.group.rollouts.length} rollouts of the group, side by side` },
-    item.group.rollouts.map((rollout) => column({ ...item, rollout }, at, say, rollout === item.rollout, true)));
+  const wholeGroup = (item, at, onToken) => h('div', { class: 'columns', role: 'region', tabindex: 0, 'aria-label': `${item.group.rollouts.length} rollouts of the group, side by side` },
+    item.group.rollouts.map((rollout) => column({ ...item, rollout }, at, onToken, rollout === item.rollout, true)));
 
   /** This rollout beside another of its prompt: of this group, of another step, or of another run. */
-  function pair(item, at, say) {
+  function pair(item, at, onToken) {
     const others = [{ run: item.run, step: item.step, group: item.group }, ...model.elsewhere(item)];
     const [run, step, index] = at.other.split(':').map(Number);
     const there = others.find((o) => o.run === run && o.step === step) ?? others[1] ?? others[0];
@@ -77,17 +77,17 @@
     const pick = h('label', { class: 'field' }, h('span', {}, 'beside'), h('select', { id: 'other', on: { change: (e) => choose(others[Number(e.target.value)]) } },
       others.map((o, i) => option(String(i), name(o), String(others.indexOf(there))))));
     return h('div', { class: 'pair' },
-      h('div', { class: 'half' }, h('h4', {}, name({ ...item, group: item.group }).replace('this group', `step ${item.step}`)), facts.strip(item.group, item.rollout, (r) => place.go({ at: place.atOf({ ...item, rollout: r }) }), 'rollouts of this group'), column(item, at, say, true)),
-      h('div', { class: 'half' }, pick, rollout ? [facts.strip(there.group, rollout, (r) => choose(there, r), 'rollouts beside it'), column({ ...there, rollout }, at, say, false)] : h('p', { class: 'note' }, 'The group has no other rollout.')));
+      h('div', { class: 'half' }, h('h4', {}, name({ ...item, group: item.group }).replace('this group', `step ${item.step}`)), facts.strip(item.group, item.rollout, (r) => place.go({ at: place.atOf({ ...item, rollout: r }) }), 'rollouts of this group'), column(item, at, onToken, true)),
+      h('div', { class: 'half' }, pick, rollout ? [facts.strip(there.group, rollout, (r) => choose(there, r), 'rollouts beside it'), column({ ...there, rollout }, at, onToken, false)] : h('p', { class: 'note' }, 'The group has no other rollout.')));
   }
 
-  function one(item, at, say) {
-    return h('section', { class: 'completion', 'aria-label': 'completion' }, h('h4', {}, 'completion'), tokens.block(item, options(item, at, say, 'completion')));
+  function one(item, at, onToken) {
+    return h('section', { class: 'completion', 'aria-label': 'completion' }, h('h4', {}, 'completion'), tokens.block(item, options(item, at, onToken, 'completion')));
   }
 
   /** Draw an item; `turn(by, byGroup)` goes to another. */
   function draw(element, item, at, turn, back) {
-    const { element: line, say } = tokens.readout();
+    const { element: line, onToken } = tokens.readout();
     const r = item.rollout;
     const view = at.mode === 'group' ? wholeGroup : at.mode === 'pair' ? pair : one;
     const move = (label, by, byGroup, title) => button(label, () => turn(by, byGroup), { title, 'aria-label': title });
@@ -98,7 +98,7 @@
       h('p', { class: 'badges' }, facts.badge(r), facts.fate(r), facts.cut(r)),
       facts.facts(item), facts.strip(item.group, r, (other) => place.go({ at: place.atOf({ ...item, rollout: other }) }), 'rollouts of this group'),
       prompt(item, filters.pattern(at.q)), switches(item, at),
-      tokens.kinds(item.group).length ? line : null, view(item, at, say));
+      tokens.kinds(item.group).length ? line : null, view(item, at, onToken));
   }
 
   winnow.reader = { draw };

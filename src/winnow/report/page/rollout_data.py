@@ -1,4 +1,4 @@
-"""A group of rollouts as the page shows it: texts, verdicts, and numbers per token. A long text loses its middle."""
+"""A group of rollouts as data of the page: texts, verdicts, and numbers per token. Long texts lose their middle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 def group_data(file: StepFile, place: GroupPlace, pieces: TokenPieces | None, *, longest: int) -> dict[str, Any]:
-    """The group with its rollouts; of a text at most about `longest` characters. Raises DataError."""
+    """The group with its rollouts; texts have at most about `longest` characters. Raises DataError."""
     rows = file.rows(place.first, place.first + place.count, COLUMNS)
     of = rows[0]
     answer = of["answer"] if isinstance(of["answer"], str) else json.dumps(plain(of["answer"]), ensure_ascii=False)
@@ -43,7 +43,7 @@ def group_data(file: StepFile, place: GroupPlace, pieces: TokenPieces | None, *,
 
 
 def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[str, Any]:
-    """One rollout, from its row of the log. One that the selectors left has no advantage: none was measured."""
+    """One rollout from its row of the log. A rollout that the selectors did not keep has no advantage."""
     extracted = row["extracted"]
     row = row if row["keep"] else {**row, "advantage": None, "advantages": None}
     return {
@@ -67,24 +67,24 @@ def rollout_data(row: Row, pieces: TokenPieces | None, *, longest: int) -> dict[
 
 
 def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
-    """The text in pieces with their numbers, or as a whole."""
+    """The text as pieces with their numbers, or as one text."""
     text = row["text"]
-    found = pieces(row["tokens"], text) if pieces and text is not None and row["tokens"] is not None else None
-    if found is None:
+    split = pieces(row["tokens"], text) if pieces and text is not None and row["tokens"] is not None else None
+    if split is None:
         shown = None if text is None else cut(text, longest)
         left_out = len(text) - longest // 2 * 2 if text is not None and len(text) > longest else 0
         return {"text": shown, "left_out": left_out, "pieces": None, **dict.fromkeys(PER_TOKEN)}
-    head, tail = _ends(found, longest)
-    left_out = sum(map(len, found[head : len(found) - tail]))
+    head, tail = _ends(split, longest)
+    left_out = sum(map(len, split[head : len(split) - tail]))
     numbers = {name: None if row[name] is None else row[name].tolist() for name in PER_TOKEN}
     if not left_out:
         shown_numbers = {name: None if of is None else [rounded(x) for x in of] for name, of in numbers.items()}
-        return {"text": None, "left_out": 0, "pieces": found, **shown_numbers}
-    end = len(found) - tail
+        return {"text": None, "left_out": 0, "pieces": split, **shown_numbers}
+    end = len(split) - tail
     return {
         "text": None,
         "left_out": left_out,
-        "pieces": [*found[:head], _left_out(left_out), *found[end:]],
+        "pieces": [*split[:head], _left_out(left_out), *split[end:]],
         **{
             name: None if of is None else [*map(rounded, of[:head]), None, *map(rounded, of[end:])]
             for name, of in numbers.items()
@@ -93,9 +93,9 @@ def _text(row: Row, pieces: TokenPieces | None, longest: int) -> dict[str, Any]:
 
 
 def _ends(pieces: Sequence[str], longest: int) -> tuple[int, int]:
-    """How many tokens are shown at the beginning and at the end of a long rollout: all of a short one.
+    """The numbers of tokens that are shown at the beginning and at the end of a rollout; all of a short one.
 
-    The tokens of no text count as a character each, so that there are at most `longest` of them.
+    A token without text counts as one character, so that at most `longest` tokens are shown.
     """
     sizes = [max(1, len(piece)) for piece in pieces]
     if sum(sizes) <= longest:
@@ -114,7 +114,7 @@ def _within(sizes: Sequence[int], room: int) -> int:
 
 
 def cut(text: str, longest: int) -> str:
-    """The text without the middle of what is longer, which is said in its place."""
+    """The text; in a longer one, a note replaces the middle."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}{_left_out(len(text) - 2 * half)}{text[len(text) - half :]}"
 
@@ -124,17 +124,17 @@ def _left_out(characters: int) -> str:
 
 
 def rounded(number: float) -> float | None:
-    """To three significant digits; None for what is not finite."""
+    """The number to three significant digits; None if it is not finite."""
     return float(f"{number:.3g}") if math.isfinite(number) else None
 
 
 def digits(number: float | None) -> float | None:
-    """To six significant digits, which is what float32 has; None for what is not finite."""
+    """The number to six significant digits, the precision of float32; None if it is not finite."""
     return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None
 
 
 def hundredths(seconds: float) -> float | None:
-    """To a hundredth, as the page shows nothing shorter; None for what is not finite."""
+    """The seconds to a hundredth, the shortest time on the page; None if they are not finite."""
     return round(seconds, 2) if math.isfinite(seconds) else None
 
 

@@ -7,14 +7,14 @@
 
   const form = filters.form();
   const bars = h('div', { class: 'histogram' });
-  const told = h('p', { class: 'told', role: 'status' });
+  const counter = h('p', { class: 'counter', role: 'status' });
   const trouble = h('p', { class: 'trouble', role: 'alert', hidden: true });
   const reading = h('article', { class: 'reader', 'aria-label': 'rollout', tabindex: -1, id: 'reader' });
   const shown = list.make((item, open) => choose(item, open));
   const heads = h('div', { class: 'heads-of-list', 'aria-hidden': 'true' }, ['', 'reward', 'advant.', 'tokens', '', 'text'].map((head) => h('span', {}, head)));
   const element = h('div', { class: 'rollouts' },
     h('div', { class: 'side' }, form.element, h('details', { class: 'more rewards', open: true }, h('summary', {}, 'rewards'), bars),
-      h('div', { class: 'status' }, told, form.clear), trouble, heads, shown.element, h('p', { class: 'note part' }, included())), reading);
+      h('div', { class: 'status' }, counter, form.clear), trouble, heads, shown.element, h('p', { class: 'note part' }, included())), reading);
   let current = null;
   let drawn = '';
 
@@ -24,8 +24,8 @@
     if (model.served) return ['Steps are read from the log when they are chosen; filters and search see those that were.', ...notes].join(' ');
     return model.runs.map((run) => {
       const { why, notes } = run.rollouts ?? {};
-      const said = [...[why, ...(notes ?? [])].filter(Boolean).map((text) => foreign.line(text, 400))].filter(Boolean).join(' ');
-      return said && `${model.several ? `${foreign.line(run.name, 60)}: ` : ''}${said}`;
+      const reasons = [...[why, ...(notes ?? [])].filter(Boolean).map((text) => foreign.line(text, 400))].filter(Boolean).join(' ');
+      return reasons && `${model.several ? `${foreign.line(run.name, 60)}: ` : ''}${reasons}`;
     }).filter(Boolean).join(' ');
   }
 
@@ -73,7 +73,7 @@
       form.update(at);
       histogram.draw(bars, at);
       const n = filters.active(at).length;
-      told.textContent = `${n ? `${whole(listed.length)} of ` : ''}${count(model.items.length, 'rollout')}${model.served ? ' loaded' : ''}`;
+      counter.textContent = `${n ? `${whole(listed.length)} of ` : ''}${count(model.items.length, 'rollout')}${model.served ? ' loaded' : ''}`;
       form.clear.hidden = !n;
       current = find(at, listed);
       shown.set(listed, current, at);
@@ -105,18 +105,18 @@
     const wanted = place.at(at.at);
     const runs = at.run ? [Number(at.run)] : model.runs.map((_, i) => i);
     const steps = at.step ? [Number(at.step)] : [];
-    const asked = [...runs.flatMap((run) => steps.map((step) => [run, step])), ...(wanted ? [[wanted.run, wanted.step]] : [])]
+    const wantedSteps = [...runs.flatMap((run) => steps.map((step) => [run, step])), ...(wanted ? [[wanted.run, wanted.step]] : [])]
       .filter(([run, step]) => !model.loaded.has(`${run}/${step}`) && model.has(run, step));
-    if (!asked.length) return;
-    told.textContent = `reading step ${asked[0][1]} …`;
+    if (!wantedSteps.length) return;
+    counter.textContent = `reading step ${wantedSteps[0][1]} …`;
     trouble.hidden = true;
     try {
-      await Promise.all(asked.map(([run, step]) => model.load(run, step)));
+      await Promise.all(wantedSteps.map(([run, step]) => model.load(run, step)));
       update(place.get(), place.get(), true);
     } catch (error) {
       trouble.textContent = `The step could not be read: ${foreign.line(error.message, 600)}`;
       trouble.hidden = false;
-      told.textContent = `${count(model.items.length, 'rollout')} loaded`;
+      counter.textContent = `${count(model.items.length, 'rollout')} loaded`;
     }
   }
 

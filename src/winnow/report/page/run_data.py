@@ -1,6 +1,6 @@
-"""A run as the page's data: what was measured, and those of its rollouts that stand in the file.
+"""A run as data of the page: its measurements, and the rollouts that the file includes.
 
-The page's JSON is `report_data` of the `run_data` of each run. Numbers that are not finite are null.
+The page's JSON is `report_data` of the text of each run. Numbers that are not finite are null.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from winnow.state.saved_runs import Manifest, manifest_of
 from winnow.version import __version__
 
 FORMAT = 1
-MOST_PLACES = 10_000  # groups that the picture of the allocation shows
-LONGEST_SERVED = 200_000  # characters of a text that is asked for by its step
+MOST_PLACES = 10_000  # groups in the table of the allocation
+LONGEST_SERVED = 200_000  # characters of a text in a step that is served separately
 NAME = 200  # characters
-MOST_CHANGES = 500  # that are shown, the newest
+MOST_CHANGES = 500  # the newest changes that are shown
 
 Steps = Mapping[int, Sequence[GroupPlace]]
 
 
 class RunInFile(NamedTuple):
-    """A run as JSON; notes for whoever makes the file, why it has not all rollouts among them; how many it has."""
+    """A run as JSON; notes for the author of the file, such as the reason for missing rollouts; numbers of rollouts."""
 
     text: str
     notes: list[str]
@@ -53,7 +53,7 @@ class RunInFile(NamedTuple):
 
 @dataclass
 class ReportedRun:
-    """A run folder and what it is called. Its tokenizer is loaded once, where rollouts are read."""
+    """A run folder and its name on the page. The tokenizer is loaded once, when rollouts are read."""
 
     path: Path
     name: str
@@ -65,32 +65,32 @@ class ReportedRun:
     def in_file(self, limit: int) -> RunInFile:
         """The run with rollouts up to `limit` bytes.
 
-        Raises DataError where its metrics cannot be read.
+        Raises DataError if its metrics cannot be read.
         """
         rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
         pieces, unknown = self._pieces if steps else (None, "")
-        found = included(self.log, steps, pieces, limit)
-        why = found.why(steps) if steps else _NONE
-        notes = [note for note in (*self._notes(manifest), unknown, *found.notes) if note]
-        said = {"included": sum(found.rollouts.values()), "why": why, "notes": notes}
-        fields = self._fields(rows, manifest, steps, said, found.rollouts)
-        text = with_list(fields, "groups", found.in_order)
+        chosen = included(self.log, steps, pieces, limit)
+        why = chosen.why(steps) if steps else _NONE
+        notes = [note for note in (*self._notes(manifest), unknown, *chosen.notes) if note]
+        rollouts = {"included": sum(chosen.rollouts.values()), "why": why, "notes": notes}
+        fields = self._fields(rows, manifest, steps, rollouts, chosen.rollouts)
+        text = with_list(fields, "groups", chosen.in_order)
         return RunInFile(text, [*notes, *[why] * bool(why)], fields["rollouts"]["included"], fields["rollouts"]["of"])
 
     def served(self) -> str:
-        """The run as JSON without rollouts, which `step` gives. Raises as `in_file`."""
+        """The run as JSON without rollouts, which `step` returns. Raises like `in_file`."""
         rows, steps, manifest = read_metrics(self.path), self.log.steps(), manifest_of(self.path)
-        said = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes(manifest)}
-        return with_list(self._fields(rows, manifest, steps, said, {}), "groups", [])
+        rollouts = {"included": 0, "why": "" if steps else _NONE, "notes": self._notes(manifest)}
+        return with_list(self._fields(rows, manifest, steps, rollouts, {}), "groups", [])
 
     def step(self, step: int) -> Iterator[str]:
-        """The groups of a step as JSON, one by one. Raises DataError where it is not logged."""
+        """The groups of a step as JSON, one by one. Raises DataError if the step is not logged."""
         file, groups = self.log.file(step), self.log.steps().get(step, [])
         pieces, _ = self._pieces
         return (encoded(group_data(file, place, pieces, longest=LONGEST_SERVED)) for place in groups)
 
     def load_tokenizer(self) -> None:
-        """Load it now, where there are rollouts to read."""
+        """Load the tokenizer now, if there are rollouts to read."""
         if self.log.steps():
             _ = self._pieces
 
@@ -100,14 +100,14 @@ class ReportedRun:
         return None if tokenizer is None else TokenPieces(tokenizer), unknown
 
     def _notes(self, manifest: Manifest) -> list[str]:
-        """Of what is not logged, or cannot be read."""
+        """Notes on rollouts that are not logged, or cannot be read."""
         log = manifest.config.get("log")
         every = log.get("every") if isinstance(log, Mapping) else None
         if not isinstance(every, int) or not 1 < every < 10**9:
             return self.log.notes
         return [
             *self.log.notes,
-            f"rollouts are logged of one step in {every:,} (log.every): there are none of the others",
+            f"rollouts are logged for one step in {every:,} (log.every)",
         ]
 
     def _fields(
@@ -135,34 +135,34 @@ class ReportedRun:
             "prompts_skipped": total(rows, "budget/prompts_skipped") or 0,
             "alarms": _alarms(rows, config, compared.since),
             "metrics": _metrics(rows),
-            "meanings": {name: said for name in names if (said := meaning(name))},
+            "meanings": {name: text for name in names if (text := meaning(name))},
             "steps": [_step(step, places, here.get(step, 0)) for step, places in steps.items()],
             "rollouts": {**rollouts, "of": of},
         }
 
 
-_NONE = "no rollouts are logged (the keys log.rollouts and log.every), or no step was finished yet"
+_NONE = "no rollouts are logged (keys log.rollouts and log.every), or no step is finished yet"
 
 
 def report_data(
     runs: Sequence[str], *, served: bool, limit: int, made: str | None, evaluations: Sequence[Mapping[str, Any]] = ()
 ) -> str:
-    """The whole of the page's JSON, from runs that are encoded already, and `evaluation_data` of pairs of models."""
+    """The whole JSON of the page, from runs that are already encoded, and `evaluation_data` of pairs of models."""
     fields = {"format": FORMAT, "winnow": __version__, "served": served, "limit_bytes": limit}
     fields |= {"evaluations": list(evaluations)} | ({"made": made} if made else {})
     return with_list(fields, "runs", runs)
 
 
 def _panel(panel: RunPanel) -> dict[str, Any]:
-    said = dataclasses.asdict(panel)
-    said["series"] = [{**dataclasses.asdict(series), "label": series.label} for series in panel.series]
-    said["spans"] = [{"label": span.label, "from": span.first, "to": span.last} for span in panel.spans]
-    return said
+    fields = dataclasses.asdict(panel)
+    fields["series"] = [{**dataclasses.asdict(series), "label": series.label} for series in panel.series]
+    fields["spans"] = [{"label": span.label, "from": span.first, "to": span.last} for span in panel.spans]
+    return fields
 
 
 def _metrics(rows: Sequence[Row]) -> dict[str, Any]:
-    """The step of each row, and of each metric its numbers and the places of the rows that have one (None: all do), so
-    that a metric takes no more room than it has numbers.
+    """The step of each row, and for each metric its numbers and the places of their rows (None: all rows). A metric
+    takes only the space of its numbers.
     """
     columns: dict[str, tuple[list[int], list[float | None]]] = {}
     for place, row in enumerate(rows):
@@ -171,8 +171,8 @@ def _metrics(rows: Sequence[Row]) -> dict[str, Any]:
                 at, numbers = columns.setdefault(name, ([], []))
                 at.append(place)
                 numbers.append(_short(value))
-    found = {name: {"at": None if len(at) == len(rows) else at, "y": y} for name, (at, y) in columns.items()}
-    return {"steps": [_short(row["step"]) for row in rows], "columns": found}
+    packed = {name: {"at": None if len(at) == len(rows) else at, "y": y} for name, (at, y) in columns.items()}
+    return {"steps": [_short(row["step"]) for row in rows], "columns": packed}
 
 
 def _change(change: Change) -> dict[str, Any]:
@@ -182,25 +182,25 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _is_uniform(config: Mapping[str, Any]) -> bool:
-    """Whether every prompt gets as many rollouts, so that a table of who got how many shows nothing."""
+    """Whether every prompt gets equally many rollouts, so that a table of the allocation is useless."""
     allocate = config.get("allocate")
     return (allocate.get("use") if isinstance(allocate, Mapping) else allocate) == "uniform"
 
 
 def _allocation(steps: Steps) -> list[dict[str, Any]]:
-    """Counts against pass rates; of a long run, evenly chosen groups."""
+    """Rollouts and pass rate of each group; of a long run, of evenly chosen groups."""
     groups = [place for places in steps.values() for place in places if place.verified]
     every = -(-len(groups) // MOST_PLACES) or 1
     return [{"pass_rate": _short(place.correct / place.verified), "count": place.count} for place in groups[::every]]
 
 
 def _alarms(rows: Sequence[Row], config: Mapping[str, Any], since: int) -> list[dict[str, Any]]:
-    """What was raised, by the run's own limits; by the defaults where they are none that this winnow can read."""
+    """The alarms with the run's limits, or with the default limits if those of the manifest cannot be read."""
     try:
-        found = of_run(rows, config, evaluated_since=since)
-    except (ConfigError, TypeError, AttributeError):  # a manifest may say anything
-        found = of_run(rows, evaluated_since=since)
-    return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in found]
+        alarms = of_run(rows, config, evaluated_since=since)
+    except (ConfigError, TypeError, AttributeError):  # a manifest may contain anything
+        alarms = of_run(rows, evaluated_since=since)
+    return [{"step": alarm.step, "last": alarm.last, "name": alarm.name, "text": alarm.text} for alarm in alarms]
 
 
 def _step(step: int, places: Sequence[GroupPlace], here: int) -> dict[str, int]:
@@ -208,7 +208,7 @@ def _step(step: int, places: Sequence[GroupPlace], here: int) -> dict[str, int]:
 
 
 def _short(number: float | None) -> float | None:
-    """Nine digits, which is more than float32 has; a whole number stays exact."""
+    """The number to nine digits, which represent float32 exactly; an integer is unchanged. None if it is not finite."""
     if number is None or number != number or abs(number) == float("inf"):
         return None
     return int(number) if number == int(number) else float(f"{number:.9g}")

@@ -1,5 +1,5 @@
-"""Where the groups of a run's rollouts are: of every file only what tells them apart, so that a long run can be read
-part by part.
+"""The places of the groups in a run's files of rollouts. Only the columns that identify groups are read, so that a long
+run can be read in parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = ("step", "prompt_id", "correct")
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """The rollouts of a prompt in a step: rows of its file, which follow each other."""
+    """The rollouts of a prompt in a step: consecutive rows of its file."""
 
     step: int
     prompt_id: str
@@ -30,25 +30,25 @@ class GroupPlace:
 
 @dataclass
 class LoggedSteps:
-    """The rollouts of a run folder. A file is read once, unless it changes: a running run may be asked again."""
+    """The rollouts of a run folder. A file is read once, and again if it changes, as the run may be in progress."""
 
     run: Path
-    notes: list[str] = field(default_factory=list)  # of files that cannot be read
+    notes: list[str] = field(default_factory=list)  # on files that cannot be read
     _known: dict[Path, tuple[Any, list[GroupPlace]]] = field(default_factory=dict)
 
     def steps(self) -> dict[int, list[GroupPlace]]:
-        """The groups of every step that is logged, in step order. A file that cannot be read is left out, and noted."""
-        found = {}
+        """The groups of every logged step, in step order. A file that cannot be read is omitted, with a note."""
+        groups = {}
         self.notes = []
         for step, path in files_by_step(self.run / ROLLOUTS).items():
             try:
-                found[step] = self._groups(path)
+                groups[step] = self._groups(path)
             except DataError as error:
-                self.notes.append(f"step {step} is left out: {error}")
-        return found
+                self.notes.append(f"step {step} is omitted: {error}")
+        return groups
 
     def file(self, step: int) -> StepFile:
-        """Raises DataError where the step is not logged, or cannot be read."""
+        """The file of a step. Raises DataError if the step is not logged, or cannot be read."""
         files = files_by_step(self.run / ROLLOUTS)
         if step not in files:
             raise DataError(

@@ -1,5 +1,5 @@
 'use strict';
-/** Dark or light, and light on paper: what the system asks for, or what the reader chose; kept where the browser allows it. */
+/** Dark or light, and light on paper: the system's choice, or the reader's, which is stored if the browser allows it. */
 (() => {
   const { h } = winnow.dom;
   const listeners = [];

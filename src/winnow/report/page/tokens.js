@@ -1,6 +1,6 @@
 'use strict';
 /**
- * The tokens of a rollout, shaded by a number of each: hovering, touching or focusing one tells its numbers. The shade
+ * The tokens of a rollout, shaded by a number of each: hovering, touching or focusing one shows its numbers. The shade
  * is never the only carrier: the numbers can be written under the tokens, and what is below zero is underlined.
  */
 (() => {
@@ -49,10 +49,10 @@
     return `level${high > low ? Math.round((8 * (x - low)) / (high - low)) : 0}`;
   }
 
-  /** Where the middle of a long rollout was left out: the place of the piece that says so, or -1. */
+  /** The place of the note that replaces the middle of a long rollout, or -1. */
   const gapOf = (rollout) => (rollout.left_out ? rollout.pieces.findIndex((piece, i) => piece.startsWith('[... ') && !known(rollout.logprobs?.[i])) : -1);
 
-  function told(rollout, i) {
+  function describe(rollout, i) {
     const gap = gapOf(rollout);
     if (i === gap) return ['the middle of this text is not in this file'];
     const place = gap >= 0 && i > gap ? rollout.length - (rollout.pieces.length - 1 - i) : i + 1;
@@ -87,8 +87,8 @@
   /** A line break that is part of a token is seen. */
   const breaks = (text) => text.split(/(\n)/).flatMap((part) => (part === '\n' ? [h('span', { class: 'break', 'aria-hidden': 'true' }, '⏎'), '\n'] : part ? [part] : []));
 
-  /** The block of tokens, or of plain text where the tokens are not known. `say` is told of the token looked at. */
-  function block(item, { kind, figures, pattern, say, label, fold = SHOWN }) {
+  /** The block of tokens, or of plain text if the tokens are not known. `onToken` is called with the token in focus. */
+  function block(item, { kind, figures, pattern, onToken, label, fold = SHOWN }) {
     const { rollout, group } = item;
     if (!rollout.pieces && typeof rollout.text !== 'string') return h('p', { class: 'nothing' }, 'The text of this rollout was not logged.');
     if (!rollout.pieces) return foreign.block(model.textOf(rollout), pattern, { label });
@@ -112,18 +112,18 @@
       body.append(...made);
     };
     add(rollout.pieces.length > 1.2 * fold ? fold : rollout.pieces.length);
-    listen(body, rollout, say);
+    listen(body, rollout, onToken);
     if (shown === rollout.pieces.length) return body;
     return h('div', {}, body, foreign.unfold(`show all (${rollout.pieces.length.toLocaleString('en-US')} tokens)`, () => { add(PIECE); return shown < rollout.pieces.length; }));
   }
 
-  function listen(body, rollout, say) {
-    const tell = (event) => {
+  function listen(body, rollout, onToken) {
+    const notify = (event) => {
       const token = event.target.closest?.('.token');
-      if (token) say(told(rollout, Number(token.dataset.i)), rollout.pieces[Number(token.dataset.i)], token);
+      if (token) onToken(describe(rollout, Number(token.dataset.i)), rollout.pieces[Number(token.dataset.i)], token);
     };
-    body.addEventListener('mouseover', tell);
-    body.addEventListener('focusin', tell);
+    body.addEventListener('mouseover', notify);
+    body.addEventListener('focusin', notify);
     body.addEventListener('click', (event) => event.target.closest('.token')?.focus());
     body.addEventListener('keydown', (event) => {
       const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -139,17 +139,17 @@
     });
   }
 
-  /** A line that says the numbers of the token looked at, and the `say` that fills it. */
+  /** A line with the numbers of the token in focus, and the `onToken` that fills it. */
   function readout() {
     const element = h('p', { class: 'readout', role: 'status' }, 'Hover, touch or focus a token to read its numbers.');
     let last = null;
-    const say = (parts, text, token) => {
+    const onToken = (parts, text, token) => {
       last?.classList.remove('looked-at');
       last = token;
       token.classList.add('looked-at');
       show(element, h('code', {}, foreign.line(text, 40) || '∅'), ' ', parts.join(' · '));
     };
-    return { element, say };
+    return { element, onToken };
   }
 
   winnow.tokens = { block, kinds, legend, readout, shade, KINDS };

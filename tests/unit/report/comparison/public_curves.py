@@ -15,7 +15,7 @@ GA = {"H100": "d", "A100": "e"}
 
 
 def public_curves() -> Path:
-    """The file of curves; a test that wants it skips where it is absent."""
+    """The file of curves; a test that needs it is skipped without it."""
     beside = Path(os.environ.get("WINNOW_TEST_DATA", "")).parent / "reference" / FILE
     path = Path(os.environ.get("WINNOW_PUBLIC_CURVES", beside))
     if not path.is_file():
@@ -28,7 +28,7 @@ def as_csv(path: Path, folder: Path) -> dict[str, Path]:
 
     Sections (a) to (c) end with their name, and are in hours; (d) and (e) begin with theirs, and are in minutes.
     """
-    found: dict[str, list[tuple[str, str, str, str]]] = {}
+    sections: dict[str, list[tuple[str, str, str, str]]] = {}
     open_rows: list[tuple[str, str, str, str]] = []
     group = accuracy = ""
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -36,10 +36,10 @@ def as_csv(path: Path, folder: Path) -> dict[str, Path]:
         if line.startswith("## "):
             group = words[1]
         elif re.match(r"\([a-e]\)", line):
-            found[line[1] + line[3:]] = open_rows
+            sections[line[1] + line[3:]] = open_rows
             open_rows = []
         elif words and words[0] in GA:
-            open_rows = found[GA[words[0]]] = []
+            open_rows = sections[GA[words[0]]] = []
         elif words and words[0] in ("GA", "PODS"):
             group = words[0]
         elif words and words[0] == "acc":
@@ -47,7 +47,7 @@ def as_csv(path: Path, folder: Path) -> dict[str, Path]:
         elif words and words[0] == "len":
             lengths = dict(POINT.findall(line))
             open_rows += [(group, x, y, lengths[x]) for x, y in POINT.findall(accuracy)]
-    return {name: _written(folder / f"{name}.csv", name, rows) for name, rows in found.items()}
+    return {name: _written(folder / f"{name}.csv", name, rows) for name, rows in sections.items()}
 
 
 def _written(path: Path, name: str, rows: list[tuple[str, str, str, str]]) -> Path:

@@ -1,4 +1,4 @@
-"""`winnow compare --measure`: everything is then of that metric of the evaluations."""
+"""`winnow compare --measure`: level, times, curves, files and pictures are of that metric."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 from written_runs import write_run
 
+from refusals import refused
 from winnow.cli import app
 from winnow.errors import ConfigError
 from winnow.report.comparison.compared import compared
@@ -35,19 +36,19 @@ def runs(tmp_path):
 
 
 def test_level_times_and_curves_are_of_the_measure(runs):
-    found = compared(runs, measure="correct_and_formatted")
-    assert found.plateau.level == pytest.approx(0.95 * 0.5)
+    result = compared(runs, measure="correct_and_formatted")
+    assert result.plateau.level == pytest.approx(0.95 * 0.5)
     # means 0.15 0.2667 0.4333 0.5: at 0.475 after 2.625 evaluations, which are two steps apart
-    assert found.times["a"][0].x["steps"] == pytest.approx(5.25)
-    assert {row.axis: row.ratio.ratio for row in found.speed_ups}["seconds"] == pytest.approx(2)
-    assert ("a", "steps", "correct_and_formatted") in found.curves
+    assert result.times["a"][0].x["steps"] == pytest.approx(5.25)
+    assert {row.axis: row.ratio.ratio for row in result.speed_ups}["seconds"] == pytest.approx(2)
+    assert ("a", "steps", "correct_and_formatted") in result.curves
 
 
 @pytest.mark.parametrize(("task", "name"), [("math", "eval/pass_at_4"), (None, "eval/math/pass_at_4")])
 def test_any_metric_of_a_further_task(runs, task, name):
-    found = compared(runs, task=task, measure=name)
-    assert found.plateau.value == pytest.approx(0.25)
-    assert found.curves["b", "steps", name].mean.tolist() == pytest.approx([0.5 * both for both in BOTH])
+    result = compared(runs, task=task, measure=name)
+    assert result.plateau.value == pytest.approx(0.25)
+    assert result.curves["b", "steps", name].mean.tolist() == pytest.approx([0.5 * both for both in BOTH])
 
 
 def test_table_files_and_picture_are_of_the_measure(runs, tmp_path):
@@ -71,11 +72,11 @@ def test_table_files_and_picture_are_of_the_measure(runs, tmp_path):
     ],
 )
 def test_a_name_that_no_run_has_is_refused_with_the_nearest(runs, name, near):
-    with pytest.raises(ConfigError, match=f"'{near}'"):
+    with refused(ConfigError, name, near, code="config.unknown_name"):
         compared(runs, measure=name)
 
 
 def test_a_measure_that_one_run_lacks_is_refused_with_its_name(runs, tmp_path):
     write_run(tmp_path / "c-0", (0.1, 0.6))
-    with pytest.raises(ConfigError, match="c-0"):
+    with refused(ConfigError, "c-0", "correct_and_formatted", code="config.unknown_name"):
         compared([*runs, f"c={tmp_path / 'c-0'}"], measure="correct_and_formatted")

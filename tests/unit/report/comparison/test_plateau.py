@@ -25,10 +25,10 @@ def curves(*ys):
     ],
 )
 def test_the_plateau_is_the_mean_of_the_last_third(y, value, gain):
-    found = plateau_of(curves(y), "m")
-    assert (found.value, found.gain) == pytest.approx((value, gain))
-    assert found.level == pytest.approx(0.95 * value)
-    assert found.bound == found.gain  # of one seed
+    plateau = plateau_of(curves(y), "m")
+    assert (plateau.value, plateau.gain) == pytest.approx((value, gain))
+    assert plateau.level == pytest.approx(0.95 * value)
+    assert plateau.bound == plateau.gain  # of one seed
 
 
 def test_the_bound_is_students_t_of_the_seeds_gains():
@@ -57,6 +57,6 @@ def test_nothing_above_zero_is_no_level():
 
 
 def test_one_evaluation_does_not_show_that_a_curve_is_flat():
-    found = plateau_of(curves([0.5]), "m")
-    assert math.isnan(found.gain)
-    assert found.still_rising
+    plateau = plateau_of(curves([0.5]), "m")
+    assert math.isnan(plateau.gain)
+    assert plateau.still_rising

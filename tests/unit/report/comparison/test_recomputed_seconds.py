@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 from written_runs import write_run, write_sweep
 
+from refusals import refused
 from winnow.algos.costs import CostCurve, StepCosts
 from winnow.cli import app
 from winnow.errors import DataError
@@ -32,13 +33,13 @@ def seconds(run, of):
     return group.curves[0].x["seconds"].tolist()
 
 
-def test_a_step_takes_its_rollouts_and_what_each_epoch_trains(tmp_path):
+def test_a_step_costs_its_rollouts_and_the_training_of_each_epoch(tmp_path):
     run = write_run(tmp_path / "run", ACCURACIES, step=trained(8), update={"epochs": 2})
     # 16 rollouts in 2 seconds, twice 8 in 2, and half a second: 4.5 a step, with an evaluation every two
     assert seconds(run, costs(seconds_per_step=0.5)) == pytest.approx([0, 9, 18, 27, 36])
 
 
-def test_a_probe_is_one_more_call(tmp_path):
+def test_a_probe_costs_one_more_call(tmp_path):
     def step(number):
         probe = {"budget/probe_rollouts": 32, "budget/probe_tokens": 2000} if number == 2 else {}
         return {"select/trained": 8, **probe}
@@ -55,22 +56,22 @@ def test_seconds_of_a_run_that_shared_its_machine_are_compared(tmp_path):
     assert (row.group, row.axis, row.ratio.ratio) == ("PODS", "seconds", pytest.approx(1))
 
 
-def test_seconds_of_other_machines_are_compared_and_the_source_of_the_costs_is_named(tmp_path):
+def test_computed_seconds_ignore_machines_and_name_their_source(tmp_path):
     for label, count, threads in (("a", 16, 1), ("b", 8, 2)):
         for seed in (0, 1):
             run = tmp_path / f"{label}-{seed}"
             write_run(run, ACCURACIES, seed=seed, step=trained(count), threads=threads)
     arguments = [f"{label}={tmp_path}/{label}-*" for label in "ab"]
-    found = compared(arguments, costs=costs())
-    assert {row.axis: row.ratio.ratio for row in found.speed_ups}["seconds"] == pytest.approx(4 / 3)
-    assert sum("a table" in note for note in found.notes) == 1
-    assert not any("machine" in note for note in found.notes)
+    result = compared(arguments, costs=costs())
+    assert {row.axis: row.ratio.ratio for row in result.speed_ups}["seconds"] == pytest.approx(4 / 3)
+    assert sum("a table" in note for note in result.notes) == 1
+    assert not any("machine" in note for note in result.notes)
     table = tmp_path / "costs.json"
     curves = {"sampling": {"rollouts": [16], "seconds": [2]}, "update": {"rollouts": [8], "seconds": [1]}}
     table.write_text(json.dumps({"winnow_costs": 1, "source": "the paper", **curves}))
-    result = CliRunner().invoke(app, ["compare", *arguments, "--costs", str(table)])
-    assert result.exit_code == 0, result.output
-    assert result.output.count("the paper") == 2  # above the costs of a step, and in the notes
+    printed = CliRunner().invoke(app, ["compare", *arguments, "--costs", str(table)])
+    assert printed.exit_code == 0, printed.output
+    assert printed.output.count("the paper") == 2  # above the costs of a step, and in the notes
 
 
 @pytest.mark.parametrize(
@@ -80,22 +81,23 @@ def test_seconds_of_other_machines_are_compared_and_the_source_of_the_costs_is_n
         ("gvm", {"allocate": "gvm"}),
     ],
 )
-def test_what_the_costs_leave_out_is_named(tmp_path, label, keys):
+def test_work_that_the_costs_omit_is_noted(tmp_path, label, keys):
     write_run(tmp_path / "grpo", ACCURACIES, step=trained(8))
     write_run(tmp_path / "other", ACCURACIES, step=trained(8), **keys)
     notes = compared([f"grpo={tmp_path / 'grpo'}", f"{label}={tmp_path / 'other'}"], costs=costs()).notes
-    assert [note.split(":")[0] for note in notes if "takes no seconds" in note] == [label]
+    omitted = [note.split(":")[0] for note in notes if "costs" in note and "a table" not in note]
+    assert omitted == [label]
 
 
-def test_a_run_that_lacks_what_its_steps_did_is_refused(tmp_path):
+def test_a_run_that_lacks_the_work_of_its_steps_is_refused(tmp_path):
     run = write_run(tmp_path / "run", ACCURACIES)
-    with pytest.raises(DataError, match=r"step 0.*select/trained"):
+    with refused(DataError, run, "step 0", "select/trained", code="data.incomplete"):
         compared([str(run)], costs=costs())
 
 
 def test_seconds_of_a_file_cannot_be_computed_again(tmp_path):
     (tmp_path / "a.csv").write_text("hours,accuracy\n0,0.1\n1,0.5\n")
     (tmp_path / "b.csv").write_text("steps,accuracy\n0,0.1\n1,0.5\n")
-    with pytest.raises(DataError, match=r"a\.csv"):
+    with refused(DataError, "a.csv", code="data.mismatch"):
         compared([str(tmp_path / "a.csv")], costs=costs())
     assert compared([str(tmp_path / "b.csv")], costs=costs()).axes == ["steps"]

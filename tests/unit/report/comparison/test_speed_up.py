@@ -23,9 +23,13 @@ BASELINE = seeds([0, 10, 20, 30], [0.1, 0.50, 0.60, 0.58], [0.1, 0.54, 0.60, 0.6
 
 
 def test_the_first_measured_point_at_or_above_the_level_counts():
-    found = speed_up(BASELINE, seeds([0, 5, 25], [0.1, 0.5939, 0.7]), "seconds", "accuracy")
-    assert found.level == pytest.approx(0.594)
-    assert (found.baseline, found.other, found.ratio) == (20, 25, 0.8)  # not where a line between 5 and 25 crosses it
+    result = speed_up(BASELINE, seeds([0, 5, 25], [0.1, 0.5939, 0.7]), "seconds", "accuracy")
+    assert result.level == pytest.approx(0.594)
+    assert (result.baseline, result.other, result.ratio) == (
+        20,
+        25,
+        0.8,
+    )  # not where a line between 5 and 25 crosses it
     assert speed_up(BASELINE, seeds([0, 5, 25], [0.1, 0.5941, 0.7]), "seconds", "accuracy").ratio == 4
 
 
@@ -37,8 +41,8 @@ def test_the_level_is_reached_by_training_not_before_it():
 
 
 def test_never_reached_is_a_result():
-    found = speed_up(BASELINE, seeds([0, 5, 90], [0.1, 0.5, 0.59]), "seconds", "accuracy")
-    assert (found.baseline, found.other, found.ratio, found.ended_before) == (20, None, None, False)
+    result = speed_up(BASELINE, seeds([0, 5, 90], [0.1, 0.5, 0.59]), "seconds", "accuracy")
+    assert (result.baseline, result.other, result.ratio, result.ended_before) == (20, None, None, False)
     short = speed_up(BASELINE, seeds([0, 5, 9], [0.1, 0.5, 0.59]), "seconds", "accuracy")
     assert (short.other, short.ends, short.ended_before) == (None, 9, True)  # it was not trained as far
 
@@ -79,7 +83,7 @@ def test_the_public_curves_give_the_published_speed_ups(setting, baseline, other
     assert (row["low"], row["high"]) == ("", "")  # of mean curves there is no interval
 
 
-def test_groups_that_share_no_axis_are_drawn_all_the_same(tmp_path):
+def test_groups_without_a_common_axis_are_drawn(tmp_path):
     (tmp_path / "a.csv").write_text("group,tokens_generated,accuracy,length\nA,1,0.1,30\nA,2,0.5,40\n")
     (tmp_path / "b.csv").write_text("group,steps,accuracy\nB,1,0.1\nB,2,0.5\nC,1,0.2\nC,2,0.3\n")
     files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]

@@ -1,4 +1,4 @@
-"""Run folders with a manifest and metrics, written by plain functions: what the comparison reads."""
+"""Run folders with a manifest and metrics, written by plain functions, as input of the comparison."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from winnow.state.sweep_folder import Contents, LedgerLine, SweepFolder
 def write_manifest(folder, *, changes=(), inputs=None, device="cpu", threads=1, **config):
     folder.mkdir(parents=True, exist_ok=True)
     whole = dump(validate({"steps": 4, "output": str(folder), **config}, source="a test"))
-    said = {
+    manifest = {
         "winnow_run": FORMAT,
         "changes": list(changes),
         "config": whole,
         "base": str(folder),
         "inputs": inputs or {},
     }
-    (folder / MANIFEST).write_text(json.dumps({**said, "device": device, "threads": threads}))
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "device": device, "threads": threads}))
 
 
 def write_run(
     folder, accuracies, *, seed=0, seconds=10.0, every=2, rollouts=(), done=None, step=None, evaluation=(), **config
 ):
-    """A run with an evaluation of each accuracy, every two steps from 0 on; None leaves one out.
+    """A run with an evaluation of each accuracy, every two steps from 0 on; None omits one.
 
     `step` changes a step's metrics, and `evaluation` has further metrics of each evaluation.
 
-    `rollouts` are the outcomes of the one prompt of each step, which is logged where there are any.
+    `rollouts` are the outcomes of the one prompt of each step, which is logged if there are any.
     """
     write_manifest(folder, seed=seed, **config)
     log = Logbook(folder, seed=seed, rollouts="all" if rollouts else "none")

@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, Debian's chromium-headless-shell; where there is none they skip and say so."""
+"""One browser for all tests of the page, Debian's chromium-headless-shell; without it the tests are skipped."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def browser() -> Iterator[Any]:
 
 @dataclass
 class Opened:
-    """A page and what happened on it that should not have."""
+    """A page, and the errors and requests on it."""
 
     page: Any
     wrong: list[str] = field(default_factory=list)  # console errors, exceptions, dialogs
     requests: list[str] = field(default_factory=list)
-    own: str = ""  # the only address it may ask for
+    own: str = ""  # the only address that it may request
 
     def texts(self, selector: str) -> list[str]:
         return [text.strip() for text in self.page.locator(selector).all_inner_texts()]
@@ -59,7 +59,7 @@ def context(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def watched(context: Any) -> Iterator[Callable[..., Opened]]:
-    """watched(width=390): an empty page of that width. Afterwards nothing may have gone wrong on any."""
+    """watched(width=390): an empty page of that width. Afterwards no page may have had an error."""
     all_opened: list[Opened] = []
 
     def watch(width: int = 1280) -> Opened:
@@ -84,7 +84,7 @@ def watched(context: Any) -> Iterator[Callable[..., Opened]]:
 
 @pytest.fixture
 def shown(watched: Callable[..., Opened], tmp_path: Path) -> Callable[..., Opened]:
-    """shown(data, place="#rollouts", width=390): the data's page, opened as a file, which may ask for nothing else."""
+    """shown(data, place="#rollouts", width=390): the data's page, opened as a file, which may request nothing else."""
 
     def show(data: dict[str, Any] | None = None, place: str = "", width: int = 1280) -> Opened:
         path = tmp_path / "report.html"

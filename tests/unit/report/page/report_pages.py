@@ -1,4 +1,4 @@
-"""Report pages for a browser: the page's files put together around any data, and data with every kind of rollout."""
+"""Report pages for a browser: the page's files assembled with any data, and data with every kind of rollout."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ KINDS = ("correct", "wrong", "unparsable", "failed")
 
 
 def as_sent(made: dict[str, Any]) -> dict[str, Any]:
-    """A group as the page is given it."""
+    """A group in the page's format."""
     return made | {"rollouts": packed(made["rollouts"])}
 
 
 def assembled(data: dict[str, Any], *, served: bool = False) -> str:
-    """The page of the data, as `winnow report` writes it."""
+    """The page of the data, in the form that `winnow report` writes."""
     runs = [one | {"groups": [as_sent(g) for g in one["groups"]]} for one in data["runs"]]
     return assemble.assembled(strict_json.encoded(data | {"runs": runs}), title="winnow report", served=served).text
 
 
-def rollout(index: int, said: str, **other: Any) -> dict[str, Any]:
-    """A rollout of one token per word, or of what `other` says. Of four the first is trained, the third only kept."""
+def rollout(index: int, text: str, **other: Any) -> dict[str, Any]:
+    """A rollout of one token per word, changed by `other`. Of four the first is trained on, the third only kept."""
     kind, kept = other.get("kind", KINDS[index % 4]), index % 2 == 0
     trained = index % 4 == 0
-    pieces = re.findall(r"\s*\S+|\s+$", said)
+    pieces = re.findall(r"\s*\S+|\s+$", text)
     reward = {"correct": 1.0, "failed": None}.get(kind, 0.0)
     return {
         "index": index, "text": None, "length": len(pieces), "finish": "length" if index % 5 == 4 else "stop",
@@ -110,14 +110,14 @@ def run(name: str = "mine", made: list[dict[str, Any]] | None = None, **other: A
 
 def change(id: str, *, better: bool = True, **texts: str) -> dict[str, Any]:
     """A problem on which two models differ."""
-    found = {
+    default = {
         "question": f"what is {id}?",
         "gold": "42",
         "other_answer": f"base on {id}",
         "model_answer": f"own on {id}",
     }
     scores = (0.0, 0.5) if better else (0.5, 0.25)
-    return {"better": better, "id": id, "other": scores[0], "model": scores[1], **found} | texts
+    return {"better": better, "id": id, "other": scores[0], "model": scores[1], **default} | texts
 
 
 def evaluated(**other: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Two models on the same problems: what the page is given of folders, and what it shows."""
+"""Two models on the same problems: the page's data from folders, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import pytest
 import report_pages as pages
 
+from refusals import refused
 from synthetic_run import NASTY, RIGHT, UNREAD, WRONG, group
 from winnow.errors import DataError
 from winnow.report.evaluations.compared_folders import compared_folders, with_another_below
@@ -22,8 +23,8 @@ def write(folder, outcomes, *, model="m", tasks=("sums",), config=CONFIG, texts=
     folder.mkdir(parents=True)
     groups = [group(f"p{i}", (one,), texts=texts or [f"{model} {i}"]) for i, one in enumerate(outcomes)]
     rows = [*rows_of("sampled", groups), *rows_of("greedy", groups)]
-    asked = {"config": config, "rows": len(rows), "dropped": 0}
-    settings = {"winnow_evaluation": 1, "tasks": dict.fromkeys(tasks, asked), "machine": {"model": model}}
+    of_task = {"config": config, "rows": len(rows), "dropped": 0}
+    settings = {"winnow_evaluation": 1, "tasks": dict.fromkeys(tasks, of_task), "machine": {"model": model}}
     (folder / "settings.json").write_text(json.dumps(settings))
     for task in tasks:
         (folder / f"{task}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -34,13 +35,13 @@ def write(folder, outcomes, *, model="m", tasks=("sums",), config=CONFIG, texts=
 def test_two_folders_become_the_data_of_the_page(tmp_path):
     own = write(tmp_path / "own", (RIGHT, RIGHT, UNREAD), model="own")
     base = write(tmp_path / "base", (WRONG, RIGHT, RIGHT), model="base", config={**CONFIG, "seed": 4})
-    found = evaluation_data("x", compared_folders(own, base))
-    assert found["models"] == {"other": "base", "model": "own"}
-    assert [(one["mode"], one["problems"], one["won"], one["lost"]) for one in found["comparisons"]] == [
+    data = evaluation_data("x", compared_folders(own, base))
+    assert data["models"] == {"other": "base", "model": "own"}
+    assert [(one["mode"], one["problems"], one["won"], one["lost"]) for one in data["comparisons"]] == [
         ("sampled", 3, 1, 1),
         ("greedy", 3, 1, 1),
     ]
-    one = found["comparisons"][0]
+    one = data["comparisons"][0]
     assert [(of["category"], of["other"], of["model"]) for of in one["categories"]] == [
         ("correct", 2, 2),
         ("wrong answer", 1, 0),
@@ -50,11 +51,11 @@ def test_two_folders_become_the_data_of_the_page(tmp_path):
         (True, "p0", "base 0", "own 0"),
         (False, "p2", "base 2", "own 2"),
     ]
-    assert len(found["notes"]) == 1
-    assert "config.seed" in found["notes"][0]
+    assert len(data["notes"]) == 1
+    assert "config.seed" in data["notes"][0]
 
 
-def test_changed_problems_take_no_more_room_than_there_is_and_a_text_loses_its_middle(tmp_path, monkeypatch):
+def test_changed_problems_fit_in_the_room_and_long_texts_are_cut(tmp_path, monkeypatch):
     own = write(tmp_path / "own", (RIGHT,) * 30, texts=["x" * 50_000])
     base = write(tmp_path / "base", (WRONG,) * 30, texts=[NASTY])
     monkeypatch.setattr(module, "ROOM", 250_000)
@@ -64,23 +65,23 @@ def test_changed_problems_take_no_more_room_than_there_is_and_a_text_loses_its_m
 
 
 @pytest.mark.parametrize(
-    ("spoil", "what"),
+    ("spoil", "code"),
     [
-        (lambda settings: settings.update(tasks={"other": {}}), "no task in common"),
-        (lambda settings: settings.update(tasks={}), "no task in common"),
-        (lambda settings: settings.update(tasks=None), "damaged"),
-        (lambda settings: settings["tasks"].update(sums=5), "damaged"),
-        (lambda settings: settings["tasks"]["sums"].update(config=None), "damaged"),
-        (lambda settings: settings["tasks"]["sums"].update(rows=7), "not finished"),
-        (lambda settings: settings.update(winnow_evaluation=2), "cannot? read|can read"),
+        (lambda settings: settings.update(tasks={"other": {}}), "data.mismatch"),
+        (lambda settings: settings.update(tasks={}), "data.mismatch"),
+        (lambda settings: settings.update(tasks=None), "data.malformed"),
+        (lambda settings: settings["tasks"].update(sums=5), "data.malformed"),
+        (lambda settings: settings["tasks"]["sums"].update(config=None), "data.malformed"),
+        (lambda settings: settings["tasks"]["sums"].update(rows=7), "data.incomplete"),
+        (lambda settings: settings.update(winnow_evaluation=2), "data.malformed"),
     ],
 )
-def test_folders_that_cannot_be_compared_are_an_error(tmp_path, spoil, what):
+def test_folders_that_cannot_be_compared_are_refused(tmp_path, spoil, code):
     own, base = write(tmp_path / "own", (RIGHT,)), write(tmp_path / "base", (WRONG,))
     settings = json.loads((base / "settings.json").read_text())
     spoil(settings)
     (base / "settings.json").write_text(json.dumps(settings))
-    with pytest.raises(DataError, match=what):
+    with refused(DataError, base, code=code):
         compared_folders(own, base)
 
 
@@ -88,11 +89,11 @@ def test_a_task_whose_name_is_a_path_is_not_read(tmp_path):
     name = "../elsewhere"
     (tmp_path / "elsewhere.jsonl").write_text("")
     folders = [write(tmp_path / each, (RIGHT,), tasks=(name,)) for each in ("own", "base")]
-    with pytest.raises(DataError, match="no name of a task"):
+    with refused(DataError, repr(name)[1:-1], code="data.malformed"):
         compared_folders(*folders)
 
 
-def test_evaluations_beside_another_s_are_found_below_a_run_and_links_are_not_followed(tmp_path):
+def test_comparisons_below_a_run_are_listed_without_following_links(tmp_path):
     run, outside = tmp_path / "run", write(tmp_path / "outside", (RIGHT,))
     write(outside / "against", (WRONG,))
     for place in ("evals/b", "a"):

@@ -1,4 +1,4 @@
-"""Texts that were written to act: none does, and each is shown as what it is."""
+"""Hostile texts: none is executed or interpreted, and each is shown as text."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def hostile_evaluation():
         pages.change(text[:300], better=bool(i % 2), question=text, gold=text, other_answer=text, model_answer=text)
         for i, text in enumerate(text[:10_000] for text in HOSTILE)
     ]
-    found = pages.evaluated(task=HOSTILE[0], mode=HOSTILE[5], changes=changes, won=len(changes), lost=len(changes))
+    pair = pages.evaluated(task=HOSTILE[0], mode=HOSTILE[5], changes=changes, won=len(changes), lost=len(changes))
     models = {"other": HOSTILE[0], "model": HOSTILE[8]}
-    return found | {"name": HOSTILE[6], "models": models, "notes": [text[:300] for text in HOSTILE]}
+    return pair | {"name": HOSTILE[6], "models": models, "notes": [text[:300] for text in HOSTILE]}
 
 
 def unharmed(opened):
@@ -95,7 +95,7 @@ def unharmed(opened):
     assert opened.overflow() == 0
 
 
-def test_nothing_that_a_model_or_a_file_says_acts(shown):
+def test_no_text_of_a_model_or_a_file_is_executed(shown):
     for as_tokens in (False, True):
         opened = shown(pages.data(hostile_run(as_tokens), evaluations=[hostile_evaluation()]))
         opened.page.evaluate("for (const part of document.querySelectorAll('.comparison details')) part.open = true")
@@ -120,7 +120,7 @@ def test_nothing_that_a_model_or_a_file_says_acts(shown):
             opened.page.keyboard.press("n")
 
 
-def test_characters_that_reorder_or_hide_are_seen(shown):
+def test_characters_that_reorder_or_hide_are_visible(shown):
     texts = [HOSTILE[12], HOSTILE[13], HOSTILE[14]]
     made = [
         pages.group(
@@ -135,7 +135,7 @@ def test_characters_that_reorder_or_hide_are_seen(shown):
     assert seen == [safe(text) for text in texts]  # as `winnow show` writes them
 
 
-def test_a_long_text_is_folded_and_shown_whole_when_asked(shown):
+def test_a_long_text_is_folded_and_shown_whole_on_request(shown):
     text = "y" * 999_999 + "Z"
     made = [pages.group(0, "p", [pages.rollout(0, "", text=text, pieces=None, logprobs=None)])]
     opened = shown(pages.data(pages.run(made=made)), "#rollouts")

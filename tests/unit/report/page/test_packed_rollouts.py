@@ -1,4 +1,4 @@
-"""Rollouts by columns: what the browser reads is what was packed, and there is room for a run of 60,000 rollouts."""
+"""Rollouts as columns: the browser unpacks them exactly, and a run of 60,000 rollouts fits in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_columns_by_hand():
     ]
     assert packed(rollouts) == {
         "kind": {"of": ["a"], "at": 0},
-        "kept": {"of": [True, 1], "at": [0, 1, 0, 1]},  # which are equal, and no one value
+        "kept": {"of": [True, 1], "at": [0, 1, 0, 1]},  # equal in Python, and different in JSON
         "index": [0, 1, 2, 3],
         "pieces": {"of": ["1", "2"], "at": [[0, 1, 0], None, [], [1]]},
         "logprobs": [[-5000, None, 0], None, [], [-22500]],
@@ -31,7 +31,7 @@ def test_columns_by_hand():
     }
 
 
-def test_the_browser_reads_what_was_packed(shown):
+def test_the_browser_unpacks_every_rollout(shown):
     odd = [
         pages.rollout(0, "a b a", values=[0.1, None, 0.3], logprobs=[-0.5, None, -7.125]),
         pages.rollout(1, "", pieces=None, logprobs=None, text="as a \ud800 whole", kind="wrong"),
@@ -45,8 +45,8 @@ def test_the_browser_reads_what_was_packed(shown):
         assert json.loads(read) == json.loads(json.dumps(rollouts))
 
 
-def test_a_demo_run_fits_in_a_file_whole():
-    """Groups like those of configs/arithmetic.toml: 16 rollouts of 27 tokens at most, few of which are alike."""
+def test_a_demo_run_fits_in_a_file():
+    """Groups like those of configs/arithmetic.toml: 16 rollouts of 27 tokens at most, few of which are equal."""
     random = np.random.default_rng(0)
     rows = []
     for i in range(16):

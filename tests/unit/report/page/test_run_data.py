@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 
 import numpy as np
 import pytest
 
+from refusals import refused
 from synthetic_run import NASTY, RIGHT, WRONG, batch, evaluation, group, metrics, write_run
 from winnow.errors import DataError
 from winnow.models.model_folder import BUNDLED
@@ -39,16 +41,16 @@ def unpacked(group):
 
 
 def in_file(folder, limit=10**7):
-    found = ReportedRun(folder, folder.name).in_file(limit)
-    return json.loads(found.text), found.notes
+    file = ReportedRun(folder, folder.name).in_file(limit)
+    return json.loads(file.text), file.notes
 
 
 def panel(run, title):
-    (found,) = (panel for panel in run["panels"] if panel["title"] == title)
-    return found
+    (titled,) = (panel for panel in run["panels"] if panel["title"] == title)
+    return titled
 
 
-def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(folder):
+def test_the_page_has_every_rollout_with_its_verdict_and_its_use(folder):
     run, notes = in_file(folder)
     assert run["rollouts"] == {"included": 70, "why": "", "notes": notes, "of": 70}
     assert [(g["step"], g["prompt_id"]) for g in run["groups"][:3]] == [
@@ -75,10 +77,10 @@ def test_the_page_gets_every_rollout_with_its_verdict_and_what_became_of_it(fold
     assert hard["mean_reward"] == 0.0
     assert run["steps"][3] == {"step": 3, "groups": 2, "rollouts": 7, "included": 7}
     assert run["allocation"][:2] == [{"pass_rate": 0.666666667, "count": 3}, {"pass_rate": 0, "count": 4}]
-    assert "no tokenizer is known" in notes[0]
+    assert len(notes) == 1  # about the missing tokenizer
 
 
-def test_the_page_gets_the_metrics_with_their_meanings_and_the_panels_of_plot(folder):
+def test_the_page_has_metrics_with_meanings_and_the_panels_of_plot(folder):
     run, _ = in_file(folder)
     columns = run["metrics"]["columns"]
     assert run["metrics"]["steps"] == list(range(11))
@@ -95,7 +97,7 @@ def test_the_page_gets_the_metrics_with_their_meanings_and_the_panels_of_plot(fo
     assert (sampled["x"], sampled["y"], sampled["error"]) == ([0, 5, 10], [0.05, 0.61, 0.58], [0.02] * 3)
 
 
-def test_a_file_within_a_limit_has_whole_groups_of_the_first_the_last_and_evenly_chosen_steps(folder):
+def test_a_limited_file_has_whole_groups_of_evenly_chosen_steps(folder):
     everything = in_file(folder)[0]["groups"]
     size = sum(len(json.dumps(g, separators=(",", ":"))) for g in everything)
     run, _ = in_file(folder, limit=size // 2)
@@ -104,7 +106,7 @@ def test_a_file_within_a_limit_has_whole_groups_of_the_first_the_last_and_evenly
     assert {0, 9, 4} <= set(here)
     assert sum(len(json.dumps(g, separators=(",", ":"))) for g in run["groups"]) <= size // 2
     assert all(len(unpacked(g)) == g["count"] for g in run["groups"])
-    assert run["rollouts"]["why"].startswith(f"{sum(here.values())} of 70 rollouts, of {len(here)} of 10 steps, are in")
+    assert re.findall(r"\d+ of \d+", run["rollouts"]["why"]) == [f"{sum(here.values())} of 70", f"{len(here)} of 10"]
     eight = in_file(folder, limit=size * 8 // 10 + 80)[0]["steps"]  # an eighth of it is a step
     assert [step["step"] for step in eight if not step["included"]] == [7, 8]
     assert in_file(folder, limit=0)[0]["groups"] == []
@@ -118,8 +120,7 @@ def test_a_group_that_does_not_fit_leaves_room_for_the_others(tmp_path):
         log.write(step, metrics(step), groups, [batch(groups)])
     run, notes = in_file(tmp_path, limit=8000)
     assert [step["included"] for step in run["steps"]] == [6, 6, 6]
-    assert "18 of 19 rollouts" in notes[-1]
-    assert "(groups that are larger by themselves: 1 or more)" in notes[-1]
+    assert ("18 of 19 " in notes[-1], " 1 or more" in notes[-1]) == (True, True)
     everything, notes = in_file(tmp_path, limit=40_000)
     assert everything["rollouts"]["included"] == 19
     assert len(notes) == 1  # of the tokenizer alone
@@ -134,7 +135,7 @@ def test_steps_are_visited_from_the_ends_to_the_middle():
 @pytest.mark.parametrize(
     ("allocate", "groups"), [({"use": "uniform"}, 0), ("uniform", 0), ({"use": "gvm"}, 20), (None, 20), (5, 20)]
 )
-def test_where_every_prompt_gets_as_many_rollouts_there_is_no_table_of_it(tmp_path, allocate, groups):
+def test_a_uniform_allocation_has_no_table(tmp_path, allocate, groups):
     run = write_run(tmp_path / "toy")
     (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"allocate": allocate}}))
     assert len(in_file(run)[0]["allocation"]) == groups
@@ -166,13 +167,13 @@ def by_character(tokens, text):
 
 
 def test_tokens_have_pieces_with_their_numbers_in_three_digits():
-    found = rollout_data(row("abc", [1, 2, 3]), by_character, longest=100)
-    assert (found["text"], found["pieces"]) == (None, ["a", "b", "c"])
-    assert (found["logprobs"], found["values"]) == ([0.123, 1.12, 2.12], None)
-    assert found["advantage"] == pytest.approx(1.12345)
+    data = rollout_data(row("abc", [1, 2, 3]), by_character, longest=100)
+    assert (data["text"], data["pieces"]) == (None, ["a", "b", "c"])
+    assert (data["logprobs"], data["values"]) == ([0.123, 1.12, 2.12], None)
+    assert data["advantage"] == pytest.approx(1.12345)
 
 
-def test_what_the_selectors_kept_need_not_be_trained_and_what_they_left_has_no_advantage():
+def test_a_kept_rollout_need_not_be_trained_and_others_have_no_advantage():
     held = rollout_data(row("ab", [1, 2], reason="not scheduled"), by_character, longest=9)
     assert (held["kept"], held["trained"], held["advantages"]) == (True, False, [0.123, 1.12])
     left = rollout_data(row("ab", [1, 2], reason="flat group", keep=False), by_character, longest=9)
@@ -180,21 +181,22 @@ def test_what_the_selectors_kept_need_not_be_trained_and_what_they_left_has_no_a
     assert left["logprobs"] == [0.123, 1.12]
 
 
-def test_of_a_long_rollout_the_tokens_at_both_ends_are_shown():
-    found = rollout_data(row("abcdefgh", range(8)), by_character, longest=4)
-    assert found["pieces"] == ["a", "b", " [... 4 characters left out ...] ", "g", "h"]
-    assert found["logprobs"] == [0.123, 1.12, None, 6.12, 7.12]
-    assert found["left_out"] == 4
+def test_the_tokens_at_both_ends_of_a_long_rollout_are_shown():
+    data = rollout_data(row("abcdefgh", range(8)), by_character, longest=4)
+    assert [*data["pieces"][:2], *data["pieces"][3:]] == ["a", "b", "g", "h"]
+    assert " 4 " in data["pieces"][2]
+    assert data["logprobs"] == [0.123, 1.12, None, 6.12, 7.12]
+    assert data["left_out"] == 4
 
 
-def test_a_text_without_pieces_is_one_text_and_one_that_was_not_logged_is_none():
+def test_a_text_without_pieces_is_one_text_or_none():
     assert rollout_data(row("ab", [1]), by_character, longest=9)["text"] == "ab"
     bare = row(None, [1], logprobs=None, advantages=None, advantage=math.nan) | {"tokens": None}
     assert rollout_data(bare, by_character, longest=9)["text"] is None
     assert cut("abc", 3) == "abc"
 
 
-def test_metrics_take_no_more_room_than_they_have_numbers(tmp_path):
+def test_metrics_take_only_the_space_of_their_numbers(tmp_path):
     lines = [{"step": i, **metrics(i), f"own/{i}": 1.5} for i in range(400)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run, _ = in_file(tmp_path)
@@ -204,7 +206,7 @@ def test_metrics_take_no_more_room_than_they_have_numbers(tmp_path):
     assert len(json.dumps(run["metrics"])) < 160_000  # a table of every row and name is 400 x 430 cells
 
 
-def test_the_ledger_sums_every_row_and_probes_are_on_top():
+def test_the_ledger_sums_every_row_and_counts_probes_separately():
     rows = [
         {"step": 0, "eval/seconds": 1.0},
         {"step": 0, **metrics(0, **{"budget/tokens_verified": 900, "budget/tokens_wasted": 750, "outcome/failed": 2})},
@@ -214,8 +216,8 @@ def test_the_ledger_sums_every_row_and_probes_are_on_top():
     ]
     for r in rows[1:3]:
         r.update({"select/kept": 8, "select/trained": 6, "budget/tokens_kept": 300, "budget/prompt_tokens": 100})
-    found = {line["label"]: (line["tokens"], line["rollouts"], line["share"]) for line in ledger(rows)}
-    assert found == {
+    lines = {line["label"]: (line["tokens"], line["rollouts"], line["share"]) for line in ledger(rows)}
+    assert lines == {
         "generated": (2000, 32, 1.0),
         "verified": (1900, 30, 0.95),
         "kept": (600, 16, 0.3),
@@ -229,7 +231,7 @@ def test_the_ledger_sums_every_row_and_probes_are_on_top():
     }
 
 
-def test_what_taught_the_value_model_alone_is_named_and_what_there_was_none_of_is_left_out():
+def test_tokens_that_trained_the_value_model_alone_have_a_line():
     """One step of the value model alone, one of both in which the value model reads all, one without an update."""
     counts = [(1000, 0, 8), (1000, 250, 8), (1000, 0, 0)]
     rows = [
@@ -238,27 +240,26 @@ def test_what_taught_the_value_model_alone_is_named_and_what_there_was_none_of_i
             "budget/tokens_wasted": 1000 - trained, "critic/updates": updates})}
         for i, (valued, trained, updates) in enumerate(counts)
     ]  # fmt: skip
-    found = {line["label"]: line["tokens"] for line in ledger(rows)}
-    assert (found["valued"], found["values only"], found["wasted"]) == (3000, 1750, 2750)
-    assert not {"cut", "probe"} & set(found)
-    said = {line["label"]: line["detail"] for line in headline(rows)}
-    told = "2,750 were generated and not trained on; 1,750 of them taught the value model alone"
-    assert said["not trained on"] == told
+    lines = {line["label"]: line["tokens"] for line in ledger(rows)}
+    assert (lines["valued"], lines["values only"], lines["wasted"]) == (3000, 1750, 2750)
+    assert not {"cut", "probe"} & set(lines)
+    details = {line["label"]: line["detail"] for line in headline(rows)}
+    assert re.findall(r"[\d,]+\d", details["not trained on"]) == ["2,750", "1,750"]
 
 
-def test_the_headline_counts_probes_among_what_was_sampled():
+def test_the_headline_counts_probes_as_sampled_tokens():
     rows = [
         {"step": 0, **metrics(0, **{"budget/tokens_trained": 1000, "budget/tokens_wasted": 0})},
         {"step": 1, "budget/probe_tokens": 1000},
     ]
     sampled, trained, left = (line for line in headline(rows) if "token" in line["label"] or "not" in line["label"])
-    assert (sampled["value"], sampled["detail"]) == ("2.0k", "1,000 in 16 rollouts of 1 steps, and 1,000 of probes")
-    assert trained["detail"] == "1,000, 50.0% of those sampled"
+    assert (sampled["value"], re.findall(r"[\d,]+", sampled["detail"])[:3]) == ("2.0k", ["1,000", "16", "1"])
+    assert ("1,000" in trained["detail"], "50.0%" in trained["detail"]) == (True, True)
     assert (left["label"], left["value"]) == ("not trained on", "50.0%")
-    assert "1,000 (50.0%) were probes" in left["detail"]
+    assert "1,000 (50.0%)" in left["detail"]
 
 
-def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
+def test_numbers_beyond_any_run_are_ignored(tmp_path):
     huge = dict.fromkeys(("budget/tokens_generated", "budget/tokens_trained", "seconds/step", "reward/mean"), 1e308)
     huge |= dict.fromkeys(("seconds/step", "eval/seconds", "seconds/probe", "budget/updates"), 10**308)
     lines = [{"step": i, **metrics(i, **huge), "eval/accuracy_greedy": 10**308} for i in range(3)]
@@ -271,7 +272,7 @@ def test_numbers_that_no_run_counts_up_to_break_nothing(tmp_path):
     assert "3:48 training" in summary(read_metrics(tmp_path))
 
 
-def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(folder):
+def test_the_headline_has_accuracy_tokens_and_time(folder):
     rows = [
         {"step": 0, **metrics(0, **{"budget/tokens_wasted": 750}), **evaluation(0.05, 0.04)},
         {"step": 1, **evaluation(0.58, 0.66)},
@@ -284,7 +285,7 @@ def test_the_headline_says_what_was_learned_for_how_many_tokens_and_seconds(fold
         ("not trained on", "75.0%"),
         ("training time", "0:04"),
     ]
-    assert headline(rows)[-1]["detail"] == "generate 75%, update 25%; 0:12 of evaluations on top"
+    assert re.findall(r"\d+[%:]\d*", headline(rows)[-1]["detail"]) == ["75%", "25%", "0:12"]
     assert headline([{"step": 0, **metrics(0)}])[0]["value"] == "10.0% → 10.0%"
 
 
@@ -296,7 +297,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
-def test_evaluations_are_compared_since_they_were_last_changed(tmp_path):
+def test_evaluations_are_compared_since_their_last_change(tmp_path):
     lines = [{"step": i, **metrics(i), **evaluation(0.9 if i < 3 else 0.1 + i / 100, 0.2)} for i in range(6)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     manifest = {"winnow_run": 1, "config": {"evaluate": {"split": "train"}}, "changes": CHANGES}
@@ -304,7 +305,13 @@ def test_evaluations_are_compared_since_they_were_last_changed(tmp_path):
     run, _ = in_file(tmp_path)
     first = run["headline"][0]
     assert (first["label"], first["value"]) == ("accuracy, training split", "13.0% ± 2.0% → 15.0% ± 2.0%")
-    assert first["detail"].endswith("after 3 and 5 steps; best 15.0% after 5; evaluated so from step 3 on")
+    assert re.findall(r"(?<![\d.])\d+(?:\.\d+%)?", first["detail"].partition("after")[2]) == [
+        "3",
+        "5",
+        "15.0%",
+        "5",
+        "3",
+    ]
     accuracy, budget = panel(run, "accuracy"), panel(run, "budget: what the tokens bought")
     assert accuracy["series"][1]["x"] == [3, 4, 5]
     assert accuracy["series"][1]["label"] == "training split, sampled (± 1 s.e.), from step 3 on"
@@ -325,7 +332,7 @@ def test_a_manifest_may_list_anything_as_changes(tmp_path, changes):
     assert (run["changes"], run["headline"][0]["value"]) == ([], "50.0% ± 2.0%")
 
 
-def test_the_headline_counts_each_prompt_alike():
+def test_the_headline_has_means_over_prompts():
     rows = [{"step": i, **metrics(i, **{"reward/accuracy": 0.1, "reward/accuracy_of_prompts": 0.6})} for i in range(2)]
     assert headline(rows)[0]["value"] == "60.0% → 60.0%"
 
@@ -335,41 +342,40 @@ def test_without_a_verdict_an_accuracy_is_a_dash():
     assert (headline(rows)[0]["label"], headline(rows)[0]["value"]) == ("training accuracy", "–")
     rows[0] |= evaluation(math.nan, math.nan)
     assert [line["value"] for line in headline(rows)[:2]] == ["–", "–"]
-    assert "no verdict" in headline(rows)[0]["detail"]
 
 
-def test_an_alarm_stands_at_the_steps_in_which_it_held_by_the_run_s_own_limits(tmp_path):
+def test_alarms_have_their_steps_by_the_runs_limits(tmp_path):
     flat = {"group/flat": 4, "group/all_wrong": 4, "group/all_correct": 0, "advantage/std": 0.0}
     lines = [{"step": i, **metrics(i, **(flat if 3 <= i < 12 else {}))} for i in range(15)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (alarm,) = (a for a in in_file(tmp_path)[0]["alarms"] if a["name"] == "all_flat")
     assert 3 <= alarm["step"] <= alarm["last"] < 15
     assert alarm["text"]
-    for section, there in (({"off": ["all_flat"]}, False), ({"steps": "x"}, True), (5, True), ({"off": 5}, True)):
+    for section, listed in (({"off": ["all_flat"]}, False), ({"steps": "x"}, True), (5, True), ({"off": 5}, True)):
         manifest = {"winnow_run": 1, "config": {"alarms": section}}
         (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-        assert any(a["name"] == "all_flat" for a in in_file(tmp_path)[0]["alarms"]) == there
+        assert any(a["name"] == "all_flat" for a in in_file(tmp_path)[0]["alarms"]) == listed
 
 
-def test_steps_and_prompts_without_rollouts_are_said(tmp_path):
+def test_steps_and_prompts_without_rollouts_are_noted(tmp_path):
     run = write_run(tmp_path / "toy", steps=2)
     (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"log": {"every": 5}}}))
     with (run / "metrics.jsonl").open("a") as log:
         log.write(json.dumps({"step": 2, **metrics(2), "budget/prompts_skipped": 4}) + "\n")
-    found, notes = in_file(run)
-    assert (found["allocation_of"], found["prompts_skipped"]) == (4, 4)
-    assert notes[0].startswith("rollouts are logged of one step in 5 (log.every)")
+    data, notes = in_file(run)
+    assert (data["allocation_of"], data["prompts_skipped"]) == (4, 4)
+    assert (" 5 " in notes[0], "log.every" in notes[0]) == (True, True)
     assert json.loads(ReportedRun(run, "toy").served())["rollouts"]["notes"] == notes[:1]
 
 
-def test_a_manifest_that_is_a_pipe_is_not_waited_for(tmp_path):
+def test_a_manifest_that_is_a_pipe_is_not_read(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0)}) + "\n")
     os.mkfifo(tmp_path / "manifest.json")
     run, _ = in_file(tmp_path)
     assert (run["subtitle"], run["config"]) == ("", {})
 
 
-def test_of_another_user_s_run_no_tokenizer_is_loaded(tmp_path, monkeypatch):
+def test_the_tokenizer_of_another_users_run_is_not_loaded(tmp_path, monkeypatch):
     run = write_run(tmp_path / "toy", steps=1)
     (run / "manifest.json").write_text(json.dumps({"winnow_run": 1, "config": {"model": {"path": str(BUNDLED)}}}))
     (run / "checkpoints").mkdir()
@@ -377,33 +383,33 @@ def test_of_another_user_s_run_no_tokenizer_is_loaded(tmp_path, monkeypatch):
     assert tokenizer_of(run)[0] is not None
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert tokenizer_of(run)[0] is None
-    assert "belongs to another user" in in_file(run)[1][0]
+    assert "user" in in_file(run)[1][0]
 
 
-def test_a_file_of_rollouts_that_cannot_be_read_is_left_out_and_noted(tmp_path):
+def test_an_unreadable_file_of_rollouts_is_omitted_with_a_note(tmp_path):
     run = write_run(tmp_path / "toy", steps=3)
     broken = path_of(run / ROLLOUTS, 1)
     broken.write_bytes(broken.read_bytes()[:100])
-    found, notes = in_file(run)
-    assert [step["step"] for step in found["steps"]] == [0, 2]
-    assert any("step 1 is left out" in note and str(broken) in note for note in notes)
-    assert found["rollouts"]["notes"] == notes
+    data, notes = in_file(run)
+    assert [step["step"] for step in data["steps"]] == [0, 2]
+    assert any("step 1 " in note and str(broken) in note for note in notes)
+    assert data["rollouts"]["notes"] == notes
 
 
-def test_a_run_without_rollouts_says_so(tmp_path):
+def test_a_run_without_rollouts_has_a_reason(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, **metrics(0)}) + "\n")
     run, _ = in_file(tmp_path)
     assert run["groups"] == []
-    assert run["rollouts"]["why"].startswith("no rollouts are logged")
+    assert ("log.rollouts" in run["rollouts"]["why"], "log.every" in run["rollouts"]["why"]) == (True, True)
 
 
-def test_served_a_step_is_given_when_it_is_asked_for_and_new_steps_come_along(tmp_path):
+def test_a_served_run_has_every_step_on_request_also_new_ones(tmp_path):
     run = ReportedRun(write_run(tmp_path / "toy", steps=2), "toy")
     served = json.loads(run.served())
     assert served["groups"] == []
     assert [s["step"] for s in served["steps"]] == [0, 1]
     assert [json.loads(g)["prompt_id"] for g in run.step(1)] == ["toy-easy", "toy-hard"]
-    with pytest.raises(DataError, match="no rollouts of step 7"):
+    with refused(DataError, run.path, 7, code="data.missing"):
         run.step(7)
     groups = [group("new", (RIGHT, WRONG))]
     Logbook(run.path, seed=3).write(7, metrics(7), groups, [batch(groups)])

@@ -15,27 +15,27 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_text_can_end_the_element_and_every_text_comes_back(text):
-    said = encoded({text: [text]})
-    assert not set(said) & set("<>&")
-    assert said.isascii()
-    assert all(sign.isprintable() for sign in said)
-    assert json.loads(said) == {text: [text]}
+def test_no_text_can_end_the_element_and_every_text_is_kept(text):
+    json_text = encoded({text: [text]})
+    assert not set(json_text) & set("<>&")
+    assert json_text.isascii()
+    assert all(sign.isprintable() for sign in json_text)
+    assert json.loads(json_text) == {text: [text]}
 
 
-def test_what_is_no_number_is_null():
+def test_numbers_that_are_not_finite_are_null():
     assert encoded({"a": math.nan, "b": [math.inf, -math.inf, 0.5, 3, True, None]}) == (
         '{"a":null,"b":[null,null,0.5,3,true,null]}'
     )
 
 
-def test_data_that_is_nested_without_end_ends():
+def test_deeply_nested_data_is_cut():
     deep: list = []
     for _ in range(3000):
         deep = [deep]
     assert encoded(deep) == "[" * 20 + '"..."' + "]" * 20
 
 
-def test_a_list_that_is_encoded_already_is_put_in():
+def test_a_list_that_is_already_encoded_is_inserted():
     assert with_list({"a": 1}, "runs", ['{"b":2}', "3"]) == '{"a":1,"runs":[{"b":2},3]}'
     assert with_list({}, "runs", []) == '{"runs":[]}'

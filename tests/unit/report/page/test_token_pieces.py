@@ -1,4 +1,4 @@
-"""Tokens of a tokenizer that writes bytes, as byte-level BPE does, and of one that writes a space before a word."""
+"""Tokens of a tokenizer of bytes, like byte-level BPE, and of one that adds a space before a word."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bytes:
 
 
 class Words:
-    """A space stands between words, and none before the first, as with SentencePiece."""
+    """A space is between words, and none before the first, as with SentencePiece."""
 
     words = ("The", "answer", "is")
 
@@ -42,23 +42,23 @@ def pieces(text, tokens=None, tokenizer=None):
 
 @pytest.mark.parametrize("text", ["", "abc", "a両é🙂b", "🙂🙂", "\x00\n</script>"])
 def test_pieces_join_to_the_text_and_there_is_one_per_token(text):
-    found = pieces(text)
-    assert found is not None
-    assert "".join(found) == text
-    assert len(found) == len(text.encode())
+    made = pieces(text)
+    assert made is not None
+    assert "".join(made) == text
+    assert len(made) == len(text.encode())
 
 
-def test_the_token_that_completes_a_character_writes_it():
+def test_the_token_that_completes_a_character_has_it():
     assert pieces("aé") == ["a", "", "é"]
     assert pieces("两", [259, *"两".encode()[2:]]) == ["", "两"]
 
 
-def test_what_is_cut_within_a_character_or_no_character_is_written_as_it_was():
+def test_incomplete_and_invalid_characters_are_replacement_characters():
     assert pieces("a\ufffd", [97, 0xF0, 0x9F]) == ["a", "", "\ufffd"]
     assert pieces("\ufffdab", [0xFF, 97, 98]) == ["", "\ufffda", "b"]
 
 
-def test_a_special_token_and_what_follows_a_stop_string_write_nothing():
+def test_special_tokens_and_tokens_after_a_stop_string_have_no_text():
     assert pieces("ab", [97, 98, END]) == ["a", "b", ""]
     assert pieces('x</answer">', [120, 257, 258]) == ["x", "</answer", '">']
     assert pieces("ab", [97, 98, 120, 120]) == ["a", "b", "", ""]
@@ -68,7 +68,7 @@ def test_a_space_before_a_word_belongs_to_it():
     assert pieces("The answer is", [0, 1, 2], Words()) == ["The", " answer", " is"]
 
 
-def test_tokens_that_did_not_write_the_text_have_no_pieces():
+def test_tokens_that_do_not_decode_to_the_text_have_no_pieces():
     assert pieces("ab", [97, 99]) is None
     assert pieces("ab", [97]) is None
     assert pieces("ab", [97, 9999]) is None

@@ -1,4 +1,4 @@
-"""A page that `winnow report` wrote of a run's folder, opened: what the log says is what the page shows."""
+"""A page that `winnow report` wrote from a run's folder, in a browser: it shows the contents of the log."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_the_overview_of_a_real_log(written):
 
 def test_the_rollouts_of_a_real_log(written):
     opened = written("#rollouts?verdict=wrong&q=markup")
-    assert opened.texts(".told") == ["4 of 28 rollouts"]
+    assert opened.texts(".counter") == ["4 of 28 rollouts"]
     assert opened.page.locator(".completion .foreign").text_content() == safe(NASTY)
     opened.page.get_by_role("button", name="clear filters").click()
     opened.page.locator("[data-verdict=failed]").click()
-    opened.page.locator(".told").filter(has_text="4 of 28 rollouts").wait_for()
+    opened.page.locator(".counter").filter(has_text="4 of 28 rollouts").wait_for()
     opened.page.locator(".badge", has_text="failed: timeout").first.wait_for()
     assert "took 5 s" in opened.texts(".facts dd")
