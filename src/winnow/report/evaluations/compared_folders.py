@@ -65,7 +65,7 @@ def asked_otherwise(task: str, there: dict[str, Any], here: dict[str, Any], fold
     keys = differing(there["tasks"][task], here["tasks"][task])
     if keys:
         more = " ..." if len(keys) > LISTED else ""
-        yield f"{task}: it was asked otherwise in {folder}: {', '.join(keys[:LISTED])}{more} differ"
+        yield f"{task}: its settings in {folder} differ: {', '.join(keys[:LISTED])}{more}"
 
 
 def with_another_below(folder: Path) -> list[Path]:

@@ -120,7 +120,7 @@ def compared(
             notes.append(f"{task}: the two models have no problem with a verdict of accuracy_{mode} in common")
     alone = _of_mode(model, MODES[0]).keys() ^ _of_mode(other, MODES[0]).keys()
     if alone:
-        notes.append(f"{task}: {len(alone):,} problems were asked of one model alone, and are left out")
+        notes.append(f"{task}: {len(alone):,} problems were sampled from one model alone, and are left out")
     return comparisons, notes
 
 

@@ -113,7 +113,7 @@ def _fill(
                 missed += 1
                 left.append(place)
     except DataError as error:
-        chosen.notes.append(f"step {places[0].step} is omitted in part: {error}")
+        chosen.notes.append(f"step {places[0].step} is left out in part: {error}")
         return []
     return left
 

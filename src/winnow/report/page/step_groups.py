@@ -44,7 +44,7 @@ class LoggedSteps:
             try:
                 groups[step] = self._groups(path)
             except DataError as error:
-                self.notes.append(f"step {step} is omitted: {error}")
+                self.notes.append(f"step {step} is left out: {error}")
         return groups
 
     def file(self, step: int) -> StepFile:
