@@ -435,7 +435,7 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_named(smallest, value):
     assert {o.cause for o in outcomes[1::2]} == {"malformed"}
 
 
-def test_an_engine_whose_package_is_missing_is_refused_before_a_model_is_read(refusal, monkeypatch):
+def test_an_engine_without_its_package_is_refused_before_a_model_is_read(refusal, monkeypatch):
     monkeypatch.setattr("winnow.training.resolve.is_installed", lambda package: False)
     error = refusal("--set", "rollout.engine=vllm")
     check_refusal(error, "winnow-rl[vllm", "native", key="rollout.engine", code="config.not_installed")

@@ -198,7 +198,7 @@ UNFIT = {  # what the error of each package contains: its type, then the names t
 
 
 @pytest.mark.parametrize("package", UNFIT)
-def test_a_package_that_cannot_be_imported_is_named_where_a_member_may_be_missing(seen, package):
+def test_an_unfit_package_is_named_where_a_member_may_be_missing(seen, package):
     assert seen["unknown"]["code"] == "config.unknown_member"
     for printed in (seen["losses"], seen["rewards"], seen["unknown"]["problem"] + seen["unknown"]["remedy"]):
         about = printed.partition(f"{package} 1.0 ({package}.members)")[2].partition(" 1.0 (")[0]

@@ -84,7 +84,7 @@ def killed(config, run, name, rank, learner):
 @pytest.mark.slow  # 14 runs of two ranks, each resumed: minutes of CPU; one is in test_ranks_launch.py
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("learner", ["replicated", "sharded"])
-def test_a_run_whose_rank_is_killed_ends_in_time_and_resumes_to_the_same_bits(learner, tmp_path, config, monkeypatch):
+def test_a_run_whose_rank_is_killed_ends_and_resumes_to_the_same_bits(learner, tmp_path, config, monkeypatch):
     path, differs = config(learner), {}
     code, errors, _ = launched(path, tmp_path / "calm")
     assert code == 0, errors
