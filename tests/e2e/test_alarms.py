@@ -161,7 +161,7 @@ def test_alarms_may_change_at_a_resume_and_a_name_that_is_none_is_refused(smalle
     assert len(ALARMS) == len({kind.name for kind in ALARMS})
 
 
-def test_the_evaluation_after_the_last_step_is_judged_while_the_run_goes_on(smallest, monkeypatch):
+def test_the_evaluation_after_the_last_step_can_raise_an_alarm(smallest, monkeypatch):
     """No step follows it. What is measured is put in its place: 90%, then 10% of 1,000 problems."""
     measured = iter((0.9, 0.1))
 

@@ -118,7 +118,7 @@ def test_a_save_that_fails_beside_training_is_reported_once(runs, monkeypatch):
     assert [p.name for p in sorted((result.folder / "checkpoints").iterdir())] == [f"step-00000{i}" for i in (1, 3, 4)]
 
 
-def test_an_error_of_the_code_in_a_save_ends_the_run_and_what_is_intact_is_saved(runs, monkeypatch):
+def test_a_bug_in_a_save_ends_the_run_and_intact_weights_are_saved(runs, monkeypatch):
     write = checkpoint.write_tensors
 
     def broken(path, *more):
@@ -132,7 +132,7 @@ def test_an_error_of_the_code_in_a_save_ends_the_run_and_what_is_intact_is_saved
     assert "checkpoints/step-000002" in error.value.__notes__[0]
 
 
-def test_a_run_that_is_broken_off_ends_its_save_before_it_gives_its_folder_up(runs, held, monkeypatch, tmp_path):
+def test_an_interrupted_run_ends_its_save_before_it_unlocks_its_folder(runs, held, monkeypatch, tmp_path):
     """By a second Ctrl-C, for which nothing is saved: another process may take the folder as soon as it is left."""
     generate = Native.generate
 
@@ -150,7 +150,7 @@ def test_a_run_that_is_broken_off_ends_its_save_before_it_gives_its_folder_up(ru
     assert saved == ["step-000001", "step-000002"]
 
 
-def test_each_file_is_hashed_once_when_it_is_saved_and_once_when_it_is_resumed(runs, monkeypatch):
+def test_each_file_is_hashed_once_per_save_and_once_per_resume(runs, monkeypatch):
     read, sha256 = [], checkpoint_manifest._sha256
     monkeypatch.setattr(checkpoint_manifest, "_sha256", lambda path: read.append(path.name) or sha256(path))
     once = {**FULL, "checkpoint": {"every": 0}}

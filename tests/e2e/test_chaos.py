@@ -20,7 +20,7 @@ import chaos  # noqa: E402
 
 
 @pytest.mark.slow  # test_kill_points.py ends runs at a hundred points, and test_resume.py programs that were started
-def test_runs_killed_at_named_moments_end_with_the_bytes_of_undisturbed_ones():
+def test_runs_killed_at_named_moments_end_with_the_same_bytes():
     command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--kills", "2", "--named-only"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

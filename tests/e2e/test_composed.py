@@ -190,7 +190,7 @@ def test_an_entropy_term_keeps_the_policy_from_sharpening(smallest):
     assert last[1] > last[0]
 
 
-def test_a_group_that_is_always_right_teaches_without_a_baseline_and_needs_no_further_prompts(smallest, tmp_path):
+def test_a_group_that_is_always_right_trains_without_a_baseline(smallest, tmp_path):
     """Credit 1 for each: the gradient is not zero. Under a group baseline it is, and every round is used."""
     (tmp_path / "always.py").write_text("def always(prompt, rollout):\n    return 1.0\n")
     config = smallest(steps=1, reward={"use": f"{tmp_path}/always.py:always"}, rollout={"dynamic_sampling_rounds": 1})

@@ -18,7 +18,7 @@ pytest.importorskip("bitsandbytes", reason="needs bitsandbytes (winnow-rl[bnb])"
 QLORA = {"lora": {"rank": 32}, "quantization": "nf4"}
 
 
-def settings(output: Path, *, steps: int = 3, dtype: str = "float32", engine: str = "native", **model: object) -> dict:
+def settings(output: Path, *, steps: int = 2, dtype: str = "float32", engine: str = "native", **model: object) -> dict:
     return low_precision.settings(
         output,
         steps=steps,
@@ -37,18 +37,22 @@ def tensors(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return {f"{file}: {name}": value for file in files for name, value in load_file(saved / file).items()}
 
 
-@pytest.mark.parametrize(("dtype", "engine"), [("float32", "native"), ("bfloat16", "hf")])
+@pytest.mark.parametrize(
+    ("dtype", "engine"),
+    # test_sixteen_bits.py resumes in bfloat16, without 4 bits
+    [("float32", "native"), pytest.param("bfloat16", "hf", marks=pytest.mark.slow)],
+)
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path, dtype, engine):
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     result = winnow.train(**settings(straight, dtype=dtype, engine=engine))
     winnow.train(**settings(resumed, steps=1, dtype=dtype, engine=engine))
     winnow.train(**settings(resumed, dtype=dtype, engine=engine), resume=True)
-    one, other = tensors(straight, 3), tensors(resumed, 3)
+    one, other = tensors(straight, 2), tensors(resumed, 2)
     low_precision.check_same_bits(one, other)
     assert {one[name].dtype for name in one if name.endswith("/state1")} == {torch.uint8, torch.float32}
     rows = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
     alarms = [row["policy/parity_alarm"] for row in rows if "policy/parity_alarm" in row]
-    assert alarms == [0, 0, 0], "engine and policy are one distribution"
+    assert alarms == [0, 0], "engine and policy are one distribution"
     model, said = AutoModelForCausalLM.from_pretrained(result.model, dtype="auto", output_loading_info=True)
     assert (str(model.dtype), said["missing_keys"], said["unexpected_keys"]) == (f"torch.{dtype}", set(), set())
     assert "quantization_config" not in json.loads((Path(result.model) / "config.json").read_text())

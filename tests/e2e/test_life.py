@@ -139,8 +139,9 @@ PROBED = {
 
 @pytest.fixture(scope="module")
 def whole(trapped_in, tmp_path_factory):
-    """The result of an uninterrupted run."""
-    return train(trapped_in(tmp_path_factory.mktemp("whole"))("run"))
+    """The result of an uninterrupted run, which saves after every step."""
+    every = {"checkpoint": {"every": 1, "keep_last": 9}}
+    return train(trapped_in(tmp_path_factory.mktemp("whole"))("run", **every))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def fail():
     ("moment", "saved"),
     [("evaluate", 2), ("first update", 2), ("second update", None), ("sync", 3)],
 )
-def test_what_is_intact_is_saved_before_an_error_and_resumes_to_the_same_bits(moment, saved, trapped, whole, tmp_path):
+def test_intact_weights_are_saved_before_an_error_and_are_resumed(moment, saved, trapped, whole, tmp_path):
     """Of the steps 0 to 3 the third breaks off; no checkpoint is due before the last."""
     with pytest.raises(BROKEN_OFF, match="on purpose") as error:
         train(trapped("broken", moment, fail))
@@ -259,21 +260,25 @@ def hangups_are_not_ignored():
         ("now", "sync", 3),
     ],
 )
-def test_a_signal_ends_a_run_at_a_boundary_and_it_resumes_to_the_same_bits(on_signal, moment, done, trapped, whole):
+def test_a_signal_ends_a_run_at_a_boundary(on_signal, moment, done, trapped, whole):
+    """A run that ends in a sampling or in an update is resumed; the checkpoints of all are those of `whole`."""
     number = signal.SIGHUP if moment == "sample" else signal.SIGTERM
     checkpoint = {"checkpoint": {"on_signal": on_signal}}
     before = signal.getsignal(number)
     left = train(trapped("left", moment, lambda: os.kill(os.getpid(), number), **checkpoint))
     assert signal.getsignal(number) is before
     assert (left.interrupted, left.steps, checkpoints(left.folder)) == (True, done, [f"step-00000{done}"])
-    begun = []
-    resumed = train(trapped("left", **checkpoint), resume=True, watch=begun.append)
-    assert next(e.step for e in begun if isinstance(e, StepReport)) == done
-    assert not resumed.interrupted
-    assert_same(whole, resumed)
+    for name in FILES:
+        assert (left.model / name).read_bytes() == (whole.model.with_name(left.model.name) / name).read_bytes(), name
+    if moment in ("sample", "first update"):
+        begun = []
+        resumed = train(trapped("left", **checkpoint), resume=True, watch=begun.append)
+        assert next(e.step for e in begun if isinstance(e, StepReport)) == done
+        assert not resumed.interrupted
+        assert_same(whole, resumed)
 
 
-def test_a_signal_before_the_first_step_is_done_saves_nothing_and_the_run_resumes(smallest):
+def test_a_signal_in_the_first_step_saves_nothing_and_the_run_resumes(smallest):
     def at_first(prompt, rollout):
         if not done:
             done.append(1)
@@ -471,7 +476,7 @@ def test_an_edited_input_is_refused_by_name_or_allowed_by_it(lora, smallest, tin
 # Updates that cannot be taken -----------------------------------------------------------------------------------------
 
 
-def test_a_loss_that_is_never_finite_ends_the_run_with_the_last_good_weights(smallest):
+def test_a_loss_that_is_never_finite_leaves_the_last_good_weights(smallest):
     calls = []
 
     def broken(out, mb):

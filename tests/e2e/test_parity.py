@@ -122,7 +122,7 @@ def test_the_rarest_tokens_of_reduced_precision_trip_no_alarm(rounded):
 
 
 @pytest.mark.parametrize(("engine", "steps"), [(stale, 2), (cold, 1)])
-def test_reduced_precision_hides_neither_stale_weights_nor_another_temperature(rounded, engine, steps):
+def test_reduced_precision_hides_no_stale_weights_and_no_temperature(rounded, engine, steps):
     rows, _ = trained(rounded(engine, prompts=8, steps=steps))
     assert [row["policy/parity_alarm"] for row in rows] == [0.0, 1.0][-steps:]
 
@@ -136,7 +136,7 @@ def test_text_that_no_model_wrote_is_no_alarm(smallest):
     assert alarms(events) == []
 
 
-def test_a_run_says_which_device_does_what_and_logs_the_memory_of_every_phase(smallest):
+def test_a_run_reports_its_devices_and_logs_the_memory_of_each_phase(smallest):
     rows, events = trained(smallest(steps=1))
     (started,) = [e for e in events if isinstance(e, Started)]
     assert {"cpu", "float32", "native"} <= set(re.findall(r"\w+", started.devices[0]))

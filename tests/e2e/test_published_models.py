@@ -91,7 +91,7 @@ def test_a_published_model_is_trained_saved_reloaded_and_continued(name, publish
     assert load(str(saved)).stop_tokens == load(str(start)).stop_tokens
 
 
-def test_a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from(published, smallest, tmp_path):
+def test_a_checkpoint_needs_nothing_of_the_folder_of_the_first_model(published, smallest, tmp_path):
     start = shutil.copytree(published["qwen3"], tmp_path / "start")
 
     def move(event):

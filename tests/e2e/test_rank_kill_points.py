@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -74,8 +75,7 @@ def killed(config, run, name, rank, learner):
     last = errors.splitlines()[-1]
     print(json.dumps([name, learner, rank, code, round(ended - began, 1), round(gone - began, 1), last]), flush=True)
     assert (code, orphans) == (1, [])
-    assert last.startswith(f"rank {rank} of 2 on ")
-    assert "was killed by SIGKILL" in last
+    assert re.search(rf"\brank {rank} of 2\b.*\bSIGKILL\b", last)
     assert "Traceback" not in errors
     assert gone - began < LIMIT_SECONDS
 
@@ -84,9 +84,7 @@ def killed(config, run, name, rank, learner):
 @pytest.mark.slow  # 14 runs of two ranks, each resumed: minutes of CPU; one is in test_ranks_launch.py
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("learner", ["replicated", "sharded"])
-def test_a_run_whose_rank_is_killed_ends_in_time_and_resumes_to_the_bits_of_one_undisturbed(
-    learner, tmp_path, config, monkeypatch
-):
+def test_a_run_whose_rank_is_killed_ends_and_resumes_to_the_same_bits(learner, tmp_path, config, monkeypatch):
     path, differs = config(learner), {}
     code, errors, _ = launched(path, tmp_path / "calm")
     assert code == 0, errors

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -72,7 +73,8 @@ def interrupted(config, run):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
     assert process.returncode == 75, errors
-    command = shlex.split(errors.splitlines()[-1].partition(": ")[2])
+    last = errors.splitlines()[-1]
+    command = shlex.split(last[last.index("winnow train") :])
     assert command[:3] == ["winnow", "train", str(config)]
     assert {"--resume", "--ranks"} <= set(command)
 
@@ -85,8 +87,7 @@ def killed(config, run, *more, step):
     os.kill(victim, signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == 1, errors
-    assert errors.splitlines()[-1].startswith("rank 1 of 2 on ")
-    assert "was killed by SIGKILL" in errors.splitlines()[-1]
+    assert re.search(r"\brank 1 of 2\b.*\bSIGKILL\b", errors.splitlines()[-1])
     assert "Traceback" not in errors
     assert ranks_of(process.pid) == []
 
@@ -100,13 +101,13 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_run(tmp_path, config):
 @linux
 @pytest.mark.slow  # four launches of two ranks: 80 seconds of CPU
 @pytest.mark.timeout(1800)
-def test_a_run_of_two_ranks_that_was_interrupted_and_killed_is_the_one_that_nobody_disturbed(tmp_path, config):
+def test_two_ranks_interrupted_and_killed_end_as_an_undisturbed_run(tmp_path, config):
     calm, run = tmp_path / "c\xe4lm", tmp_path / "run"
     undisturbed = start(config, calm)
-    said, errors = undisturbed.communicate()
+    printed, errors = undisturbed.communicate()
     assert undisturbed.returncode == 0, errors
-    assert said.splitlines()[-1] == f"model: {tmp_path}/c\\xe4lm/checkpoints/step-000006"
-    assert said.count("\n1/6 ") == 1  # the writer alone shows progress
+    assert printed.splitlines()[-1].endswith(f" {tmp_path}/c\\xe4lm/checkpoints/step-000006")
+    assert printed.count("\n1/6 ") == 1  # the writer alone shows progress
 
     interrupted(config, run)
     killed(config, run, "--resume", step=3)

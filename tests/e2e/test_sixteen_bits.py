@@ -73,7 +73,7 @@ def test_the_precision_that_auto_stands_for_is_written_down(tmp_path):
         winnow.train(**settings(tmp_path / "run", steps=2), resume=True)
 
 
-def test_an_evaluation_is_of_the_policy_and_not_of_an_engine_s_rounded_copy(tmp_path, monkeypatch):
+def test_an_evaluation_is_of_the_policy_and_not_of_a_rounded_copy(tmp_path, monkeypatch):
     """Before the first update it is that of a run without a copy. Where there is no room, it is of the copy; each row
     of the log has the bits of what was sampled on.
     """

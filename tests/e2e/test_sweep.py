@@ -41,7 +41,7 @@ def called(*arguments):
     return CliRunner().invoke(app, ["sweep", *map(str, arguments)])
 
 
-def test_a_sweep_trains_every_configuration_with_every_seed_and_is_not_mixed_with_another(tmp_path, monkeypatch):
+def test_a_sweep_trains_each_configuration_and_is_resumed_once_finished(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SWEEP.replace("CONFIGS", str(CONFIGS)))
     result = called("small.toml")

@@ -26,7 +26,7 @@ def trained_tensors(result):
     return {name for name in saved if name.startswith("critic/parameter/")}
 
 
-def test_an_adapter_is_saved_after_a_step_in_which_its_base_computed_without_it(smallest, tmp_path):
+def test_an_adapter_is_saved_after_a_step_of_its_base_alone(smallest, tmp_path):
     """The reference is the base with every adapter off; peft then leaves all but the policy's frozen."""
     (tmp_path / "late.py").write_text(
         "import numpy as np\n"
@@ -76,7 +76,7 @@ def test_a_resume_does_not_ask_for_what_its_value_model_started_as(smallest, tmp
         run({**config, "output": str(tmp_path / "third")})
 
 
-def test_a_value_model_with_fewer_embeddings_than_the_policy_samples_from_is_refused(smallest, tmp_path):
+def test_a_value_model_with_fewer_embeddings_than_the_policy_is_refused(smallest, tmp_path):
     """The vocabularies are equal, and the policy's matrix has rows for tokens that stand for nothing."""
     config = smallest(advantage="gae", critic={"form": "model", "path": smallest()["model"]["path"]})
     wider = Path(shutil.copytree(config["critic"]["path"], tmp_path / "wider"))

@@ -114,7 +114,7 @@ def test_a_resume_with_another_value_model_or_none_is_refused_by_the_key(trained
 
 
 @pytest.mark.parametrize("form", ["model", "adapter"])
-def test_a_value_model_starts_as_that_of_another_run_did_end_without_its_moments(form, trained):
+def test_a_value_model_starts_as_that_of_another_run_without_its_moments(form, trained):
     before = trained(form, "before")
     held = {"start": str(before.model), "pretraining_steps": 1, "optimizer": {"learning_rate": 1e-30}}
     after = trained(form, "after", critic=held, steps=1)
