@@ -48,13 +48,13 @@ def totals(numbers: list[float]) -> float:
 
 
 def by_writer() -> tuple[Any, list[int]]:
-    asked = []
+    callers = []
 
     def make() -> str:
-        asked.append(ranks.rank())
+        callers.append(ranks.rank())
         return "made"
 
-    return ranks.from_writer(make, doing="making"), asked
+    return ranks.from_writer(make, doing="making"), callers
 
 
 def writer_raises() -> tuple[str, str, int]:
@@ -95,7 +95,7 @@ def nested() -> tuple[str, str, int]:
 
 
 def announced_to_another_exchange() -> tuple[str, str, int]:
-    """The others are at an exchange of another kind when they are told."""
+    """The others are at an exchange of another kind when the failure is announced."""
 
     def act() -> None:
         with ranks.announced("sampling"):

@@ -1,9 +1,9 @@
-"""Real processes over gloo that a test session has for itself: one group per number of ranks serves all its cases.
+"""Real processes over gloo for one test session: a group per number of ranks runs all its cases.
 
 A case is a function of a module in this folder, "module:function" with plain arguments. It runs on every rank between
-two exchanges, inside `ranks.joined`, and on the test's own process as rank 0 of 1. A group starts once, with the first
-case; after a case in which a rank has raised, died or taken too long, its processes are ended, and the next case gets
-new ones: what that rank had sent may still be on its way.
+two exchanges, inside `ranks.joined`, and in the test's process as rank 0 of 1. A group starts once, with the first
+case. After a case in which a rank has raised, died or exceeded its time, the processes are ended, and the next case
+gets new ones, as messages of that rank may still be in transit.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from typing import Any, NamedTuple
 import forked
 
 HERE = Path(__file__).parent
-SECONDS = 120.0  # of a case, and of a start: far more than either takes on a busy machine
+SECONDS = 120.0  # limit of a case, and of a start: far more than either needs on a busy machine
 AFTER_THE_FIRST = 10.0  # seconds that the other ranks have left once one has raised
 EXCHANGE_SECONDS = 2 * SECONDS  # never reached: the limit of the case comes before
 
 
 class CaseError(Exception):
-    """A case raised, died or took too long on some rank; the text says which, where."""
+    """A case raised, died or exceeded its time on some rank; the text has the rank and the place."""
 
 
 class Answer(NamedTuple):
-    """What a rank gives: a value, or how it failed."""
+    """The result of a rank: a value, or a description of its failure."""
 
     value: Any
     failure: str | None
@@ -48,11 +48,11 @@ class Group:
         self.count = count
         self.starts = 0
         self._started: list[tuple[BaseProcess, Connection]] = []
-        self._store: Any = None  # where the ranks meet; it lives as long as they do
-        self._notes: tempfile.TemporaryDirectory[str] | None = None  # where each rank writes what it is at
+        self._store: Any = None  # the rendezvous of the ranks; it must exist as long as they do
+        self._notes: tempfile.TemporaryDirectory[str] | None = None  # each rank writes its stack there before a limit
 
     def run(self, case: str, *arguments: Any, seconds: float = SECONDS, **named: Any) -> list[Any]:
-        """What the case returns, by rank. Raises CaseError, which names case and rank, unless it returns on all."""
+        """The results of the case, by rank. Raises CaseError, which names case and rank, unless it returns on all."""
         if not self._started:
             self._start()
         for _, pipe in self._started:
@@ -61,12 +61,12 @@ class Group:
         failed = {rank: answer.failure for rank, answer in enumerate(answers) if answer.failure}
         if failed:
             self.close()
-            told = "\n".join(f"--- rank {rank} of {self.count}\n{text}" for rank, text in failed.items())
-            raise CaseError(f"{case} failed\n{told}")
+            failures = "\n".join(f"--- rank {rank} of {self.count}\n{text}" for rank, text in failed.items())
+            raise CaseError(f"{case} failed\n{failures}")
         return [answer.value for answer in answers]
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
+        """Kill the processes, whatever they do."""
         for process, pipe in self._started:
             pipe.close()
             process.kill()
@@ -81,7 +81,7 @@ class Group:
 
         self.starts += 1
         self._notes = tempfile.TemporaryDirectory(prefix="ranks-")
-        # The port is the system's choice, and is taken from here on: as torch's launcher does it
+        # The system chooses the port and keeps it reserved from here on, as in torch's launcher
         self._store = TCPStore("127.0.0.1", 0, self.count, is_master=True, wait_for_workers=False)
         context = forked.context()
         for rank in range(self.count):
@@ -125,20 +125,20 @@ class Group:
         return os.path.join(self._notes.name, f"rank-{rank}")
 
     def _at(self, rank: int) -> str:
-        """Where a rank is that gives no answer, as far as its process has said."""
+        """The stack of a rank that does not answer, as far as its process has written it."""
         with contextlib.suppress(OSError):
             return Path(self._note(rank)).read_text() or "it was still at work"
-        return "it never began"
+        return "it never started"
 
 
 def alone(case: str, *arguments: Any, **named: Any) -> Any:
-    """What the case returns on the one rank of a run of one process: this one."""
+    """The result of the case in this process, as the only rank of a run."""
     return _function(case)(*arguments, **named)
 
 
 @contextlib.contextmanager
 def group(count: int) -> Iterator[Group]:
-    """A group for as long as this lasts."""
+    """A group that is closed at the end of the block."""
     made = Group(count)
     try:
         yield made
@@ -147,14 +147,14 @@ def group(count: int) -> Iterator[Group]:
 
 
 def _variables(rank: int, count: int) -> dict[str, str]:
-    """As torch's launcher sets them."""
+    """The environment variables that torch's launcher sets."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 makes no store of its own
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # rank 0 uses the existing store instead of a new one
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": "1",
         **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),

@@ -60,26 +60,29 @@ def small(folder: Path, policy: Path, /, **changes: Any) -> dict[str, Any]:
 
 
 def laws_of(path: Path) -> dict[str, Any]:
-    """What of a published configuration makes a gradient (loss, terms, advantage, weighting, selection, allocation,
-    value model, updates, adapter), as changes of `small`. Its numbers are shrunk; its clock, its engine and its 4 and 8
-    bits are not of a CPU.
+    """The parts of a published configuration that a gradient depends on, as changes of `small`.
+
+    These are loss, terms, advantage, weighting, selection, allocation, value model, updates and adapter. Counts are
+    reduced. The clock, the engine and 4 and 8 bits are left out, as they do not apply to a CPU.
     """
-    asked = tomllib.loads(path.read_text(encoding="utf-8"))
+    published = tomllib.loads(path.read_text(encoding="utf-8"))
     named = {
-        name: asked[name] for name in ("advantage", "weighting", "loss", "terms", "allocate", "critic") if name in asked
+        name: published[name]
+        for name in ("advantage", "weighting", "loss", "terms", "allocate", "critic")
+        if name in published
     }
-    model, update = asked["model"], asked.get("update", {})
+    model, update = published["model"], published.get("update", {})
     lora = {"lora": {**model["lora"], "rank": 4}} if "lora" in model else {}
-    probed = {"every": 2, "rollouts_per_prompt": 4} if asked.get("allocate", {}).get("use") == "gvm" else {}
-    keeps = {"keep_per_prompt": 2} if "keep_per_prompt" in asked["select"] else {}
-    optimizer = {k: v for k, v in asked["optimizer"].items() if k in ("betas", "weight_decay", "max_grad_norm")}
+    probed = {"every": 2, "rollouts_per_prompt": 4} if published.get("allocate", {}).get("use") == "gvm" else {}
+    keeps = {"keep_per_prompt": 2} if "keep_per_prompt" in published["select"] else {}
+    optimizer = {k: v for k, v in published["optimizer"].items() if k in ("betas", "weight_decay", "max_grad_norm")}
     return {
         **{name: _chunked(law) for name, law in named.items()},
         "steps": 1,
         "model": {"gradient_checkpointing": model.get("gradient_checkpointing", "none"), **lora},
-        "select": [_chunked(asked["select"] | keeps)],
-        "probe": {**asked.get("probe", {}), **probed},
-        "rollout": {"prompts_per_step": min(4, asked["rollout"]["prompts_per_step"])},
+        "select": [_chunked(published["select"] | keeps)],
+        "probe": {**published.get("probe", {}), **probed},
+        "rollout": {"prompts_per_step": min(4, published["rollout"]["prompts_per_step"])},
         "update": {"updates_per_step": min(2, update.get("updates_per_step", 1)), "epochs": update.get("epochs", 1)},
         "optimizer": optimizer,
         "evaluate": {"problems": 1, "rollouts_per_prompt": 1, "greedy": False},

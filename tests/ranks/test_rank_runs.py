@@ -27,7 +27,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 LEARNERS = ("replicated", "sharded")
 SLOW = pytest.mark.slow  # covered by the other learner, and by tests of the learner alone
 VARIED = tomllib.loads((Path(__file__).parents[1] / "published" / "variants.toml").read_text(encoding="utf-8"))
-VARIANTS = {variant["run"] for variant in VARIED["variant"]}  # of a published run, with laws that other files have, too
+VARIANTS = {variant["run"] for variant in VARIED["variant"]}  # of a published run; other files have the same laws
 PUBLISHED = [
     path
     for path in (*sorted(CONFIGS.glob("*.toml")), *sorted((CONFIGS / "published").glob("*.toml")))
@@ -108,12 +108,12 @@ def windows(folder: Path) -> dict[str, Any]:
 
 
 def adapted_windows(folder: Path) -> dict[str, Any]:
-    """An adapter, of which the reference becomes a second one."""
+    """An adapter, whose reference becomes a second adapter."""
     return {**windows(folder), "model": {"lora": {"rank": 4}}}
 
 
 @pytest.mark.parametrize(
-    ("asked", "learner"),
+    ("changes", "learner"),
     [
         pytest.param(uneven, "replicated", id="uneven-replicated"),
         pytest.param(uneven, "sharded", id="uneven-sharded"),
@@ -125,32 +125,32 @@ def adapted_windows(folder: Path) -> dict[str, Any]:
         pytest.param(adapted_windows, "sharded", id="adapted windows-sharded", marks=SLOW),
     ],
 )
-def test_four_steps(asked, learner, several: Group, model_folder, tmp_path: Path) -> None:
-    config = runs.small(tmp_path, model_folder("qwen2"), **asked(tmp_path))
+def test_four_steps(changes, learner, several: Group, model_folder, tmp_path: Path) -> None:
+    config = runs.small(tmp_path, model_folder("qwen2"), **changes(tmp_path))
     found = compare(several, learner, config, tmp_path)
-    say(several.count, learner, asked.__name__, found)
+    say(several.count, learner, changes.__name__, found)
     check(found)
     rows = [row for row in read_metrics(tmp_path / "many") if "budget/rollouts" in row]
     assert len(rows) == 4
     assert all(row["budget/updates"] > 0 for row in rows)
     assert {row["ranks/count"] for row in rows} == {several.count}
-    if asked is refill:
+    if changes is refill:
         assert sum(row["dynamic_sampling/groups"] for row in rows) > 0
         assert any(row["group/flat"] > 0 for row in rows)
-    if asked is uneven:
+    if changes is uneven:
         assert {row["budget/prompts_skipped"] for row in rows} == {1}
-    if asked in (windows, adapted_windows):
+    if changes in (windows, adapted_windows):
         assert sum("budget/probe_rollouts" in row for row in rows) == 2
 
 
-BOUNDARY = 1e-5  # of probability: as near as float32 may bring a cumulative sum to the number that is looked up in it
+BOUNDARY = 1e-5  # of probability: the rounding of a cumulative sum in float32 may move a boundary by as much
 
 
 @pytest.mark.parametrize("learner", ["replicated", pytest.param("sharded", marks=SLOW)])
-def test_in_float32_a_rollout_of_the_first_step_differs_at_a_boundary_alone(
+def test_in_float32_rollouts_differ_only_at_boundaries_of_tokens(
     learner: str, several: Group, model_folder, tmp_path: Path
 ) -> None:
-    """Each token of both runs is where its own number of the stream lies, so two that differ meet at that number."""
+    """In both runs a token's interval contains its random number, so tokens that differ have a boundary near it."""
     policy = model_folder("qwen2")
     config = runs.small(tmp_path, policy, steps=1, model={"dtype": "float32"}, **uneven(tmp_path))
     ranked.alone(CASE, {**config, "output": str(tmp_path / "one")})

@@ -35,9 +35,9 @@ def case(
     **more: Any,
 ) -> list[Any]:
     """One for each learner; those that are not named are slow."""
-    asked = {"name": name, "arch": arch, "model": model, "counts": counts, "longest": longest, "more": more}
+    settings = {"name": name, "arch": arch, "model": model, "counts": counts, "longest": longest, "more": more}
     return [
-        pytest.param(asked, learner, id=f"{name}-{learner}", marks=() if learner in learners else SLOW)
+        pytest.param(settings, learner, id=f"{name}-{learner}", marks=() if learner in learners else SLOW)
         for learner in LEARNERS
     ]
 
@@ -73,38 +73,38 @@ def computed_alone(model_folder) -> Any:
     """What one process computes, once for all who compare to it."""
     known: dict[str, Computed] = {}
 
-    def compute(asked: dict[str, Any]) -> Computed:
-        if repr(asked) not in known:
-            known[repr(asked)] = ranked.alone(CASE, *arguments(asked, model_folder, "replicated"))
-        return known[repr(asked)]
+    def compute(settings: dict[str, Any]) -> Computed:
+        if repr(settings) not in known:
+            known[repr(settings)] = ranked.alone(CASE, *arguments(settings, model_folder, "replicated"))
+        return known[repr(settings)]
 
     return compute
 
 
-def arguments(asked: dict[str, Any], model_folder: Any, learner: str) -> tuple[Any, ...]:
-    update = {"tokens_per_micro_batch": 128, **asked["more"].get("update", {})}
+def arguments(settings: dict[str, Any], model_folder: Any, learner: str) -> tuple[Any, ...]:
+    update = {"tokens_per_micro_batch": 128, **settings["more"].get("update", {})}
     config = {
         "loss": {"use": "clip"},
-        **asked["more"],
-        "model": {"path": str(model_folder(asked["arch"])), **asked["model"]},
+        **settings["more"],
+        "model": {"path": str(model_folder(settings["arch"])), **settings["model"]},
         "update": update,
         # Moments of the first update make every gradient 1, the smallest ones too: eps keeps what is rounding small
         "optimizer": {"learning_rate": 1e-2, "eps": 1e-3, "max_grad_norm": 1e-3, "weight_decay": 0.1},
         "ranks": {"learner": learner},
     }
-    return config, asked["counts"], asked["longest"]
+    return config, settings["counts"], settings["longest"]
 
 
-@pytest.mark.parametrize(("asked", "learner"), CASES)
-def test_ranks_compute_what_one_computes(asked, learner, several: Group, model_folder, computed_alone) -> None:
-    one = computed_alone(asked)
-    each: list[Computed] = several.run(CASE, *arguments(asked, model_folder, learner))
-    limit = LIMIT[asked["model"]["dtype"]]
+@pytest.mark.parametrize(("settings", "learner"), CASES)
+def test_ranks_compute_what_one_computes(settings, learner, several: Group, model_folder, computed_alone) -> None:
+    one = computed_alone(settings)
+    each: list[Computed] = several.run(CASE, *arguments(settings, model_folder, learner))
+    limit = LIMIT[settings["model"]["dtype"]]
     found = {what: max(distance) for what, distance in zip(
         ("logprobs", "norms", "first gradient", "second gradient", "norm", "loss", "weights"),
         zip(*(distances(of, one) for of in each), strict=True), strict=True,
     )}  # fmt: skip
-    say(several.count, learner, asked["name"], found)
+    say(several.count, learner, settings["name"], found)
     assert all(distance <= limit for distance in found.values()), found
     for of in each:  # and the ranks agree to the bit
         for name, weights in of.weights.items():

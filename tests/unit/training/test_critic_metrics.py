@@ -51,10 +51,10 @@ def test_of_two_rollouts_by_hand():
 
 
 def test_the_returns_that_are_to_be_explained_are_discounted():
-    """With gamma 1/2 a reward of 1 on the second token is worth 1/2 before the first one, and these values know it."""
-    knows = [group([RIGHT], values=[[0.5, 1.0]])]
-    assert describe_values(knows, gamma=0.5)["critic/explained_variance"] == pytest.approx(1.0)
-    assert math.isnan(describe_values(knows, gamma=1.0)["critic/explained_variance"])  # all returns are 1
+    """With gamma 1/2 a reward of 1 on the second token is worth 1/2 before the first one, as these values predict."""
+    exact = [group([RIGHT], values=[[0.5, 1.0]])]
+    assert describe_values(exact, gamma=0.5)["critic/explained_variance"] == pytest.approx(1.0)
+    assert math.isnan(describe_values(exact, gamma=1.0)["critic/explained_variance"])  # all returns are 1
 
 
 def test_a_constant_explains_nothing_and_the_opposite_less_than_nothing():
@@ -71,13 +71,13 @@ def test_rewards_per_token_are_what_returns_are_sums_of():
     assert describe_values([penalised], gamma=1.0)["critic/explained_variance"] == pytest.approx(1.0)
 
 
-def test_a_critic_that_is_not_taught_has_no_returns():
+def test_a_critic_that_is_not_trained_has_no_metrics_of_returns():
     metrics = describe_values([group([RIGHT, WRONG], values=[[1.0], [0.0]])], gamma=1.0)
     assert set(metrics) == {"critic/explained_variance", "critic/value_mean", "budget/tokens_valued"}
 
 
-def test_what_was_not_read_and_what_failed_are_left_out():
-    """A rollout without values (not kept, say), and one that failed although a critic function gave it values."""
+def test_rollouts_without_values_or_without_a_verdict_are_left_out():
+    """A rollout without values (not kept, say), and a failed one, although a critic function returned values for it."""
     outcomes = [RIGHT, RIGHT, FAILED, WRONG]
     values = [[0.5, 0.5], [NAN, NAN, NAN], [9.0], [0.0]]
     returns = [[1.0, 1.0], [NAN, NAN, NAN], [NAN], [0.0]]
@@ -88,8 +88,8 @@ def test_what_was_not_read_and_what_failed_are_left_out():
     assert metrics["critic/explained_variance"] == pytest.approx(1 - (1 / 18) / (2 / 9))
 
 
-def test_tokens_that_are_not_the_policys_are_read_but_not_judged():
-    """The second token came from a tool, say: what is written there as a value does not count, its token does."""
+def test_tokens_of_a_tool_have_no_part_in_values_but_count_as_read():
+    """The second token is a tool's: its value does not count, and the token is one that the value model read."""
     alone = group([RIGHT, WRONG], values=[[1.0, 77.0], [0.0, 77.0]], masks=[[True, False], [True, False]])
     metrics = describe_values([alone], gamma=1.0)
     assert metrics == {
@@ -106,14 +106,14 @@ def test_several_groups_are_one_sample_of_tokens():
     assert describe_values([easy, hard], gamma=1.0)["critic/explained_variance"] == 1.0
 
 
-def test_nothing_is_said_of_a_step_without_values():
+def test_a_step_without_values_has_no_metrics_of_values():
     assert describe_values([], gamma=1.0) == {}
     assert describe_values([group([RIGHT])], gamma=1.0) == {}
     unread = group([RIGHT, FAILED], values=[[NAN, NAN], [NAN]])
     assert describe_values([unread], gamma=1.0) == {"budget/tokens_valued": 0.0}
 
 
-def test_values_that_are_no_numbers_at_some_tokens_are_not_passed_over():
+def test_values_that_are_nan_at_some_tokens_make_the_metrics_nan():
     metrics = describe_values([group([RIGHT, WRONG], values=[[NAN, 1.0], [0.0, 0.0]])], gamma=1.0)
     assert math.isnan(metrics["critic/explained_variance"])
     assert math.isnan(metrics["critic/value_mean"])

@@ -1,4 +1,4 @@
-"""Numbers of an evaluation by hand: what is counted, what a failed verifier is left out of, and who votes for what."""
+"""Metrics of an evaluation, with expected values by hand: counts, failed verdicts, and votes for answers."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_votes_for_one_number_are_votes_for_one_answer():
     rollouts = problem(
         RIGHT, wrong("0.5"), wrong(r"\frac{1}{2}"), wrong("1/2"), wrong("X + 1"), wrong("x+1"), UNREAD, FAILED
     )
-    right, others, silent, untold = votes(rollouts)
-    assert (right, sorted(others), silent, untold) == (1, [2, 3], 1, 0)
+    right, others, unanswered, undisclosed = votes(rollouts)
+    assert (right, sorted(others), unanswered, undisclosed) == (1, [2, 3], 1, 0)
 
 
 def test_the_majority_of_all_rollouts():
@@ -112,7 +112,7 @@ def test_the_majority_of_all_rollouts():
     np.testing.assert_array_equal(maj_at([votes(one) for one in several], 4), [1.0, 0.0, 0.5, 0.0, np.nan])
 
 
-def test_no_majority_is_told_where_a_wrong_answer_is_not():
+def test_without_the_answers_of_wrong_rollouts_there_is_no_majority():
     """A reward that returns 0 or 1: three of four may have agreed on a wrong answer."""
     several = [problem(RIGHT, wrong(None), wrong(None), UNREAD), problem(RIGHT, RIGHT, RIGHT, RIGHT)]
     ballots = [votes(one) for one in several]
@@ -123,7 +123,7 @@ def test_no_majority_is_told_where_a_wrong_answer_is_not():
     assert sampled_metrics(several, 4)["pass_at_4"] == 1.0
 
 
-def test_a_line_of_the_file_says_what_the_group_said():
+def test_a_line_of_the_file_has_the_fields_of_the_rollout():
     row = {
         "kind": "failed", "correct": None, "reward": None, "parts": {}, "answer_read": None, "length": 3,
         "finish": "length", "late": True,

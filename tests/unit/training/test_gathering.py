@@ -1,4 +1,4 @@
-"""What a rank sends of its judged groups, and what the others make of it; between real processes: tests/ranks."""
+"""Judged groups as a rank sends them, and as the others rebuild them. tests/ranks has the tests between processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def prompt(name: str) -> Prompt:
 
 def rollout(index: int, logprobs: Sequence[float], **fields: object) -> Rollout:
     tokens = np.arange(len(logprobs)) + 151_000
-    told = {"text": f"é{index}", "finish": "stop", "version": 3, **fields}
-    return Rollout(index=index, tokens=tokens, logprobs=np.array(logprobs), **told)  # type: ignore[arg-type]
+    others = {"text": f"é{index}", "finish": "stop", "version": 3, **fields}
+    return Rollout(index=index, tokens=tokens, logprobs=np.array(logprobs), **others)  # type: ignore[arg-type]
 
 
 RIGHT = Outcome(reward=1.0, correct=True, kind="correct", parts={"format": 0.5}, seconds=0.25)
@@ -53,7 +53,7 @@ def test_every_rank_gets_every_group_in_the_order_of_the_prompts(monkeypatch: py
             assert str(one.trainable) == str(other.trainable)
 
 
-def test_a_token_takes_8_bytes_where_float32_keeps_its_logprob() -> None:
+def test_a_token_is_sent_in_8_bytes_where_float32_keeps_its_logprob() -> None:
     exact = rollout(0, np.float32([-0.1, -0.2]).astype(np.float64).tolist())
     sent = _Sent.of([0], [group("a", [exact])])
     assert (sent.tokens.dtype, sent.logprobs.dtype) == (np.int32, np.float32)

@@ -25,7 +25,7 @@ def test_a_rank_takes_its_share_of_the_cores_and_at_least_one(monkeypatch, local
     ("quota", "local", "threads"), [(2.0, 1, 2), (1.5, 1, 2), (0.5, 1, 1), (4.0, 2, 2), (99.0, 1, 64)]
 )
 def test_a_quota_of_the_control_groups_bounds_the_threads(monkeypatch, quota, local, threads):
-    """A container may have 64 cores in sight and the time of two."""
+    """A container may see 64 cores and be limited to two."""
     monkeypatch.setattr(ranks, "local_count", lambda: local)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     monkeypatch.setattr(machine_share, "cpu_quota", lambda: quota)
@@ -41,7 +41,7 @@ def test_verify_workers_are_of_a_machine_and_none_stays_none(monkeypatch, local,
     assert workers_of_rank(wanted) == workers
 
 
-def test_what_omp_num_threads_says_is_of_one_process(monkeypatch):
+def test_omp_num_threads_is_per_process(monkeypatch):
     """torchrun sets it for each of its ranks."""
     monkeypatch.setattr(ranks, "local_count", lambda: 8)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)

@@ -1,4 +1,4 @@
-"""Planning by probe: when windows start, what a probe costs, what its plan obeys, and that a resume finds it again."""
+"""Planning by probe: the start of windows, the cost of a probe, the limits of its plan, and its resume."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_one_probe_per_window_and_its_price_in_the_metrics(probed):
 
 
 def test_a_window_spends_its_budget(probed):
-    """16 rollouts a step on average; how they spread over a window is for the plan to say."""
+    """16 rollouts a step on average; the plan decides how they are spread over a window."""
     spent = [row["budget/rollouts"] for row in steps_of(train(probed(steps=7)))]
     assert [sum(spent[0:2]), sum(spent[2:4]), spent[4], sum(spent[5:7])] == [32, 32, 16, 32]
     assert spent[0] != 16 or spent[2] != 16
@@ -153,7 +153,7 @@ def test_under_a_group_baseline_who_gets_any_gets_two(allocate, advantage, count
     assert allocator(stats_with_norms([0.2, 0.9, 18.9]), 20).tolist() == counts
 
 
-def test_a_minimum_that_was_asked_for_is_kept():
+def test_a_configured_minimum_is_used():
     allocator = bound_allocator({"allocate": {"use": "gvm", "minimum": 4}, "advantage": "grpo"})
     assert allocator(stats_with_norms([0.2, 4.9, 14.9]), 20).tolist() == [0, 5, 15]
     assert allocator(stats_with_norms([0.2, 0.9, 18.9]), 20).tolist() == [0, 4, 16]

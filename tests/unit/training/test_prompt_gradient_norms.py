@@ -28,12 +28,12 @@ def verified(prompt: str, verdicts: Sequence[bool | None]) -> Group:
     return Group(prompt=of, rollouts=rollouts, outcomes=tuple(outcomes))
 
 
-def learner(asked: list[tuple[str, int]]) -> SimpleNamespace:
+def learner(requested: list[tuple[str, int]]) -> SimpleNamespace:
     """A rollout's norm is ten to the power of its index."""
 
     def gradient_norms(sequences, *, of):
         assert of == "embedding"
-        asked.extend((s.prompt.id, s.rollout.index) for s in sequences)
+        requested.extend((s.prompt.id, s.rollout.index) for s in sequences)
         return np.array([10.0**s.rollout.index for s in sequences])
 
     return SimpleNamespace(gradient_norms=gradient_norms)
@@ -47,13 +47,13 @@ def test_a_prompts_norm_is_the_mean_over_its_correct_rollouts() -> None:
         verified("none sampled", []),
         verified("one", [None, True]),
     ]
-    asked: list[tuple[str, int]] = []
-    got = prompt_gradient_norms(learner(asked), groups, of="embedding")
-    np.testing.assert_array_equal(got, [(1 + 100) / 2, 0, math.nan, math.nan, 10])
-    assert asked == [("two", 0), ("two", 2), ("one", 1)]
+    requested: list[tuple[str, int]] = []
+    norms = prompt_gradient_norms(learner(requested), groups, of="embedding")
+    np.testing.assert_array_equal(norms, [(1 + 100) / 2, 0, math.nan, math.nan, 10])
+    assert requested == [("two", 0), ("two", 2), ("one", 1)]
 
 
-def test_the_norm_is_of_what_would_be_trained() -> None:
+def test_the_norm_is_over_the_tokens_that_would_be_trained() -> None:
     group, lengths = verified("p", [True, True]), list[int]()
     long = dataclasses.replace(group.rollouts[1], tokens=np.arange(5), logprobs=np.zeros(5))
 
@@ -70,10 +70,10 @@ def test_the_norm_is_of_what_would_be_trained() -> None:
 
 
 @pytest.mark.parametrize("groups", [[], [verified("p", [False])]])
-def test_where_nothing_is_correct_there_is_nothing_to_pass(groups: list[Group]) -> None:
-    got = prompt_gradient_norms(learner([]), groups, of="embedding")
-    np.testing.assert_array_equal(got, np.zeros(len(groups)))
+def test_without_a_correct_rollout_the_norm_is_0(groups: list[Group]) -> None:
+    norms = prompt_gradient_norms(learner([]), groups, of="embedding")
+    np.testing.assert_array_equal(norms, np.zeros(len(groups)))
 
 
-def test_norms_that_are_not_asked_for_are_not_taken() -> None:
+def test_norms_that_are_not_configured_are_not_computed() -> None:
     assert prompt_gradient_norms(SimpleNamespace(), [verified("p", [True])], of="none") is None

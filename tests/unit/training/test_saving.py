@@ -14,26 +14,26 @@ def saved(step: int) -> Checkpoint:
     return Checkpoint(Path(f"step-{step}"), step)
 
 
-def test_a_save_is_under_way_until_it_is_waited_for_and_told_in_the_waiting_thread() -> None:
-    saving, may_end, told = Saving(), threading.Event(), []
+def test_the_outcome_of_a_save_is_passed_on_in_the_waiting_thread() -> None:
+    saving, may_end, outcomes = Saving(), threading.Event(), []
 
     def save() -> Checkpoint:
         may_end.wait()
         return saved(1)
 
-    def tell(outcome: Future[Checkpoint]) -> None:
-        told.append((outcome.result(), threading.current_thread()))
+    def on_saved(outcome: Future[Checkpoint]) -> None:
+        outcomes.append((outcome.result(), threading.current_thread()))
 
-    saving.wait()  # nothing is under way
-    saving.begin(save, tell)
-    assert told == []
+    saving.wait()  # no save is in progress
+    saving.begin(save, on_saved)
+    assert outcomes == []
     may_end.set()
     saving.wait()
     saving.wait()
-    assert told == [(saved(1), threading.current_thread())]
+    assert outcomes == [(saved(1), threading.current_thread())]
 
 
-def test_the_next_save_begins_after_the_one_before_it_has_ended_and_is_told() -> None:
+def test_a_save_starts_after_the_outcome_of_the_one_before() -> None:
     saving, order = Saving(), list[str]()
     may_end = threading.Event()
 
@@ -46,40 +46,40 @@ def test_the_next_save_begins_after_the_one_before_it_has_ended_and_is_told() ->
         order.append("second saved")
         return saved(2)
 
-    saving.begin(first, lambda outcome: order.append("first told"))
+    saving.begin(first, lambda outcome: order.append("first passed on"))
     may_end.set()
-    saving.begin(second, lambda outcome: order.append("second told"))
+    saving.begin(second, lambda outcome: order.append("second passed on"))
     saving.wait()
-    assert order == ["first saved", "first told", "second saved", "second told"]
+    assert order == ["first saved", "first passed on", "second saved", "second passed on"]
 
 
 @pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
-def test_what_a_save_raises_is_an_outcome_and_the_next_one_may_begin(error: BaseException) -> None:
-    saving, told = Saving(), list[object]()
+def test_an_exception_of_a_save_is_its_outcome_and_the_next_may_start(error: BaseException) -> None:
+    saving, outcomes = Saving(), list[object]()
 
     def save() -> Checkpoint:
         raise error
 
-    saving.begin(save, lambda outcome: told.append(outcome.exception()))
-    saving.begin(lambda: saved(2), lambda outcome: told.append(outcome.result().step))
+    saving.begin(save, lambda outcome: outcomes.append(outcome.exception()))
+    saving.begin(lambda: saved(2), lambda outcome: outcomes.append(outcome.result().step))
     saving.wait()
-    assert told == [error, 2]
+    assert outcomes == [error, 2]
 
 
-def test_where_the_system_gives_no_thread_the_save_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_the_save_runs_in_the_calling_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    saving, told = Saving(), list[int]()
+    saving, steps = Saving(), list[int]()
     monkeypatch.setattr(threading.Thread, "start", refused)
-    saving.begin(lambda: saved(1), lambda outcome: told.append(outcome.result().step))
+    saving.begin(lambda: saved(1), lambda outcome: steps.append(outcome.result().step))
     saving.wait()
-    assert told == [1]
+    assert steps == [1]
 
 
-def test_a_save_is_still_under_way_after_a_wait_that_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `signals.Leave` leaves it, which a signal raises in the middle."""
-    saving, told = Saving(), list[int]()
+def test_a_save_continues_after_an_interrupted_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal may raise `Leave` in the middle of the wait."""
+    saving, steps = Saving(), list[int]()
     may_end = threading.Event()
 
     def save() -> Checkpoint:
@@ -89,11 +89,11 @@ def test_a_save_is_still_under_way_after_a_wait_that_was_left(monkeypatch: pytes
     def left(self: object, timeout: float | None = None) -> None:
         raise KeyboardInterrupt
 
-    saving.begin(save, lambda outcome: told.append(outcome.result().step))
+    saving.begin(save, lambda outcome: steps.append(outcome.result().step))
     with monkeypatch.context() as signalled:
         signalled.setattr(Future, "exception", left)
         with pytest.raises(KeyboardInterrupt):
             saving.wait()
     may_end.set()
     saving.wait()
-    assert told == [1]
+    assert steps == [1]

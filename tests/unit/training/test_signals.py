@@ -11,11 +11,11 @@ from winnow.training.signals import SIGNALS, Leave, stop_signals
 
 
 @pytest.fixture(autouse=True)
-def heard():
-    """What acts as usual, here: it is written down."""
-    found = []
-    before = {number: signal.signal(number, lambda number, frame: found.append(number)) for number in SIGNALS}
-    yield found
+def handled():
+    """The signals that reach the handlers from before; these record them."""
+    numbers = []
+    before = {number: signal.signal(number, lambda number, frame: numbers.append(number)) for number in SIGNALS}
+    yield numbers
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -25,27 +25,27 @@ def send(number):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_asks_and_is_not_acted_upon(number, heard):
+def test_the_first_signal_requests_a_stop_and_has_no_other_effect(number, handled):
     with stop_signals(now=False) as stop:
         assert not stop.asked
         send(number)
         assert stop.asked
-    assert heard == []
+    assert handled == []
     send(number)
-    assert heard == [number], "afterwards everything is as before"
+    assert handled == [number], "afterwards the handlers are those from before"
 
 
 @pytest.mark.parametrize(("number", "then"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGHUP, 0)])
-def test_a_second_one_acts_as_usual_unless_the_terminal_closed(number, then, heard):
+def test_a_second_signal_has_its_usual_effect_except_sighup(number, then, handled):
     with stop_signals(now=True) as stop:
         send(number)
         send(number)
     assert stop.asked
-    assert heard == [number] * then
+    assert handled == [number] * then
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_among_ranks_that_a_launcher_signals_too_a_repetition_is_ignored_for_three_seconds(number, heard, monkeypatch):
+def test_with_a_launcher_a_repetition_within_three_seconds_is_ignored(number, handled, monkeypatch):
     seconds = [10.0, 12.9, 13.0]
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(os, "getsid", lambda process: os.getpid() + 1)
@@ -53,21 +53,21 @@ def test_among_ranks_that_a_launcher_signals_too_a_repetition_is_ignored_for_thr
     with stop_signals(now=False) as stop:
         send(number)
         send(number)
-        assert (stop.asked, heard) == (True, [])
+        assert (stop.asked, handled) == (True, [])
         send(number)
-    assert heard == [number]
+    assert handled == [number]
 
 
-def test_a_rank_with_a_session_of_its_own_is_signalled_once_and_a_second_one_acts(heard, monkeypatch):
+def test_in_a_separate_session_a_second_signal_has_its_usual_effect(handled, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(os, "getsid", lambda process: os.getpid())
     with stop_signals(now=False):
         send(signal.SIGTERM)
         send(signal.SIGTERM)
-    assert heard == [signal.SIGTERM]
+    assert handled == [signal.SIGTERM]
 
 
-def test_now_leaves_what_may_be_left_and_nothing_else():
+def test_with_now_a_signal_ends_only_a_block_that_permits_it():
     with stop_signals(now=True) as stop:
         with pytest.raises(Leave), stop.may_leave(lambda: True):
             send(signal.SIGTERM)
@@ -83,26 +83,26 @@ def test_now_leaves_what_may_be_left_and_nothing_else():
         assert stop.asked
 
 
-def test_no_handler_of_failures_takes_a_leave_for_one():
+def test_a_leave_is_not_an_exception_that_handlers_of_failures_catch():
     assert not issubclass(Leave, Exception)
 
 
-def test_what_is_ignored_stays_ignored(heard):
+def test_a_signal_that_was_ignored_before_stays_ignored(handled):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with stop_signals(now=False) as stop:
         send(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    assert (stop.asked, heard) == (False, [])
+    assert (stop.asked, handled) == (False, [])
 
 
-def test_off_the_main_thread_there_is_nothing_to_catch():
-    asked = []
+def test_in_another_thread_than_the_main_one_no_signal_is_caught():
+    requests = []
 
     def run():
         with stop_signals(now=True) as stop:
-            asked.append(stop.asked)
+            requests.append(stop.asked)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert asked == [False]
+    assert requests == [False]

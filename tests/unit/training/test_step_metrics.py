@@ -38,7 +38,7 @@ def add(tally, loss, *, gap):
     tally.add(Value(torch.tensor(loss), {}), out, mb)
 
 
-def test_the_gap_is_that_of_the_weights_that_sampled_also_after_an_empty_batch():
+def test_the_gap_is_measured_before_the_first_update_that_is_taken():
     tally = Tally(Parity(tolerance=NARROW, max_outside=0.1))
     tally.close(SKIPPED)
     add(tally, 1.0, gap=0.25)
@@ -68,7 +68,7 @@ def test_the_loss_is_the_mean_over_the_updates_taken():
     assert (tally.metrics()["policy/skipped_updates"], tally.metrics()["policy/not_finite_updates"]) == (2, 1)
 
 
-def test_a_prompt_with_nearly_all_rollouts_is_nearly_all_of_the_prompts():
+def test_the_effective_number_of_prompts_follows_the_share_of_rollouts():
     """(4 + 1 + 1)^2 / (16 + 1 + 1) = 2; a prompt without a rollout is none, and equal ones count each."""
 
     def effective(*sizes):
@@ -88,7 +88,7 @@ def test_prompt_tokens_count_each_sampled_prompt_once_per_group():
         return Group(prompt=prompt, rollouts=tuple(made))
 
     groups = [sampled(5, 3), sampled(7, 1), sampled(11, 0), sampled(5, 2)]
-    assert prompt_tokens(groups) == 5 + 7 + 5  # the third was planned no rollout, so nothing of it was read
+    assert prompt_tokens(groups) == 5 + 7 + 5  # the third has a planned count of 0, so it is not read
     assert completion_tokens(groups) == (1 + 2 + 3) + 1 + (1 + 2)
 
 
@@ -142,7 +142,7 @@ def test_parity_counts_the_ratios_outside_the_band():
         ([0.11, -0.12], {"mean": 1.0}, 1.0),  # so is the percentile
         ([0.3, 0.0], {"mean": 1.0, "tail": 1.0}, 0.0),
         ([0.3] * 3 + [0.0] * 3, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 1.0),  # half of the ratios outside
-        ([0.3] * 2 + [0.0] * 2, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 0.0),  # two tokens tell nothing
+        ([0.3] * 2 + [0.0] * 2, {"mean": 1.0, "tail": 1.0, "max_outside": 0.4}, 0.0),  # two tokens prove nothing
         ([math.nan, 0.0], {}, 1.0),
         ([0.0, math.nan], {}, 1.0),
         ([-math.inf, 0.0], {}, 1.0),
@@ -161,7 +161,7 @@ def test_an_alarm_is_a_mean_a_percentile_or_a_share_above_its_limit(policy, limi
     ("count", "percentile"),
     [(1, 1), (2, 1), (3, 1), (1000, 998), (3000, 2998), (3001, 2998), (10_000, 9991)],
 )
-def test_the_percentile_is_what_one_in_a_thousand_reach_and_never_fewer_than_three(count, percentile):
+def test_the_percentile_is_reached_by_1_in_1000_and_at_least_three(count, percentile):
     """Of the numbers 1 to n: 9,991 to 10,000 are ten in ten thousand; of 3,001 four are the fewest."""
     numbers = np.random.default_rng(0).permutation(np.arange(1.0, count + 1))
     assert percentile_999(numbers) == percentile
@@ -172,8 +172,8 @@ BFLOAT16 = {"mean": 0.02, "tail": 0.3, "max_outside": 0.01}
 
 
 def heavy(count):
-    """Gaps of an engine that is well: the quantiles of a distribution whose largest number grows with the sample, as it
-    does in bfloat16.
+    """Gaps of a correct engine: the quantiles of a distribution whose largest number grows with the sample, as in
+    bfloat16.
     """
     beyond = 1 - (np.arange(count) + 0.5) / count
     return np.random.default_rng(0).permutation(0.0017 * beyond**-0.55)
@@ -196,7 +196,7 @@ def test_the_alarm_does_not_depend_on_how_many_tokens_are_compared():
     [(0.03, 0.4), (1.0, 0.021)],
     ids=["a few percent of the tokens are others", "every token is off by a little"],
 )
-def test_what_is_wrong_is_noticed_in_any_sample(count, share, shift):
+def test_a_wrong_engine_raises_the_alarm_in_any_sample(count, share, shift):
     gaps = heavy(count)
     gaps[: round(share * count)] += shift
     assert of_gaps(gaps, **BFLOAT16)["policy/parity_alarm"] == 1.0
@@ -212,14 +212,14 @@ def test_parity_is_over_all_micro_batches():
     assert whole.metrics()["policy/logprob_gap_p999"] == np.sort(gaps)[-5]
 
 
-def test_without_a_trained_token_nothing_is_said_of_parity():
+def test_without_a_trained_token_there_are_no_metrics_of_parity():
     found = Parity(Tolerance(mean=0.1, tail=0.1), 0.5)
     assert found.metrics() == {}
     found.add(torch.zeros(0), torch.zeros(0))
     assert found.metrics() == {}
 
 
-def test_a_clock_says_seconds_and_memory_of_every_phase():
+def test_a_clock_measures_seconds_and_memory_of_every_phase():
     clock = Clock()
     with clock("generate"):
         held = bytearray(64 * 2**20)
@@ -239,8 +239,8 @@ def of_engines(gaps, sampled_by, **limits):
     return found.metrics()
 
 
-def test_one_stale_engine_among_many_trips_the_alarm():
-    """Over the tokens of all eight engines its gap would pass: 0.5 / 8 < 0.1 on average, and few lie outside."""
+def test_one_stale_engine_among_many_raises_the_alarm():
+    """Over the tokens of all eight engines its gap would pass: 0.5 / 8 < 0.1 on average, and few ratios are outside."""
     gaps, by = np.zeros(800), np.repeat(np.arange(8), 100)
     assert of_engines(gaps, by)["policy/parity_alarm"] == 0
     assert "ranks/out_of_parity" not in of_engines(gaps, by)
@@ -269,7 +269,7 @@ def tally_of(loss, gaps, *, rank, diagnostics):
     return tally
 
 
-def test_the_tallies_of_ranks_add_up_to_that_of_one_process(monkeypatch):
+def test_the_tallies_of_ranks_combine_to_that_of_one_process(monkeypatch):
     mine = tally_of(1.0, [0.1, 0.2], rank=0, diagnostics=[0.0, 1.0])
     theirs = tally_of(2.0, [0.3], rank=1, diagnostics=[1.0])
     theirs.idle = 2
@@ -284,7 +284,7 @@ def test_the_tallies_of_ranks_add_up_to_that_of_one_process(monkeypatch):
     check(found)
 
 
-def test_a_clock_says_what_ranks_spent_on_each_other(monkeypatch):
+def test_a_clock_measures_the_exchanges_between_ranks(monkeypatch):
     monkeypatch.setattr("winnow.ranks.count", lambda: 2)
     monkeypatch.setattr(
         "winnow.ranks.each", lambda item: [(Spent(0.3, {"rollouts": 10}), 2.0, item[2]), (Spent(0.1), 2.0, {})]
