@@ -26,11 +26,11 @@ def assembled(data: dict[str, Any], *, served: bool = False) -> str:
     return assemble.assembled(strict_json.encoded(data | {"runs": runs}), title="winnow report", served=served).text
 
 
-def rollout(index: int, text: str, **other: Any) -> dict[str, Any]:
+def rollout(index: int, completion: str, **other: Any) -> dict[str, Any]:
     """A rollout of one token per word, changed by `other`. Of four the first is trained on, the third only kept."""
     kind, kept = other.get("kind", KINDS[index % 4]), index % 2 == 0
     trained = index % 4 == 0
-    pieces = re.findall(r"\s*\S+|\s+$", text)
+    pieces = re.findall(r"\s*\S+|\s+$", completion)
     reward = {"correct": 1.0, "failed": None}.get(kind, 0.0)
     return {
         "index": index, "text": None, "length": len(pieces), "finish": "length" if index % 5 == 4 else "stop",
