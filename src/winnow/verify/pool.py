@@ -139,7 +139,11 @@ class Pool:
 
     def _running(self) -> _ForkServerProcess:
         if self._closed:
-            raise VerifierError(f"the workers of the reward {self._name!r} are closed", code="verifier.closed")
+            raise VerifierError(
+                f"the workers of the reward {self._name!r} are closed",
+                remedy="make new Verifiers, or close these later",
+                code="verifier.closed",
+            )
         if self._refusal is not None:
             raise copy.copy(self._refusal)  # raising the same object again would extend its traceback
         if self._server is None:
