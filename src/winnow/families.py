@@ -1,8 +1,8 @@
 """The extension points, one `Family` each. Imports no torch.
 
-A family defines the arguments of its members, the key that names them, the modules with winnow's own members, the
-traits that a member may declare, and the contract that a member must pass. A new extension point is a `Family` here and
-a check of its contract; nothing else lists them.
+A family defines the arguments of its members, the key that names them, and the modules with winnow's own members. It
+also defines the traits that a member may declare, and the contract that a member must pass. A new extension point is a
+`Family` here and a check of its contract; nothing else lists them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# By the last part of the name that was written.
+# Keyed by the last part of another program's name.
 SHORT: Mapping[str, str] = {
     # in many programs
     "lr": "optimizer.learning_rate",

@@ -1,8 +1,8 @@
 """The system calls that a Python program needs once it has started, as a classic BPF filter; all others fail.
 
-It is a list of allowed calls, so that calls of future kernels are refused too. Refused are, among others: fork and exec
-(a run is one process, so that none outlives it), kill and all other ways to signal, sockets, every change of a file or
-its attributes, ptrace, mounts, namespaces, bpf, io_uring, memfd, shared memory, priorities.
+It is a list of allowed calls, so that calls of future kernels are refused too. Refused are, among others, fork and exec
+(a run is one process, so that none outlives it), all ways to signal, sockets, and every change of a file or its
+attributes. So are ptrace, mounts, namespaces, bpf, io_uring, memfd, shared memory and priorities.
 """
 
 from __future__ import annotations
