@@ -1,4 +1,4 @@
-"""Ask a trained model, with transformers and nothing of winnow: a checkpoint is an ordinary model folder.
+"""Ask a trained model questions, with transformers alone: a checkpoint is an ordinary model folder.
 
 python examples/ask.py runs/arithmetic/checkpoints/step-000120 "What is 47 + 85?"
 """

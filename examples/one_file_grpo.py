@@ -1,15 +1,15 @@
-"""GRPO on down-sampled rollouts, in one file: the algorithm that winnow runs by default, without winnow.
+"""GRPO on down-sampled rollouts, in one file: winnow's default algorithm, without winnow.
 
     python examples/one_file_grpo.py RUN MODEL [--steps 3] [--out FOLDER]
 
-RUN is the folder of a run, MODEL the model folder it started from. Sampling is left out: the rollouts of RUN are read
-from its log, and this file repeats what the run learned from them. Read it top to bottom; a step is
+RUN is the folder of a run, MODEL the model folder from which it started. There is no sampling: the rollouts are read
+from the log of RUN, and this file repeats the updates of the run. Read it from top to bottom; a step is
 
     rollouts -> 1 keep -> 2 advantages -> 3 updates -> 4 clipped loss -> 5 AdamW
 
-It shares no code with winnow, so it is a second opinion, too: where RUN has a checkpoint of a step, the distance to it
-is printed. In float64 that is rounding; anything more is a mistake in one of the two. It is slow on purpose: one row at
-a time, with all of its logits in memory.
+It shares no code with winnow, so it is also a check of winnow: where RUN has a checkpoint of a step, the distance to it
+is printed. In float64 that is rounding; a larger distance is a mistake in one of the two. The code is simple and slow:
+it processes one row at a time, with all of its logits in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tensors = dict[str, Tensor]
 
 
 def key(*names: str | int) -> int:
-    """winnow.seeds.derive: chance is a hash of names, so it can be drawn again from a log."""
+    """winnow.seeds.derive: random numbers are hashes of names, so they can be drawn again for a log."""
     text = "\x1f".join(f"{type(name).__name__}:{name}" for name in names)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
 
@@ -47,13 +47,13 @@ def uniform(*names: str | int) -> float:
     return (key(*names) >> 75) * 2.0**-53
 
 
-# 1. Keep. Sampling is cheap and runs in parallel, learning is not: sample many rollouts of a prompt, learn from the few
-# whose rewards differ most (PODS: Xu, Savani, Fang, Kolter 2025, arXiv 2504.13818).
+# 1. Keep. Sampling is cheap and parallel, updates are not: sample many rollouts of a prompt, and train on the few whose
+# rewards differ most (PODS: Xu, Savani, Fang, Kolter 2025, arXiv 2504.13818).
 
 
 def max_variance(rewards: list[float], ties: list[float], count: int) -> list[int]:
-    """Places of the `count` rewards with the largest variance: the lowest and the highest, so only how many of each is
-    to be found. Among equally good answers, the one with the fewest high rewards.
+    """Places of the `count` rewards with the largest variance. These are the lowest and the highest ones, so only their
+    numbers are searched. Of equally good choices, the one with the fewest high rewards is taken.
     """
     order = sorted(range(len(rewards)), key=lambda place: (rewards[place], ties[place]))
     choices = [order[: count - high] + order[len(order) - high :] for high in range(count + 1)]
@@ -62,8 +62,8 @@ def max_variance(rewards: list[float], ties: list[float], count: int) -> list[in
     return sorted(choices[int(np.argmax(np.array(variances) >= max(variances) - rounding))])
 
 
-# 2. Advantages. A rollout is good when it beats its siblings (GRPO: Shao et al. 2024, arXiv 2402.03300): the kept
-# ones, as in the code of PODS. Where all rewards are equal there is nothing to learn.
+# 2. Advantages. A rollout is compared with the other kept rollouts of its prompt (GRPO: Shao et al. 2024,
+# arXiv 2402.03300), as in the code of PODS. Where all rewards are equal, all advantages are 0.
 
 
 def advantages(rewards: list[float], eps: float) -> list[float]:
@@ -84,7 +84,7 @@ class Row:
 
 
 def rows_of(rollouts: list[Config], config: Config) -> list[Row]:
-    """One prompt's rollouts, as logged -> the kept ones with their advantages. No verdict, no lesson."""
+    """One prompt's rollouts, as logged -> the kept ones with their advantages; those without a verdict are dropped."""
     rollouts = [r for r in rollouts if r["kind"] != "failed"]
     if not rollouts:
         return []
@@ -97,8 +97,8 @@ def rows_of(rollouts: list[Config], config: Config) -> list[Row]:
     return [Row(rollouts[i]["prompt_tokens"], rollouts[i]["tokens"], a) for i, a in zip(kept, credit, strict=True)]
 
 
-# 3. Updates. A step may take several, and go over its rows more than once. Whole groups are dealt: the longest (give or
-# take a quarter) first, each to the update that has the fewest tokens so far.
+# 3. Updates. A step may have several updates and epochs. Whole groups are assigned: the longest (with a random factor
+# of 0.75 to 1) first, each to the update that has the fewest tokens so far.
 
 
 def deal(groups: list[list[Row]], updates: int, *names: str | int) -> list[list[Row]]:
@@ -111,12 +111,12 @@ def deal(groups: list[list[Row]], updates: int, *names: str | int) -> list[list[
     return [[row for place in sorted(piles[i]) for row in groups[place]] for i in rng.permutation(updates)]
 
 
-# 4. The clipped loss (PPO: Schulman et al. 2017, arXiv 1707.06347, eq. 7). In a step's first update the ratio is 1 and
-# this is the policy gradient. Later on, a token that has moved far enough in its rewarded direction is left alone.
+# 4. The clipped loss (PPO: Schulman et al. 2017, arXiv 1707.06347, eq. 7). In a step's first update the ratio is 1, and
+# this is the policy gradient. Later, a token whose ratio has moved far in the rewarded direction has no gradient.
 
 
 def logprobs(model: Any, row: Row, temperature: float) -> Tensor:
-    """[L] of the rollout's tokens. The logits at a position are about the token that follows it."""
+    """[L] log-probs of the rollout's tokens. The logits at a position predict the next token."""
     logits = model(input_ids=torch.tensor([row.prompt + row.tokens])).logits[0, len(row.prompt) - 1 : -1]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     every: Tensor = logits.log_softmax(dim=-1)
@@ -129,7 +129,7 @@ def clipped(new: Tensor, old: Tensor, advantage: float, clip_low: float = 0.2, c
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
 
 
-# 5. AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), after the gradient was cut to a length.
+# 5. AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101), after the gradient was clipped to a norm.
 
 
 class AdamW:
@@ -144,7 +144,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self) -> float:
-        """Move the parameters, clear the gradients, and say how long the gradient was."""
+        """Update the parameters, clear the gradients, and return the gradient's norm before clipping."""
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
         limit, rate = self.options["max_grad_norm"], self.options["learning_rate"] * self.rate_factor()
@@ -162,12 +162,12 @@ class AdamW:
         return norm
 
     def skip(self) -> None:
-        """An update without rows: only the schedule goes on."""
+        """An update without rows: only the schedule advances."""
         self.updates += 1
         self.skipped += 1
 
     def rate_factor(self) -> float:
-        """A linear rise, then constant, or down to 0 on a line or half a cosine."""
+        """A linear rise, then constant, or falling to 0 linearly or along half a cosine."""
         if self.updates < self.warmup:
             return float((self.updates + 1) / (self.warmup + 1))
         done = (self.updates - self.warmup) / max(1, self.total - self.warmup)
@@ -177,7 +177,7 @@ class AdamW:
 
 @dataclass
 class Report:
-    """A step in numbers. Loss and gradient norm (before it is cut) are means over its updates, NaN without one."""
+    """A step in numbers. Loss and gradient norm (before clipping) are means over its updates, NaN without one."""
 
     step: int
     kept: int
@@ -191,12 +191,12 @@ def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]],
     temperature, update = config["rollout"]["temperature"], config["update"]
     bounds = {side: bound for side, bound in config["loss"].items() if side in ("clip_low", "clip_high")}
     groups = [rows_of(rollouts, config) for rollouts in prompts]
-    taught = [row for rows in groups for row in rows if row.advantage != 0]
-    for row in taught:
+    trained = [row for rows in groups for row in rows if row.advantage != 0]
+    for row in trained:
         with torch.no_grad():
             row.old = logprobs(model, row, temperature)
 
-    # Every token weighs the same, in whichever update it falls; rows without a lesson count, too.
+    # Every token has the same weight, in any update; rows of advantage 0 are counted, too.
     tokens = sum(len(row.tokens) for rows in groups for row in rows) / update["updates_per_step"]
     losses, norms = [], []
     for epoch in range(update["epochs"]):
@@ -214,14 +214,14 @@ def train_step(model: Any, adamw: AdamW, step: int, prompts: list[list[Config]],
                     losses[-1] += loss.item()
             norms.append(adamw.step())
     mean_loss, mean_norm = (float(np.mean(numbers)) if numbers else math.nan for numbers in (losses, norms))
-    return Report(step, sum(map(len, groups)), len(taught), mean_loss, mean_norm)
+    return Report(step, sum(map(len, groups)), len(trained), mean_loss, mean_norm)
 
 
-# The rest reads the run and compares with it.
+# The rest of the file reads the run and compares the results.
 
 
 def read_config(run: Path) -> Config:
-    """The run's configuration; that of another algorithm is refused."""
+    """The run's configuration; exits for one of another algorithm."""
     config: Config = json.loads((run / "manifest.json").read_text())["config"]
     members = [config[part] for part in ("allocate", "advantage", "weighting", "loss")] + config["select"]
     ours = ["uniform", "grpo", "token", "clip", "max_variance"]
@@ -234,7 +234,7 @@ def read_config(run: Path) -> Config:
     ]
     whole_group = config["advantage"].get("statistics", "kept") != "kept"
     if [member["use"] for member in members] != ours or whole_group or any(more):
-        sys.exit(f"{run}: this file knows {', '.join(ours)}, with the statistics of the kept, and nothing beside")
+        sys.exit(f"{run}: this file implements only {', '.join(ours)}, with the statistics of the kept rollouts")
     return config
 
 
@@ -248,8 +248,8 @@ def read_steps(run: Path) -> Iterator[tuple[int, list[list[Config]]]]:
 
 def distance(ours: Tensors, theirs: Tensors) -> float:
     """||ours - theirs|| / ||theirs||, over all of our tensors together."""
-    apart = sum((ours[name].detach().double() - theirs[name].double()).square().sum().item() for name in ours)
-    return math.sqrt(apart / sum(theirs[name].double().square().sum().item() for name in ours))
+    difference = sum((ours[name].detach().double() - theirs[name].double()).square().sum().item() for name in ours)
+    return math.sqrt(difference / sum(theirs[name].double().square().sum().item() for name in ours))
 
 
 def distances(adamw: AdamW, checkpoint: Path) -> dict[str, float]:
@@ -268,7 +268,7 @@ def replay(run: Path, folder: Path, steps: int, out: Path | None = None) -> Iter
     config = read_config(run)
     dtype = getattr(torch, config["model"]["dtype"])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").eval()
-    model.get_input_embeddings().padding_idx = None  # else a padding token that was sampled would not learn
+    model.get_input_embeddings().padding_idx = None  # else the embedding of a sampled padding token has no gradient
     adamw = AdamW(model, config)
     for step, prompts in itertools.islice(read_steps(run), steps):
         report = train_step(model, adamw, step, prompts, config)
@@ -284,11 +284,11 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="the model folder that the run started from")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the model here")
-    asked = parser.parse_args()
-    for report, apart in replay(asked.run, asked.model, asked.steps, asked.out):
+    options = parser.parse_args()
+    for report, errors in replay(options.run, options.model, options.steps, options.out):
         print(f"step {report.step}  kept {report.kept}  trained {report.trained}", end="  ")
         print(f"loss {report.loss:+.6f}  grad norm {report.grad_norm:.6f}", end="  ")
-        print(*(f"{name} off by {value:.0e}" for name, value in apart.items()), sep="  ")
+        print(*(f"{name} off by {value:.0e}" for name, value in errors.items()), sep="  ")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A control: GRPO whose rewards are dealt out again at random within each group. A policy must learn nothing from it.
+"""A control: GRPO with rewards that are permuted at random within each group. A policy must learn nothing from it.
 
     winnow train configs/arithmetic.toml --set advantage=examples/shuffled_rewards.py:shuffled
 
-It is also what an advantage of your own looks like: a function of the step's groups, named by its file.
+It is also an example of your own advantage: a function of the step's groups, named by its file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def shuffled(groups: Sequence[Group]) -> list[FloatArray]:
 def _shuffle(group: Group) -> Group:
     assert group.outcomes is not None
     assert group.keep is not None
-    # The texts are the seed: another step's group of the same prompt is dealt differently, a resumed run the same.
+    # The texts are the seed: a group of the same prompt in another step gets another order, a resumed run the same.
     kept = group.keep.nonzero()[0]
     order = generator("shuffled", group.prompt.id, *(rollout.text for rollout in group.rollouts)).permutation(kept)
     outcomes = list(group.outcomes)

@@ -3,8 +3,8 @@
     winnow train configs/word_problems.toml
 
 Use it as `task = { use = "examples/word_problems.py:word_problems", train_size = 64 }`. The numbers are small, so a
-model has to find out which operation a sentence asks for, and which numbers do not matter. A policy for it is made by
-`scripts/make_word_policy.py`, from the worked solutions in `Problem.meta`.
+model has to learn which operation a sentence means, and which numbers are irrelevant. `scripts/make_word_policy.py`
+makes a policy for it, from the worked solutions in `Problem.meta`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from winnow.tasks.splits import check_split, split_of
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Henry", "Iris", "Jack", "Karl", "Lena")
 THINGS = ("apples", "pencils", "stickers", "eggs", "shells", "coins", "books", "cards", "stamps", "marbles")
 BOXES = ("boxes", "bags", "packs", "baskets")
-AGES = "{a} is {age} years old. "  # a number that does not matter
+AGES = "{a} is {age} years old. "  # an irrelevant number
 MOST_DRAWS = 1_000  # per problem
 
 
@@ -80,20 +80,25 @@ def word_problems(split: str, *, size: int = 2048, train_size: int | None = None
     check_split(split)
     wanted = train_size if split == "train" and train_size is not None else size
     if wanted < 1:
-        raise ConfigError(f"task.size is {wanted}: a task needs at least 1 problem")
+        raise ConfigError(f"task.size is {wanted}", remedy="set it to 1 or more", key="task.size", code="config.value")
     problems: dict[str, Problem] = {}
     for item in range(wanted):
         rng = generator("word problems", seed, split, item)
         stories = (story(rng) for _ in range(MOST_DRAWS))
-        found = next((s for s in stories if s.question not in problems and split_of(s.question) == split), None)
-        if found is None:
-            raise ConfigError(f"task.size: the templates hold about {item} {split} problems; lower task.size")
-        problems[found.question] = Problem(
-            id=f"words-{derive(found.question):032x}",
-            question=found.question,
-            answer=str(found.answer),
+        new = next((s for s in stories if s.question not in problems and split_of(s.question) == split), None)
+        if new is None:
+            raise ConfigError(
+                f"task.size: the templates have about {item} {split} problems",
+                remedy="lower it",
+                key="task.size",
+                code="config.value",
+            )
+        problems[new.question] = Problem(
+            id=f"words-{derive(new.question):032x}",
+            question=new.question,
+            answer=str(new.answer),
             task="word_problems",
-            meta={"steps": list(found.steps)},
+            meta={"steps": list(new.steps)},
         )
     return list(problems.values())
 

@@ -1,10 +1,10 @@
-"""winnow: RL with verifiable rewards that treats the rollout budget as the thing to optimise.
+"""winnow: RL with verifiable rewards that optimises the rollout budget.
 
     import winnow
 
     result = winnow.train(task="arithmetic", steps=60, reward=my_reward, output="runs/mine")
 
-Everything a TOML file can say is a keyword argument here, and a function may stand wherever a name may.
+Every key of a TOML file is a keyword argument here, and a function is accepted in place of any member's name.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ __all__ = [
     "train",
 ]
 
-# Public names whose modules import torch: imported when they are first asked for.
+# Public names whose modules import torch: imported at their first use.
 _LATER = {
     "Alarm": "winnow.alarms",
     "AlarmRaised": "winnow.training.events",
@@ -127,22 +127,22 @@ def train(
 
         result = winnow.train(task="arithmetic", steps=60, reward=my_reward, output="runs/mine")
 
-    `config` holds the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name, a
-    function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
-    `resume` goes on from the newest checkpoint of the output folder with the same configuration; `allow_change` names
-    keys that differ knowingly (["optimizer.learning_rate"]).
+    `config` contains the keys of a TOML file, nested as there: `rollout={"prompts_per_step": 32}`. A member is a name,
+    a function, or a table: `loss="clip"`, `reward=my_reward`, `select={"use": "max_variance", "keep_per_prompt": 4}`.
+    `resume` continues from the newest checkpoint of the output folder with the same configuration; `allow_change` lists
+    keys that differ on purpose (["optimizer.learning_rate"]).
     `progress` is "auto" (True: a live picture in a terminal, lines elsewhere), "plain" (lines), "json" (a JSON object
     per event on standard output, docs/runs.md) or "none" (False).
-    `watch`, or each of several, is called with every event, beside that display:
+    `watch`, or each of several, is called with every event, in addition to that display:
 
         def watch(event):
             if isinstance(event, winnow.StepReport):  # or Started, PhaseBegan, AlarmRaised, Evaluated, Notice ...
                 print(event.step, event.metrics["reward/mean"])
 
-    `critic` is the table of a value model that is trained, `critic={"form": "shared"}`; or a function that gives each
-    group's values per token to an advantage that wants them, and then nothing of it is trained.
+    `critic` is the table of a value model that is trained, `critic={"form": "shared"}`. It may also be a function that
+    returns each group's values per token, for an advantage that needs them; such a function is not trained.
 
-    Returns where the run folder and the trained model are. Raises WinnowError subclasses.
+    Returns the paths of the run folder and of the trained model. Raises WinnowError subclasses.
     """
     from winnow.config_file import validate
     from winnow.training.resolve import resolve_members
@@ -165,17 +165,17 @@ def resume(
     trust_run: bool = False,
     **changes: Any,
 ) -> Result:
-    """Go on with a run from its newest checkpoint, with the configuration that is in its folder.
+    """Continue a run from its newest checkpoint, with the configuration in its folder.
 
         winnow.resume("runs/mine", steps=200, reward=my_reward)
 
-    `changes` are keys of the configuration, nested as for `train`: those that a resume may change, and those that
-    `allow_change` names. Functions that the run was given from Python are known by name only: give the same ones
-    again. With `trust_run` alone are those imported that its folder names as "file.py:function", and a run of another
-    user taken over.
+    `changes` are keys of the configuration, nested as for `train`: keys that a resume may change, and keys in
+    `allow_change`. Of functions that were passed from Python, the folder contains only the names: pass the same ones
+    again. Functions that the folder names as "file.py:function" are imported only with `trust_run`, and a run of
+    another user is continued only with it.
 
-    Raises RunFolderError for a folder that holds no run of this user (unless `trust_run`) or one that `changes` would
-    make another, ConfigError for code of the run that is not trusted, and whatever `train` raises.
+    Raises RunFolderError for a folder without a run of this user (unless `trust_run`), and where `changes` would make
+    another run of it. Raises ConfigError for code of the run that is not trusted, and the errors of `train`.
     """
     from winnow.commands.run_settings import settings_of
     from winnow.training.resolve import resolve_members
@@ -202,23 +202,23 @@ def evaluate(
 ) -> Measured:
     """Evaluate a model on held-out problems; `winnow eval` from Python.
 
-        found = winnow.evaluate("runs/mine/checkpoints/step-000060", reward=my_reward)
-        found.metrics["eval/accuracy_sampled"]
+        result = winnow.evaluate("runs/mine/checkpoints/step-000060", reward=my_reward)
+        result.metrics["eval/accuracy_sampled"]
         winnow.evaluate("owner/name", task={"use": "gsm8k", "path": "data/gsm8k"}, reward="gsm8k", problems=200)
 
-    `model` is a model folder, "bundled" or a hub id. A checkpoint of a run of yours brings the run's configuration,
-    which `config` changes, nested as for `train`; any other model needs a `task`. Every problem of the split is asked
-    unless `problems` says how many. With `trust_run` alone are functions imported that the run names as
-    "file.py:function", and the configuration of another user's run taken over.
+    `model` is a model folder, "bundled" or a hub id. For a checkpoint of your own run, the run's configuration is used,
+    with the changes in `config`, nested as for `train`; any other model needs a `task`. All problems of the split are
+    used, or the first `problems`. Functions that the run names as "file.py:function" are imported only with
+    `trust_run`, and the configuration of another user's run is used only with it.
 
-    Returns the metrics, what they are of (`asked()`), every rollout (`rows`) and the judged ones by problem (`sampled`,
-    `greedy`). Raises WinnowError subclasses.
+    Returns the metrics, the settings of the evaluation (`asked()`), every rollout (`rows`) and the judged rollouts by
+    problem (`sampled`, `greedy`). Raises WinnowError subclasses.
     """
     from winnow.commands.evaluation.evaluated import evaluated
     from winnow.user_code import check_not_importing
 
     check_not_importing()
-    found = evaluated(
+    evaluation = evaluated(
         str(model),
         problems=problems,
         rollouts_per_prompt=rollouts_per_prompt,
@@ -229,11 +229,11 @@ def evaluate(
         further=False,
         **config,
     )
-    return found.tasks[0]
+    return evaluation.tasks[0]
 
 
 def open_run(path: str | Path) -> OpenRun:
-    """Read a run folder: its configuration, checkpoints, metrics and rollouts. Imports no torch, runs nothing of it.
+    """Read a run folder: its configuration, checkpoints, metrics and rollouts. Imports no torch and no code of the run.
 
         run = winnow.open_run("runs/mine")
         run.config["rollout"]["rollouts_per_prompt"], run.checkpoints[60]  # the resolved configuration, a model folder
@@ -242,7 +242,7 @@ def open_run(path: str | Path) -> OpenRun:
         run.rollouts(step=3, columns=["text", "reward"])["text"]  # [rollouts of that step]
         run.frame("metrics").plot(x="step", y="reward/mean")  # the same with pandas: winnow-rl[pandas]
 
-    Everything is read when it is asked for. Raises RunFolderError for what is no run's folder.
+    Each file is read at its first use. Raises RunFolderError for a folder without a run.
     """
     from winnow.report.opened import opened
 
@@ -250,7 +250,7 @@ def open_run(path: str | Path) -> OpenRun:
 
 
 def _values_from(critic: Critic | Mapping[str, Any] | None) -> tuple[Critic | None, dict[str, Any]]:
-    """(a function, keys of the configuration): whichever of the two was meant."""
+    """(a function, keys of the configuration): `critic` as the one that it is, the other empty."""
     if critic is None or callable(critic):
         return critic, {}
     return None, {"critic": critic}

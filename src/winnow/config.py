@@ -1,7 +1,7 @@
 """Every key of a configuration with its type, default and meaning, as one validated `Config`. Imports no torch.
 
-config_file.py reads one from TOML. The options of a member (`[select] keep_per_prompt = 4`) belong to the function that
-it names; they are checked against the function itself (options.py), still before any model is loaded.
+config_file.py reads one from TOML. The options of a member (`[select] keep_per_prompt = 4`) are parameters of its
+function; options.py checks them against that function, also before any model is loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Use = str | Callable[..., Any]
 
 
 class RefusedValue(ValueError):
-    """What a section's validator refuses: pydantic collects it, and config_file.py makes a ConfigError of it.
+    """Raised by a section's validator: pydantic collects these errors, and config_file.py makes a ConfigError of each.
 
     `key` is relative to the section or the field that is validated.
     """
@@ -38,7 +38,7 @@ class RefusedValue(ValueError):
 
 
 class Section(BaseModel):
-    """Strict: an unknown key (unless it says otherwise) or a wrong type is an error."""
+    """A strict table: a wrong type is an error, and so is an unknown key, unless the section accepts any."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -51,11 +51,11 @@ class Section(BaseModel):
 
 
 class Member(Section):
-    """A function by name, by "file.py:function", or itself; every other key is one of its options."""
+    """A function by name, by "file.py:function", or as an object; every other key is one of its options."""
 
     model_config = ConfigDict(extra="allow")
     use: Use
-    """A name, "file.py:function", or (from Python) the function itself."""
+    """A name, "file.py:function", or (in Python) the function itself."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class LoraSection(Section):
     def _no_dropout(cls, data: Any) -> Any:
         if isinstance(data, Mapping) and "dropout" in data:
             raise RefusedValue(
-                "dropout is not supported: an update would compute log-probs with other adapters than the rollouts "
-                "were sampled with, and the ratio would not start at 1",
+                "dropout is not supported: the adapters of an update would differ from those that sampled the "
+                "rollouts, and the ratio would not start at 1",
                 remedy="remove the key: adapters are trained without dropout",
                 key="dropout",
                 code="config.unknown_key",
@@ -90,19 +90,19 @@ class LoraSection(Section):
 
 class ModelSection(Section):
     path: str = "bundled"
-    """A folder, a hub id, or "bundled": the small policy that comes with the package."""
+    """A folder, a hub id, or "bundled": the small policy in the package."""
     dtype: Literal["auto", "float32", "float64", "bfloat16"] = "auto"
-    """The precision that the policy computes in and is saved in; "auto": bfloat16 on CUDA, float32 on the CPU."""
+    """The precision in which the policy computes and is saved; "auto": bfloat16 on CUDA, float32 on the CPU."""
     tf32: bool = False
-    """Whether float32 matrix products on a GPU may round their inputs to TF32, of 11 significant bits."""
+    """Whether float32 matrix products on a GPU may round their inputs to TF32, with 11 significant bits."""
     lora: LoraSection | None = None
-    """Train low-rank adapters instead of the weights; absent: train the weights."""
+    """Train low-rank adapters; absent: train the weights."""
     quantization: Literal["nf4"] | None = None
     """Keep the frozen linear layers below an adapter in 4 bits, "nf4" (QLoRA); needs bitsandbytes."""
     gradient_checkpointing: Literal["none", "selective", "full"] = "none"
-    """What backward computes again, for less memory: "selective" all but matrix products, "full" whole layers."""
+    """Recompute activations in backward, to save memory: "selective" all but matrix products, "full" whole layers."""
     pad_token: str | None = None
-    """Fills the space beside shorter rows; absent: the tokenizer's own, else its eos token."""
+    """Fills the space beside shorter rows; absent: the tokenizer's padding token, else its eos token."""
 
 
 class PromptSection(Section):
@@ -111,15 +111,15 @@ class PromptSection(Section):
     system: str | None = None
     """The system message of a chat template."""
     suffix: str | None = None
-    """Text right after the question, in the user's turn of a chat template: begin it with a space or a line break."""
+    """Text directly after the question, in the user's turn of a chat template: begin it with a space or line break."""
     template_options: dict[str, bool | int | float | str] = {}
-    """Variables of the model's own chat template, such as enable_thinking = false of Qwen3."""
+    """Variables of the model's chat template, such as enable_thinking = false for Qwen3."""
     max_prompt_tokens: Positive = 512
-    """Problems with a longer prompt are left out, and counted."""
+    """Problems with a longer prompt are omitted, and counted."""
 
     @pydantic.field_validator("template_options")
     @classmethod
-    def _are_what_they_seem(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _no_quoted_booleans(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name, value in options.items():
             if isinstance(value, str) and value.lower() in ("true", "false"):
                 raise RefusedValue(
@@ -133,29 +133,29 @@ class PromptSection(Section):
 
 class RolloutSection(Section):
     engine: Member = Member(use="auto")
-    """What samples; "auto" is native, or vllm on a second CUDA device."""
+    """The engine that samples; "auto" is native, or vllm on a second CUDA device."""
     prompts_per_step: Positive = 32
-    """Prompts sampled in a step."""
+    """Prompts that are sampled in a step."""
     rollouts_per_prompt: Positive = 16
-    """Rollouts of a prompt; where an allocator divides them, on average."""
+    """Rollouts of a prompt; with an allocator, their average."""
     max_new_tokens: Positive = 64
-    """A completion ends here at the latest."""
+    """Maximum number of tokens of a completion."""
     temperature: float = Field(1.0, gt=0)
     """Divides the logits, in sampling and in the policy's log-probs."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample from the smallest set of tokens with this probability; stays 1, as a cut would bias every ratio."""
     top_k: NonNegative = 0
-    """Sample from so many most probable tokens; stays 0 (off), for the same reason."""
+    """Sample from this number of most probable tokens; stays 0 (off), for the same reason."""
     min_p: float = Field(0.0, ge=0, le=1)
-    """Leave out tokens below this share of the most probable one's probability; stays 0 (off), too."""
+    """Omit tokens below this share of the most probable token's probability; stays 0 (off), for the same reason."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """A rollout ends at the first of these in its text."""
+    """A rollout stops at the first of these strings in its text."""
     max_rollouts_at_once: Positive = 512
-    """Sampled side by side: the memory the engine may take."""
+    """Rollouts that are sampled concurrently, which determines the engine's memory."""
     dynamic_sampling_rounds: NonNegative = 0
-    """More prompts, at most so often per step, while too few groups carry a signal."""
+    """Maximum number of rounds per step that add prompts while too few groups carry a signal."""
     max_ratio_outside: float = Field(0.01, ge=0, le=1)
-    """An alarm when more tokens than this share have p_policy / p_engine outside [0.8, 1.25]."""
+    """Raise an alarm when a larger share of tokens has p_policy / p_engine outside [0.8, 1.25]."""
 
     @pydantic.field_validator("temperature", mode="before")
     @classmethod
@@ -163,7 +163,7 @@ class RolloutSection(Section):
         if value == 0 and not isinstance(value, bool):
             raise RefusedValue(
                 "0 is greedy decoding: every rollout of a prompt would be the same, and nothing could be compared",
-                remedy="use 1.0 (evaluations decode greedily, too, with evaluate.greedy = true)",
+                remedy="use 1.0; evaluations decode greedily in addition with evaluate.greedy = true",
                 code="config.value",
             )
         return value
@@ -171,19 +171,19 @@ class RolloutSection(Section):
 
 class RewardPart(Member):
     weight: float = 1.0
-    """Multiplies this part in the sum."""
+    """Multiplies this part."""
 
 
 class RewardSection(Section):
-    """One reward, or a weighted sum of `parts` of which the first decides what is correct."""
+    """One reward, or a weighted sum of `parts`. The first part decides whether an answer is correct."""
 
     model_config = ConfigDict(extra="allow")
     use: Use | None = None
-    """The reward, where there is one."""
+    """The reward, where there is only one."""
     parts: tuple[RewardPart, ...] = ()
-    """The rewards of a weighted sum; the first decides what is correct."""
+    """The rewards of a weighted sum; the first decides whether an answer is correct."""
     shaping: Literal["always", "if_wrong"] = "always"
-    """Whether the other parts count for right answers too, or only for wrong ones."""
+    """Whether the other parts count for all answers or only for wrong ones."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class RewardSection(Section):
             )
         if self.use is not None and "shaping" in self.model_fields_set and self.shaping != "always":
             raise RefusedValue(
-                "`shaping` is for a reward of several `parts`",
+                "`shaping` requires a reward with several `parts`",
                 remedy="remove it, or set `parts` instead of `use`",
                 key="shaping",
             )
@@ -215,14 +215,14 @@ class RewardSection(Section):
 
 class SelectSection(Member):
     chunk: Positive | None = None
-    """Select from so many rollouts of a prompt at a time, in the order of their index; absent: from all of them."""
+    """Rollouts of a prompt that are selected from together, in the order of their index; absent: all of them."""
 
 
 class AdvantageSection(Member):
     chunk: Positive | None = None
-    """Compare so many rollouts of a prompt with each other, in the order of their index; absent: all of them."""
+    """Rollouts of a prompt that are compared with each other, in the order of their index; absent: all of them."""
     kl_reward: float = Field(0.0, ge=0)
-    """Times log(p / p_reference), taken off the reward of every token; for an advantage that reads token rewards."""
+    """Factor of log(p / p_reference), subtracted from every token's reward; for advantages that read token rewards."""
 
 
 class TermSection(Member):
@@ -232,15 +232,15 @@ class TermSection(Member):
 
 class ProbeSection(Section):
     every: Positive = 8
-    """How many steps one probe plans the rollouts of."""
+    """Number of steps whose rollouts one probe plans."""
     rollouts_per_prompt: Positive = 8
-    """Sampled by the probe, and not trained on."""
+    """Rollouts of a prompt that the probe samples; they are not trained on."""
     gradient_norm: Literal["embedding", "output_head", "none"] = "embedding"
     """The parameters whose gradient norm is measured; "none": every norm counts as 1."""
     outer_reset: Literal["none", "optimizer", "reference", "both"] = "none"
-    """What starts anew at each window: the optimizer, the KL term's reference, or both."""
+    """The state that is reset at each window: the optimizer, the KL term's reference, or both."""
     decay: float = Field(0.9, gt=0, le=1)
-    """What a visit still counts for at the next one; without a probe."""
+    """Weight of a prompt's earlier visits at its next one; without a probe."""
 
 
 class UpdateSection(Section):
@@ -249,15 +249,15 @@ class UpdateSection(Section):
     updates_per_step: Positive = 1
     """Optimizer updates per epoch, each from its share of the step's prompts."""
     tokens_per_micro_batch: Positive = 16384
-    """Prompt, completion and padding of one forward and backward pass."""
+    """Tokens of one forward and backward pass: prompts, completions and padding."""
     layout: Literal["padded", "packed"] = "padded"
-    """Sequences of like length side by side, padded; or one behind the other in a row, without padding."""
+    """"padded": sequences of similar length in rows with padding; "packed": one after another in a row, without."""
     max_trained_tokens: Positive | None = None
-    """Only so many tokens of a rollout are trained, its first; absent: all."""
+    """Number of first tokens of a rollout that are trained; absent: all."""
     max_importance: float = Field(0.0, ge=0)
-    """Truncates p_policy / p_engine per token, at 1 or more; 0: no correction."""
+    """Upper limit of the correction p_policy / p_engine per token, 1 or more; 0: no correction."""
     max_skipped: NonNegative = 10
-    """Updates in a row without a finite gradient that end the run; 0: none do."""
+    """Updates in a row without a finite gradient after which the run stops; 0: never."""
 
     @pydantic.field_validator("max_importance")
     @classmethod
@@ -273,81 +273,81 @@ class UpdateSection(Section):
 
 class OptimizerSection(Section):
     learning_rate: float = Field(1e-4, gt=0)
-    """The step size of AdamW after the warm-up. Absent: 1e-4 for the bundled policy; for another model 1e-5 for an
-    adapter, 1e-6 for all weights, and 1e-5 for a value model.
+    """The step size of AdamW after the warm-up. Absent: 1e-4 for the bundled policy. For another model it is 1e-5 for
+    an adapter, 1e-6 for all weights, and 1e-5 for a value model.
     """
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(1e-8, gt=0)
-    """Added to the root of AdamW's second moment."""
+    """Added to the square root of AdamW's second moment."""
     weight_decay: float = Field(0.0, ge=0)
-    """Times the learning rate, the share that weights shrink by at each update (decoupled)."""
+    """Decoupled weight decay: weights shrink by this times the learning rate at each update."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """A larger gradient is scaled down to this norm."""
+    """A gradient with a larger norm is scaled down to this norm."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate changes over the run's updates."""
+    """The shape of the learning rate over the run's updates."""
     warmup_steps: NonNegative = 0
     """Steps over which the learning rate rises to its full value."""
     master_weights: bool = True
-    """Keep a float32 copy of bfloat16 weights, and change that: no update is rounded away."""
+    """Update a float32 copy of bfloat16 weights, so that rounding does not lose updates."""
     stochastic_rounding: bool = False
-    """Instead of master weights: round each update of bfloat16 weights up or down at random, right on average."""
+    """Instead of master weights: round each update of bfloat16 weights up or down at random, unbiased on average."""
     moments: Literal["float32", "8bit"] = "float32"
-    """What AdamW's moments are kept in; "8bit" needs bitsandbytes."""
+    """The precision of AdamW's moments; "8bit" needs bitsandbytes."""
 
 
 class CriticSection(Section):
     form: Literal["shared", "adapter", "model"] = "model"
-    """A value head on the policy's backbone, or with its own adapter on the policy's base, or on a model of its own."""
+    """A value head on the policy's backbone ("shared"), on its base with an adapter, or on a separate model."""
     path: str | None = None
-    """A folder or a hub id, with the policy's vocabulary, for form "model"; absent: that of model.path."""
+    """The critic's model for form "model": a folder or a hub id with the policy's vocabulary; absent: model.path."""
     lora: LoraSection | None = None
     """The adapter of form "adapter"; with form "model", train an adapter instead of the weights."""
     start: str | None = None
-    """A checkpoint whose value model this one starts as; absent: the weights of its model, and a head of zeros."""
+    """A checkpoint with the value model to start from; absent: the weights of its model, and a head of zeros."""
     train_on: Literal["kept", "all"] = "kept"
-    """The rollouts that it reads and learns from: those that were kept, or all that were verified."""
+    """The rollouts on which it is trained: the kept ones, or all verified ones."""
     gamma: float = Field(1.0, gt=0, le=1)
-    """The discount per token of the returns that it is taught; that of the advantage, too."""
+    """The discount per token of its target returns, and of the advantage."""
     lam: float = Field(1.0, ge=0, le=1)
-    """Lambda of the returns that it is taught; 1: Monte-Carlo returns."""
+    """Lambda of its target returns; 1: Monte-Carlo returns."""
     clip_range: float = Field(0.2, ge=0)
-    """An update may not gain from moving a value farther than this; 0: it may."""
+    """An update gains nothing from moving a value farther than this; 0: no clipping."""
     coefficient: float = Field(0.5, gt=0)
-    """Multiplies the value loss, which is added to the policy's, under form "shared"."""
+    """Factor of the value loss, which is added to the policy's loss; only with form "shared"."""
     epochs: Positive = 1
-    """Passes over its rollouts of a step; not under form "shared"."""
+    """Passes over its rollouts of a step; not with form "shared"."""
     updates_per_step: Positive = 1
-    """Its optimizer updates per epoch; not under form "shared"."""
+    """Its optimizer updates per epoch; not with form "shared"."""
     pretraining_steps: NonNegative = 0
-    """First steps in which it alone learns, from Monte-Carlo returns; not under form "shared"."""
+    """First steps, in which only it is trained, on Monte-Carlo returns; not with form "shared"."""
     optimizer: OptimizerSection = OptimizerSection()
-    """Of its own form."""
+    """Optimizer of a separate critic (adapter or model)."""
 
 
 class EvaluateSection(Section):
     every: NonNegative = 0
     """Steps between evaluations; 0: only before the first and after the last."""
     every_minutes: float = Field(0.0, ge=0)
-    """Minutes of training between evaluations, which `every` may add to; 0: off."""
+    """Minutes of training between evaluations, in addition to those by `every`; 0: off."""
     problems: Positive = 256
-    """How many held-out problems, at most."""
+    """Maximum number of held-out problems."""
     rollouts_per_prompt: Positive = 8
-    """How many rollouts are sampled of each problem."""
+    """Rollouts that are sampled for each problem."""
     split: Literal["train", "validation", "test"] = "validation"
-    """Where the problems come from."""
+    """The split with the problems."""
     tasks: tuple[Member, ...] = ()
-    """Further tasks, of which the test problems are asked, with the prompt and the reward of training."""
+    """Further tasks, evaluated on their test problems with the prompt and the reward of training."""
     greedy: bool = True
-    """Also answer each problem once at temperature 0."""
+    """Also sample each problem once at temperature 0."""
     temperature: float | None = Field(None, gt=0)
     """The temperature of the sampled rollouts; absent: the training temperature."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Sample from the smallest set of tokens with this probability; 1: off."""
     top_k: NonNegative = 0
-    """Sample from so many most probable tokens; 0: off."""
+    """Sample from this number of most probable tokens; 0: off."""
     min_p: float = Field(0.0, ge=0, le=1)
-    """Leave out tokens below this share of the most probable one's probability; 0: off."""
+    """Omit tokens below this share of the most probable token's probability; 0: off."""
 
     @pydantic.field_validator("temperature", mode="before")
     @classmethod
@@ -363,55 +363,55 @@ class EvaluateSection(Section):
 
 class CheckpointSection(Section):
     every: NonNegative = 50
-    """Steps between checkpoints; 0: only after the last, and where something ends the run."""
+    """Steps between checkpoints; 0: only after the last step, and where the run is stopped."""
     every_minutes: float = Field(0.0, ge=0)
-    """Minutes of training between checkpoints, on top of those by `every`; 0: off."""
+    """Minutes of training between checkpoints, in addition to those by `every`; 0: off."""
     keep_last: Positive = 2
-    """So many newest checkpoints are kept."""
+    """Number of newest checkpoints that are kept."""
     background: bool = True
-    """Write beside the next step, up to its first update; false: training stands still meanwhile."""
+    """Write during the next step, up to its first update; false: training waits until a checkpoint is written."""
     on_signal: Literal["step", "now"] = "step"
-    """What a signal that ends the run does: finish the step under way, or leave it unless it is being learned from."""
+    """After a signal that stops the run: finish the current step, or drop it unless its update has begun."""
 
 
 class VerifySection(Section):
     workers: NonNegative = 1
-    """Processes of a machine, whatever its ranks, that run rewards; 0: the trainer, where none can be stopped."""
+    """Processes per machine, shared by its ranks, that run rewards; 0: rewards run in the trainer, without a limit."""
     timeout_seconds: float = Field(5.0, gt=0)
-    """How long one verdict may take."""
+    """Time limit of one verdict."""
     memory_mb: Positive = 2048
-    """How much memory one worker may take."""
+    """Memory limit of one worker."""
     max_failure_share: float = Field(0.05, gt=0, le=1)
-    """The run ends when more of the last verdicts than this share are failures."""
+    """The run stops when a larger share of the last verdicts are failures."""
 
 
 class RanksSection(Section):
     learner: Literal["replicated", "sharded"] = "replicated"
-    """Among several ranks: each holds the whole policy, or a share of every matrix, gathered layer by layer (FSDP2)."""
+    """With several ranks: each has the whole policy, or a share of every matrix, gathered layer by layer (FSDP2)."""
     timeout_seconds: float = Field(1800.0, gt=0)
-    """A rank that waits for another one longer than this ends the run."""
+    """The run stops when a rank waits longer than this for another one."""
 
 
 class LogSection(Section):
     rollouts: Literal["all", "kept", "none"] = "all"
-    """Which are written down with text, tokens and log-probs; "kept": of the others only their numbers."""
+    """The rollouts that are logged with text, tokens and log-probs; "kept": of the others only numbers are logged."""
     every: Positive = 1
-    """Steps between those whose rollouts are written down; their metrics always are."""
+    """Steps between logged rollouts; metrics are logged at every step."""
 
 
 class AlarmsSection(Section):
     """Limits of the alarms (docs/alarms.md)."""
 
     off: tuple[str, ...] = ()
-    """Alarms that are switched off, by name."""
+    """Names of the alarms that are switched off."""
     steps: Positive = 5
     """Steps over which most alarms are judged."""
     clear_steps: Positive = 20
-    """An alarm that held is told again only after so many steps without it."""
+    """Steps without an alarm after which it is reported again."""
     standard_errors: float = Field(4.0, gt=0)
-    """What is more than noise: for a drop, a swing, a change of length, a growing gap."""
+    """Size of a change that is more than noise, for a drop, a swing, a change of length and a growing gap."""
     flat_share: float = Field(0.95, gt=0, le=1)
-    """all_flat: share of the groups whose rewards are all alike."""
+    """all_flat: share of the groups whose rewards are all equal."""
     untrained_steps: Positive = 3
     """nothing_trained: steps in a row without an update."""
     unparsable_share: float = Field(0.9, gt=0, le=1)
@@ -419,43 +419,43 @@ class AlarmsSection(Section):
     failed_share: float = Field(0.01, gt=0, le=1)
     """verifier_failures: share of the verdicts that fail."""
     failed_verdicts: Positive = 5
-    """verifier_failures: so many of them, at least."""
+    """verifier_failures: minimum number of verdicts that fail."""
     truncated_share: float = Field(0.5, gt=0, le=1)
     """all_truncated: share of the rollouts that hit max_new_tokens."""
     length_factor: float = Field(2.0, gt=1)
-    """length_explosion and length_collapse: by which the mean length changes within 20 steps."""
+    """length_explosion and length_collapse: factor by which the mean length changes within 20 steps."""
     entropy_floor: float = Field(0.02, ge=0)
-    """entropy_collapse: nats a token, while fewer than 80% of the answers are right."""
+    """entropy_collapse: nats per token, while fewer than 80% of the answers are right."""
     entropy_rise: float = Field(1.0, gt=0)
-    """entropy_explosion: nats a token above those of the first steps."""
+    """entropy_explosion: nats per token above those of the first steps."""
     kl: float = Field(0.5, gt=0)
-    """kl_drift: nats a token from the reference."""
+    """kl_drift: nats per token from the reference."""
     ratio: float = Field(0.1, gt=0)
     """ratio_drift: distance of the mean of p_now / p_old from 1."""
     clip_fraction: float = Field(0.3, gt=0, le=1)
     """clip_fraction: share of the trained tokens at which the clip acts."""
     gradient_factor: float = Field(10.0, gt=1)
-    """gradient_spike: times the median norm of the last 20 steps."""
+    """gradient_spike: multiple of the median norm of the last 20 steps."""
     no_learning_steps: Annotated[int, Field(ge=6)] = 100
-    """no_learning: steps after which a gain is looked for, the last third against the first; a smaller one from half of
-    them on."""
+    """no_learning: steps after which a gain of the last third over the first is required; from half of them on, a
+    smaller gain."""
     no_learning_gain: float = Field(0.1, ge=0)
     """no_learning: the gain that has to be excluded, in standard deviations of the rewards."""
     drop: float = Field(0.25, gt=0)
-    """sudden_drop and oscillation: the least change, in standard deviations of the rewards."""
+    """sudden_drop and oscillation: the smallest change, in standard deviations of the rewards."""
     swings: Positive = 4
     """oscillation: changes of direction within 40 steps, or within 12 evaluations."""
     gap: float = Field(0.1, gt=0)
-    """overfitting, held_out_above_training: by which training accuracy is above held-out accuracy, or below it."""
+    """overfitting, held_out_above_training: distance of training accuracy above held-out accuracy, or below it."""
     values_steps: Positive = 20
     """values_explain_nothing: steps in a row in which values explain less than a constant."""
 
 
 class TrackSection(Member):
     rollouts: NonNegative = 16
-    """At most so many rollouts of a step go to the tracker, as a table or as traces; 0: none."""
+    """Maximum number of rollouts per step that are sent to the tracker, as a table or as traces; 0: none."""
     wait_seconds: float = Field(30.0, ge=0)
-    """At the end of a run the tracker has so long to take what is left; after a signal, 5 seconds at most."""
+    """Time limit for sending the rest to the tracker at the end of a run; after a signal at most 5 seconds."""
 
 
 class Config(Section):
@@ -464,38 +464,38 @@ class Config(Section):
     steps: Positive = 100
     """Training steps of the run, and the length of the learning rate's schedule."""
     max_hours: float = Field(0.0, ge=0)
-    """The run ends before its last step after so many hours of training, evaluations left out; 0: off."""
+    """Hours of training, without evaluations, after which the run stops before its last step; 0: off."""
     output: str = "runs/winnow"
     """The run folder."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where the policy is trained; "auto": CUDA where there is one."""
+    """The device on which the policy is trained; "auto": CUDA where it exists."""
     threads: NonNegative = 0
-    """CPU threads of a rank for torch; 0: every core, of which a control group may leave fewer, shared by the ranks of
-    a machine.
+    """CPU threads of a rank for torch; 0: all cores, within the limit of a control group, shared by the ranks of a
+    machine.
     """
     deterministic: bool = False
-    """On a GPU, compute the same bits at every launch, which takes more time; a CPU always does."""
+    """On a GPU, compute the same bits at every launch, which takes more time; a CPU always does so."""
     model: ModelSection = ModelSection()
     task: Member = Member(use="arithmetic")
     """Where problems come from."""
     prompt: PromptSection = PromptSection()
     rollout: RolloutSection = RolloutSection()
     reward: RewardSection = RewardSection(use="r1_zero")
-    """What an answer earns."""
+    """The reward of an answer."""
     allocate: Member = Member(use="uniform")
-    """How many rollouts each prompt gets."""
+    """The allocator: it sets the number of rollouts of each prompt."""
     select: tuple[SelectSection, ...] = (SelectSection.model_validate({"use": "max_variance", "keep_per_prompt": 4}),)
-    """Which rollouts are trained on; a list is applied in its order."""
+    """The selectors of the rollouts that are trained on; a list is applied in its order."""
     advantage: AdvantageSection = AdvantageSection(use="grpo")
-    """The credit of each rollout."""
+    """The advantage of each rollout."""
     weighting: Member = Member(use="token")
     """The weight of each sequence in the loss."""
     loss: Member = Member(use="clip")
     """The policy loss."""
     terms: tuple[TermSection, ...] = ()
-    """Added to the loss: KL to a reference, entropy."""
+    """Terms that are added to the loss: KL to a reference, entropy."""
     critic: CriticSection | None = None
-    """A value model that is trained beside the policy; absent: none is."""
+    """A value model that is trained in addition to the policy; absent: none."""
     probe: ProbeSection = ProbeSection()
     update: UpdateSection = UpdateSection()
     optimizer: OptimizerSection = OptimizerSection()
@@ -506,7 +506,7 @@ class Config(Section):
     log: LogSection = LogSection()
     alarms: AlarmsSection = AlarmsSection()
     track: tuple[TrackSection, ...] = ()
-    """Where the run can be watched besides its folder; a name, a table, or a list of them."""
+    """Trackers that get the run in addition to its folder; a name, a table, or a list of them."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -519,14 +519,14 @@ class Config(Section):
         if rollout.top_p < 1 or rollout.top_k > 0 or rollout.min_p > 0:
             cut = "top_p" if rollout.top_p < 1 else "top_k" if rollout.top_k > 0 else "min_p"
             raise RefusedValue(
-                "top_p, top_k and min_p must stay off while training: the policy's log-probs are over the whole "
+                "top_p, top_k and min_p must be off in training: the policy's log-probs are over the whole "
                 "vocabulary, so every ratio would be biased by the mass that was cut",
                 remedy=f"remove it; evaluations have evaluate.{cut}",
                 key=f"rollout.{cut}",
             )
         if not self.select:
             raise RefusedValue(
-                "no selector is named",
+                "the list of selectors is empty",
                 remedy="name at least one; 'all' keeps every rollout",
                 key="select",
                 code="config.missing_key",
@@ -534,28 +534,29 @@ class Config(Section):
         return self
 
 
-SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # a name for {use = name}
+SHORTHANDS = tuple(family.key for family in FAMILIES.values() if family.is_table)  # name: short for {use = name}
 
 
 def trained_tokens(config: Config) -> int:
-    """Of one rollout, at most."""
+    """The most tokens of one rollout that are trained."""
     most = config.rollout.max_new_tokens
     return min(most, config.update.max_trained_tokens or most)
 
 
 def dump(config: Config, *, secrets: bool = False) -> dict[str, Any]:
-    """The resolved configuration as JSON-ready data; a function passed as an object appears by its name.
+    """The resolved configuration as JSON-ready data; a function object is replaced by its name.
 
-    Options that are named like a secret are hidden (hidden_options.py), unless `secrets` are wanted: for what a run is
-    launched with, never for what is written down about it.
+    Options that are named like a secret are hidden (hidden_options.py), unless `secrets` is true. That is for launching
+    a run, never for a file.
     """
     plain = _plain(config.model_dump(mode="python"))
     return typing.cast(dict[str, Any], plain if secrets else with_secrets_hidden(plain))
 
 
 def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """(path, value) of every value in nested data that is no table and no list with entries; a place in a list is an
-    integer.
+    """(path, value) of every value in nested data that is no table and no list with entries.
+
+    A place in a list is an integer in the path.
     """
     if isinstance(data, Mapping):
         for name, value in data.items():
@@ -568,14 +569,15 @@ def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def key_of(path: Sequence[str | int]) -> str:
-    """The dotted key of a leaf; one in a list has the list's key."""
+    """The dotted key of a leaf; the list's key for a leaf in a list."""
     first_place = next((depth for depth, name in enumerate(path) if isinstance(name, int)), None)
     return ".".join(map(str, path[:first_place]))
 
 
 def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
-    """One selector, tracker, and task, for a list of one, tuples for arrays, `tables`, and the default member where a
-    table has options alone.
+    """Expand shorthands: lists of one for single selectors, trackers and tasks, tuples for arrays, and `tables`.
+
+    A table with options alone gets the default member.
     """
     out = tables(data)
     for key in SHORTHANDS:
@@ -593,11 +595,11 @@ def _expand(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill_learning_rates(data: dict[str, Any]) -> None:
-    """Give each optimizer without a learning rate the one that suits what it trains.
+    """Give each optimizer without a learning rate the default for what it trains.
 
-    1e-4 is what the bundled policy of half a million parameters is trained with in configs/. For all weights of another
-    model 1e-6 is the default of TRL and verl, and what GVM trains with; an adapter takes about ten times as much, and
-    PODS 5e-6. A value model's is the default of verl's critic.
+    The bundled policy of half a million parameters is trained with 1e-4 in configs/. For all weights of another model,
+    TRL, verl and GVM use 1e-6. An adapter needs about ten times as much; PODS uses 5e-6. The rate of a value model is
+    the default of verl's critic.
     """
     model, critic = _plain_table(data.get("model", {})), data.get("critic")
     if model is None:
@@ -606,8 +608,8 @@ def _fill_learning_rates(data: dict[str, Any]) -> None:
     on_policy = 1e-4 if bundled else 1e-6 if model.get("lora") is None else 1e-5
     data["optimizer"] = _with_rate(data.get("optimizer", {}), on_policy)
     if isinstance(critic, Mapping) and critic.get("form", CriticSection.model_fields["form"].default) != "shared":
-        own = critic.get("path") or model.get("path", "bundled")
-        rate = 1e-4 if own == "bundled" else 1e-5
+        path = critic.get("path") or model.get("path", "bundled")
+        rate = 1e-4 if path == "bundled" else 1e-5
         data["critic"] = {**critic, "optimizer": _with_rate(critic.get("optimizer", {}), rate)}
 
 
@@ -629,7 +631,7 @@ def _members(named: Any) -> tuple[Any, ...]:
 
 
 def tables(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`loss = {use = "clip"}` for `loss = "clip"`, a function wherever a name may stand."""
+    """`loss = {use = "clip"}` for `loss = "clip"`, and the same for a function in place of a name."""
     out = dict(data)
     for key in SHORTHANDS:
         if key in out and (isinstance(out[key], str) or callable(out[key])):
@@ -644,7 +646,7 @@ def tables(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tuples(value: Any) -> Any:
-    """TOML arrays as tuples: strict pydantic takes no list for a tuple, and a frozen config should hold none."""
+    """TOML arrays as tuples: strict pydantic accepts no list for a tuple, and a frozen config should contain none."""
     if isinstance(value, Mapping):
         return {k: _tuples(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -663,7 +665,7 @@ def _plain(value: Any) -> Any:
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The sections named in a field's annotation, unions and lists looked into."""
+    """The sections in a field's annotation, including those inside unions and lists."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation):

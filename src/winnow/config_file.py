@@ -1,4 +1,4 @@
-"""A configuration from TOML or keyword arguments: read, overridden and checked; every mistake is named by key and line.
+"""Reads, overrides and checks a configuration from TOML or keyword arguments; errors name the key and the line.
 
 config = load(Path("configs/arithmetic.toml"), sets=["optimizer.learning_rate=1e-4"])
 """
@@ -19,7 +19,7 @@ from winnow.config import SHORTHANDS, Config, RefusedValue, key_of, leaves, sect
 from winnow.errors import ConfigError, accepted_value, as_one, near_miss
 from winnow.other_names import own_name
 
-# What pydantic describes in terms of Python, by the type of its error.
+# Remedies for errors that pydantic describes in terms of Python, by the type of the error.
 EXPECTED = {
     "tuple_type": "a list, [...]",
     "dict_type": "a table",
@@ -29,8 +29,9 @@ EXPECTED = {
 
 
 def load(path: Path, sets: Sequence[str] = (), unset: Sequence[str] = ()) -> Config:
-    """Read a TOML file, leave out the keys and tables of `--unset a.b`, apply `--set a.b=c`, validate. Raises
-    ConfigError.
+    """Read a TOML file, remove the keys and tables of `--unset a.b`, apply `--set a.b=c`, validate.
+
+    Raises ConfigError.
     """
     data, text = read_toml(path)
     for key in unset:
@@ -43,7 +44,7 @@ def load(path: Path, sets: Sequence[str] = (), unset: Sequence[str] = ()) -> Con
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """A TOML file as nested data that is not validated yet, and its text. Raises ConfigError."""
     try:
-        if path.is_char_device() or path.is_block_device():  # /dev/zero is read without end
+        if path.is_char_device() or path.is_block_device():  # reading /dev/zero would never end
             raise _unreadable(f"cannot read the configuration {path}: it is a device", "name a TOML file")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -65,7 +66,7 @@ def _unreadable(problem: str, remedy: str) -> ConfigError:
 
 
 def _correction(text: str, error: str) -> str:
-    """The remedy for broken TOML: precise where the line has a text without quotes, or a truth value in capitals."""
+    """The remedy for invalid TOML: precise for a text without quotes, and for a truth value in capitals."""
     at = re.search(r"at line (\d+)", error)
     line = text.splitlines()[int(at[1]) - 1] if at else ""
     written = re.match(r"\s*([\w.\-]+)\s*=\s*([A-Za-z_.~/][^\s,#\"'\[\]{}]*)\s*(?:#.*)?$", line)
@@ -82,7 +83,7 @@ def validate(
 ) -> Config:
     """Check a nested mapping. Raises ConfigError with one line per mistake: key, line where known, remedy.
 
-    `sets` are the overrides that are in `data` already: a mistake in one of them is not looked for in `text`.
+    `sets` are the overrides that `data` already contains: for a mistake in one of them, no line of `text` is named.
     """
     try:
         return Config.model_validate(data)
@@ -117,11 +118,10 @@ def override(data: dict[str, Any], assignment: str) -> None:
 
 
 def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> None:
-    """Set a dotted key in nested data; a member by name that is given an option becomes a table.
+    """Set a dotted key in nested data; a member by name becomes a table where it gets an option.
 
-    The value is given beside a file or instead of one: a "file.py:function" or a template's file in it starts from
-    `folder`, by default from where the user stands, not from that file's folder. Raises ConfigError where the key leads
-    through what is no table.
+    A "file.py:function" or a template's file in the value is relative to `folder`, by default the working directory,
+    not the folder of the configuration file. Raises ConfigError where a part of the key is no table.
     """
     data.update(tables(data))
     *above, last = key.split(".")
@@ -133,13 +133,13 @@ def put(data: dict[str, Any], key: str, value: Any, folder: str | Path = "") -> 
 
 
 def remove(data: dict[str, Any], key: str) -> None:
-    """Take a dotted key, or a table, out of nested data. Raises ConfigError where there is none of that name."""
+    """Remove a dotted key, or a table, from nested data. Raises ConfigError where it does not exist."""
     *above, last = key.split(".")
     table: Any = data
     for name in (*above, last):
         if not isinstance(table, dict) or name not in table:
             raise ConfigError(
-                f"--unset {key}: the file has no {key!r}, so there is nothing to omit",
+                f"--unset {key}: the file has no {key!r}, so there is nothing to remove",
                 remedy=(near_miss(name, table) if isinstance(table, dict) else "") or f"remove --unset {key}",
                 key=key,
                 code="config.unknown_key",
@@ -151,15 +151,15 @@ def remove(data: dict[str, Any], key: str) -> None:
 def _no_table(key: str, name: str, value: Any) -> ConfigError:
     is_list = isinstance(value, (list, tuple))
     return ConfigError(
-        f"{key}: {name!r} is {'a list' if is_list else f'{value!r}, which is not a table'}",
-        remedy=f"give all of it, {name}=[...], or change it in the file" if is_list else f"set {name!r} itself",
+        f"{key}: {name!r} is {'a list' if is_list else f'{value!r}, not a table'}",
+        remedy=f"set the whole list, {name}=[...], or change it in the file" if is_list else f"set {name!r} itself",
         key=key,
         code="config.value",
     )
 
 
 def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") -> None:
-    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces what was there."""
+    """`put` every key of nested `changes`; a table that names a function (`use`, `parts`) replaces the earlier one."""
     for name, value in changes.items():
         if isinstance(value, Mapping) and not {"use", "parts"} & value.keys():
             merge(data, value, f"{prefix}{name}.")
@@ -168,9 +168,7 @@ def merge(data: dict[str, Any], changes: Mapping[str, Any], prefix: str = "") ->
 
 
 def placed(value: Any, folder: str | Path, name: str = "") -> Any:
-    """The same with an absolute path, from `folder`, in each "file.py:function" that names a member, and in a
-    template's file; `name` is the key that has the value.
-    """
+    """The value of the key `name` with absolute paths, from `folder`, in members "file.py:function" and templates."""
     if isinstance(value, Mapping):
         return {key: placed(inner, folder, key) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -184,7 +182,7 @@ def placed(value: Any, folder: str | Path, name: str = "") -> Any:
 
 
 def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigError:
-    """One mistake that pydantic found, with its place and its remedy."""
+    """One mistake from pydantic, as a ConfigError with its place and its remedy."""
     section = [str(p) for p in error["loc"] if not _is_union_arm(p)]
     refused = error.get("ctx", {}).get("error")
     path = [*section, *refused.key.split(".")] if isinstance(refused, RefusedValue) and refused.key else section
@@ -207,48 +205,48 @@ def _explain(error: Any, source: str, text: str, sets: Sequence[str]) -> ConfigE
 
 
 def _missing(key: str) -> ConfigError:
-    unnamed = key.rpartition(".")[2] == "use"
+    is_member = key.rpartition(".")[2] == "use"
     return ConfigError(
         f"{key!r} is missing",
-        remedy="name the member to which the options beside it belong" if unnamed else "set it",
+        remedy="set it to the member to which the options beside it belong" if is_member else "set it",
         key=key,
         code="config.missing_key",
     )
 
 
 def _unknown(path: Sequence[str], value: Any) -> ConfigError:
-    """A key that does not exist. The remedy names the one that is meant: by the names of other programs, as a key of
-    another table, or as a near miss.
+    """The error about a key that does not exist. Its remedy is the key with the name of another program, a key of
+    another table, or a near miss.
     """
-    written, remedy = _meant(path, value)
+    written, remedy = _suggestion(path, value)
     return ConfigError(f"unknown key {written!r}", remedy=remedy, key=written, code="config.unknown_key")
 
 
-def _meant(path: Sequence[str], value: Any) -> tuple[str, str]:
-    """The unknown key as it was written, and the remedy."""
+def _suggestion(path: Sequence[str], value: Any) -> tuple[str, str]:
+    """The unknown key as it is in the file, and the remedy."""
     key = ".".join(path)
     below = [(key, value), *((key_of((key, *inner)), leaf) for inner, leaf in leaves(value) if inner)]
-    for written, held in below:
+    for written, setting in below:
         own = own_name(written)
         if own is not None:
-            return written, (_table_for(own, held) if own == "model.lora" else "") or f"use {own!r}"
+            return written, (_table_for(own, setting) if own == "model.lora" else "") or f"use {own!r}"
     elsewhere = [known for known in _all_keys() if known.rpartition(".")[2] == path[-1]]
     fewest = min((known.count(".") for known in elsewhere), default=0)
-    meant = [known for known in elsewhere if known.count(".") == fewest]
-    if meant and path[-1] not in _fields_at(path[:-1]):
-        return key, f"did you mean {' or '.join(map(repr, meant))}?"
+    candidates = [known for known in elsewhere if known.count(".") == fewest]
+    if candidates and path[-1] not in _fields_at(path[:-1]):
+        return key, f"did you mean {' or '.join(map(repr, candidates))}?"
     return key, near_miss(path[-1], _fields_at(path[:-1])) or "remove it"
 
 
 def _table_for(key: str, value: Any) -> str:
-    """The remedy where a table was switched on or off with a single word."""
+    """The remedy where a table has the value true or false."""
     if not isinstance(value, bool):
         return ""
     return f"write {key} = {{}} for its defaults" if value else f"remove it: it is off unless {key} is set"
 
 
 def _all_keys(section: type[pydantic.BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Every key, but those of the tables in lists."""
+    """Every key, except those of tables in lists."""
     for name, field in section.model_fields.items():
         yield prefix + name
         inner = next(sections_in(field.annotation), None)
@@ -257,22 +255,22 @@ def _all_keys(section: type[pydantic.BaseModel] = Config, prefix: str = "") -> I
 
 
 def _set_of(key: str, sets: Sequence[str]) -> str | None:
-    """The last override of a key or of a table around it; it is the one that counts."""
+    """The last override of a key or of a table around it, which is the effective one."""
     named = (s for s in reversed(sets) if key and f"{key}.".startswith(f"{s.partition('=')[0].strip()}."))
-    found = next(named, None)
-    return None if found is None else f"--set {found}"
+    last = next(named, None)
+    return None if last is None else f"--set {last}"
 
 
 def _set_below(path: Sequence[str], sets: Sequence[str]) -> str | None:
-    """The last override that made a table which no file has: of a key in the one around `path`, or in it."""
+    """The last override of a key below `path`, or below the table around it: it made a table that the file lacks."""
     keys = [part for part in path if not part.isdigit()]
     tables_around = tuple(".".join(keys[:depth]) + "." for depth in (len(keys), len(keys) - 1) if depth)
-    found = next((s for s in reversed(sets) if s.strip().startswith(tables_around)), None)
-    return None if found is None else f"--set {found}"
+    last = next((s for s in reversed(sets) if s.strip().startswith(tables_around)), None)
+    return None if last is None else f"--set {last}"
 
 
 def _is_union_arm(part: Any) -> bool:
-    """pydantic puts the tried arm of a union into the location ("str", "function-...", "literal[...]")."""
+    """Whether a part of pydantic's location is an arm of a union ("str", "function-...", "literal[...]"), not a key."""
     return isinstance(part, str) and bool(
         re.fullmatch(r"str|bool|callable|int|float|(literal|tuple|function)\W.*", part)
     )
@@ -290,7 +288,7 @@ def _fields_at(path: Sequence[str]) -> list[str]:
 
 
 def _line_of(text: str, path: Sequence[str]) -> int | None:
-    """Where a key stands in TOML text, found by reading table headers; None when it is not written there."""
+    """The line of a key in TOML text, by its table headers; None when the text does not contain it."""
     table: list[str] = []
     keys = [p for p in path if not p.isdigit()]
     for number, line in enumerate(text.splitlines(), start=1):

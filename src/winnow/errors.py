@@ -9,8 +9,8 @@
     ├── UpdateError       update after update could not be taken
     └── RankError         another process of the same run failed
 
-The message names what is wrong, where (key, file and line), and what to do about it; the parts are attributes too. The
-command line prints the message alone (`told`); a traceback is for bugs.
+The message names the mistake, its place (key, file and line) and the remedy; the parts are attributes too. The command
+line prints the message alone (`told`); a traceback is for bugs.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ E = TypeVar("E", bound=BaseException)
 W = TypeVar("W", bound="WinnowError")
 
 
-# The kinds of errors: what a program may rely on. Sorted; a test compares them with the source.
+# The codes of errors, on which a program may rely. Sorted; a test compares them with the source.
 CODES: Mapping[str, str] = {
     "config": "A configuration cannot run.",
     "config.cluster": "A Ray cluster cannot be reached.",
     "config.combination": "Keys exclude each other.",
     "config.duplicate": "A key, a label or a name is given twice.",
-    "config.member_result": "A member returned what its family does not accept, or read what it was not given.",
+    "config.member_result": "A member returned a value that its family does not accept, or read an absent field.",
     "config.memory": "The run does not fit into memory.",
     "config.missing_key": "A key without a default is not set.",
     "config.no_effect": "A key has no effect beside the other keys.",
-    "config.not_installed": "An optional package is not installed, or has an unfit version.",
+    "config.not_installed": "An optional package is not installed, or has an unsuitable version.",
     "config.ranks_differ": "The ranks of one run have different inputs.",
-    "config.registration": "A function or its declaration does not fit its family.",
+    "config.registration": "A function or its declaration does not match its family.",
     "config.tracker": "A tracker refused the run, or has no credentials.",
     "config.unknown_key": "A key or an option does not exist.",
     "config.unknown_member": "No member of the family, or no family, has this name.",
@@ -44,36 +44,36 @@ CODES: Mapping[str, str] = {
     "config.unreadable": "A configuration file or an override cannot be read.",
     "config.unsupported": "The model, the engine, the machine or the command does not support what a key requests.",
     "config.untrusted": "A saved configuration names code that the user has not named.",
-    "config.user_code": "A user's file or function could not be loaded, or raised an exception.",
+    "config.user_code": "A user's file or function cannot be loaded, or raised an exception.",
     "config.value": "A value is of the wrong type, out of range, or none of the choices.",
     "data": "Input data, a tokenizer or a model folder cannot be used.",
     "data.changed": "Settings or files are not those with which the work was started.",
-    "data.empty": "Nothing is left to work on: no problem, prompt, row, curve or step.",
-    "data.exists": "An output exists already, and nothing is overwritten.",
+    "data.empty": "The input has no problem, prompt, row, curve or step to use.",
+    "data.exists": "An output exists already and is not overwritten.",
     "data.incomplete": "Rows, steps or columns that the work needs are missing.",
     "data.malformed": "A record, a field or a file has the wrong form.",
     "data.mismatch": "Inputs cannot be combined or compared.",
     "data.missing": "A file, a folder, a model, a step or a column does not exist.",
     "data.not_installed": "A package that reads the data is not installed.",
-    "data.port": "A port cannot be served.",
+    "data.port": "A port cannot be used.",
     "data.unfit_model": "A model or its tokenizer cannot be trained as it is.",
     "data.unreadable": "A file or a data set exists and cannot be read.",
     "data.unwritable": "An output cannot be written.",
     "engine": "An engine broke its contract.",
-    "engine.contract": "An engine was called, or answered, against its contract.",
+    "engine.contract": "An engine was called, or returned a result, against its contract.",
     "engine.diverged": "The policy's probabilities are not finite.",
     "engine.failed": "The engine, or its process, failed.",
     "engine.memory": "The engine has too little memory for one rollout.",
     "engine.stale_weights": "Rollouts are not of the weights that were requested.",
-    "error": "An error of no more precise kind.",
+    "error": "An error without a more precise code.",
     "rank": "Another process of the same run failed.",
     "rank.failed": "Another rank announced a failure.",
     "rank.lost": "Another rank exited, or was not ready in time.",
     "rank.machine": "A machine lacks the version or the folder of the run.",
     "run_folder": "A run folder is taken, belongs to another run, or cannot be resumed.",
-    "run_folder.changed": "A resume would change what the run was started with.",
+    "run_folder.changed": "A resume would change a setting or an input of the run.",
     "run_folder.damaged": "A checkpoint, a log or a description is damaged or lacks rows.",
-    "run_folder.foreign": "A folder is not that of a run, or not of this run.",
+    "run_folder.foreign": "A folder does not belong to a run, or not to this run.",
     "run_folder.incomplete": "A file of a checkpoint is missing.",
     "run_folder.locked": "Another process uses the folder.",
     "run_folder.missing": "There is nothing to resume in the folder.",
@@ -96,9 +96,9 @@ CODES: Mapping[str, str] = {
 class WinnowError(Exception):
     """Base of all deliberate errors, as text for people and as data for programs.
 
-    `problem` names the file, line or key that is wrong. `remedy` is what the user can do, without a full stop; empty
-    where nothing can be done. `key` is the configuration's key that the error is about. `code` is the kind of the
-    error, stable across releases (`CODES`); a class has one, which an error may make more precise.
+    `problem` describes the mistake and names its file, line or key. `remedy` is the user's next action, without a full
+    stop; empty where there is none. `key` is the configuration's key that the error is about. `code` is the kind of
+    the error, stable across releases (`CODES`); each class has one, and an error may have a more precise one.
     """
 
     code = "error"
@@ -112,18 +112,18 @@ class WinnowError(Exception):
         return f"{self.problem}; {self.remedy}" if self.remedy else self.problem
 
     def within(self, place: str) -> Self:
-        """The same error, whose problem begins with the place where it was found: "configs/mine.toml, line 3"."""
+        """The same error with a place before its problem: "configs/mine.toml, line 3"."""
         return type(self)(f"{place}: {self.problem}", remedy=self.remedy, key=self.key, code=self.code)
 
     def under(self, key: str) -> Self:
-        """The same error, found below a key of the configuration, to which its own key is relative, if it has one."""
+        """The same error below a key of the configuration; its key, if it has one, is relative to that key."""
         error = self.within(key)
         error.key = f"{key}.{self.key}" if self.key else key
         return error
 
 
 class Leave(BaseException):
-    """A signal ended what was under way. Not an Exception: no handler of failures may take it for one."""
+    """A signal stopped the current work. Not an Exception, so that handlers of failures do not catch it."""
 
 
 class ConfigError(WinnowError):
@@ -168,33 +168,32 @@ class RankError(WinnowError):
     code = "rank"
 
 
-ENDING = (
-    KeyboardInterrupt,
-    Leave,
-)  # what ends a call of a user's function from outside; all else is the function's own
+# They interrupt a user's function from outside; every other exception is its own.
+INTERRUPTIONS = (KeyboardInterrupt, Leave)
 
 
 def told(error: BaseException) -> str:
-    """An error's message and the notes that were added on its way: what was saved, and how to go on."""
+    """An error's message and its notes, for example what was saved and how to continue."""
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def resumable(error: E, **options: Iterable[str]) -> E:
-    """The error, marked: what it ended or refused continues with a resume under these further options of the command
-    (`allow_change=["seed"]`). The command line then prints the command.
+    """Mark the error and return it: a resume with these further options (`allow_change=["seed"]`) continues the work.
+
+    The command line then prints that command.
     """
     error.winnow_resume = {name: list(values) for name, values in options.items()}  # type: ignore[attr-defined]
     return error
 
 
 def resume_options(error: BaseException) -> dict[str, list[str]] | None:
-    """The further options of a resume, by name; None where `resumable` did not mark the error."""
+    """The options of a resume by name; None for an error that `resumable` did not mark."""
     options: dict[str, list[str]] | None = getattr(error, "winnow_resume", None)
     return options
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:
-    """The remedy for a name that does not exist: "did you mean 'clip'?" where one is close, else all that exist."""
+    """The remedy for a name that does not exist: "did you mean 'clip'?" where one is close, else all names."""
     options = sorted(known)
     near = difflib.get_close_matches(word, options, n=1, cutoff=0.6) or _sharing_a_word(word, options)
     if near:
@@ -203,20 +202,20 @@ def near_miss(word: str, known: Iterable[str]) -> str:
 
 
 def accepted_value(message: str) -> str:
-    """The remedy for a value that pydantic refuses, by its message: "Input should be ...", and other sentences.
+    """The remedy for a value that pydantic refuses, from pydantic's message.
 
     >>> accepted_value("Input should be greater than 0")
     'set it to a number greater than 0'
     """
-    wanted = message.removeprefix("Input should be ")
-    if wanted == message:
+    accepted = message.removeprefix("Input should be ")
+    if accepted == message:
         return f"correct it: {message[:1].lower()}{message[1:]}"
-    least = re.split(r", (?=got |unable )", wanted)[0]
-    return f"set it to {'a number ' * wanted.startswith(('greater', 'less'))}{least}"
+    value = re.split(r", (?=got |unable )", accepted)[0]
+    return f"set it to {'a number ' * accepted.startswith(('greater', 'less'))}{value}"
 
 
 def as_one(errors: Sequence[W]) -> W:
-    """The only error; of several, one that lists them in lines and has the key and the code of the first."""
+    """The only error; for several, one whose lines list them, with the key and the code of the first."""
     first = errors[0]
     if len(errors) == 1:
         return first
@@ -224,7 +223,7 @@ def as_one(errors: Sequence[W]) -> W:
 
 
 def _sharing_a_word(name: str, options: list[str]) -> list[str]:
-    """The options with most words of a name: "clip_low" for "low"."""
+    """The options that share most words with a name: "clip_low" for "low"."""
     words = set(name.split("_"))
     shared = {option: len(words & set(option.split("_"))) for option in options}
     most = max(shared.values(), default=0)

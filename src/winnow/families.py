@@ -1,7 +1,8 @@
-"""The extension points, one `Family` each: what a member is called with, where a configuration names it, which modules
-bring winnow's own, what a member may declare about itself, and the contract that it is held to. Imports no torch.
+"""The extension points, one `Family` each. Imports no torch.
 
-A new extension point is a `Family` here and a check of its contract; nothing else lists them.
+A family defines the arguments of its members, the key that names them, and the modules with winnow's own members. It
+also defines the traits that a member may declare, and the contract that a member must pass. A new extension point is a
+`Family` here and a check of its contract; nothing else lists them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
-Baseline = Literal["group", "batch", "values", "none"]  # what a reward is compared with
+Baseline = Literal["group", "batch", "values", "none"]  # the baseline of a reward
 Source = Literal["none", "history", "probe"]
 Read = Literal["logprobs"]
 Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewards", "pass_rates"]
@@ -20,35 +21,35 @@ Need = Literal["old_logprobs", "ref_logprobs", "entropy", "values", "token_rewar
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a member of any family may declare."""
+    """Traits of members of all families."""
 
-    instead_of: Mapping[str, str] = field(default_factory=dict)  # a name people look for -> what this member is instead
+    instead_of: Mapping[str, str] = field(default_factory=dict)  # another name -> a description of this member
 
     def named_options(self) -> Mapping[str, Sequence[str]]:
-        """The member's options that a trait names, by that trait; each has to exist."""
+        """The options that a trait names, by trait; each has to exist."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTraits(Traits):
-    """How a task is evaluated where nothing else says so."""
+    """The default settings of a task's evaluation."""
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)  # keys of a configuration: its prompt, limits, reward
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTraits(Traits):
-    """How a reward reads answers, and what it has to do before it judges."""
+    """How a reward reads answers, and how it is checked and prepared."""
 
     example: Callable[[Any], str] | None = None  # gold -> a completion that is right
-    example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, where golds stand there
-    example_options: Mapping[str, Any] = field(default_factory=dict)  # with which the example is right
-    best: float = 1.0  # what the example earns, and no text more
-    asks: Sequence[Sequence[str]] = ()  # alternatives, each with the marks without which no answer is read
-    check: Callable[[Mapping[str, Any]], None] | None = None  # of its options; raises ConfigError
+    example_meta: Callable[[Any], dict[str, Any]] | None = None  # gold -> the prompt's meta, for golds in meta
+    example_options: Mapping[str, Any] = field(default_factory=dict)  # options with which the example is right
+    best: float = 1.0  # the reward of the example, and the maximum of any text
+    asks: Sequence[Sequence[str]] = ()  # alternative forms, each a list of marks that an answer needs to be read
+    check: Callable[[Mapping[str, Any]], None] | None = None  # checks its options; raises ConfigError
     warm: Callable[[Mapping[str, Any]], None] | None = None  # called before the first worker is forked
-    correct_at: float = 1.0  # a bare number is correct from here on
-    reads: Sequence[Read] = ()  # what it reads of a rollout besides tokens and text; it is sent to no other reward
+    correct_at: float = 1.0  # a bare number of at least this is correct
+    reads: Sequence[Read] = ()  # fields of a rollout that it reads besides tokens and text; others are not sent
     own_limit: str | None = None  # the option that limits its seconds; an answer that takes longer is wrong
 
     def named_options(self) -> Mapping[str, Sequence[str]]:
@@ -58,21 +59,21 @@ class RewardTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorTraits(Traits):
-    """Where an allocator's knowledge of the prompts comes from."""
+    """The source of an allocator's statistics of the prompts."""
 
     source: Source = "history"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectorTraits(Traits):
-    """How many rollouts of a group a selector keeps: `keep_per_prompt`, all, or as many as fit its rule."""
+    """The number of rollouts of a group that a selector keeps: `keep_per_prompt`, all, or any."""
 
     size: Literal["exact", "all", "varies"] = "exact"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdvantageTraits(Traits):
-    """What a rollout's reward is compared with. Under "group", a flat group and a single rollout teach nothing."""
+    """The baseline of a reward. With "group", the advantages of a flat group and of a single rollout are 0."""
 
     baseline: Baseline = "group"
     needs: Sequence[Need] = ()
@@ -80,7 +81,7 @@ class AdvantageTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightingTraits(Traits):
-    """What the weights of all tokens add up to, and whether every prompt has an equal share of them."""
+    """The sum of the weights of all tokens, and whether every prompt has an equal share of it."""
 
     total: Literal["one", "constant", "prompts"] | None = None
     share: Literal["equal"] | None = None
@@ -89,7 +90,7 @@ class WeightingTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class LossTraits(Traits):
-    """Whether the derivative by a token's log-prob is -A at ratio 1; "positive": where A > 0, and 0 elsewhere."""
+    """Whether the derivative by a token's log-prob is -A at ratio 1; "positive": only where A > 0, and 0 elsewhere."""
 
     policy_gradient: bool | Literal["positive"] = False
     needs: Sequence[Need] = ()
@@ -97,20 +98,20 @@ class LossTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class TermTraits(Traits):
-    """What a term reads beyond log-probs."""
+    """The inputs of a term besides log-probs."""
 
     needs: Sequence[Need] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTraits(Traits):
-    """What must be known of an engine before it is made. The functions take a `memory.demand.Demand`."""
+    """Properties of an engine that are needed before it is made. The functions take a `memory.demand.Demand`."""
 
     requires: str | None = None  # a package that has to be installed
-    fits: Callable[[Any], None] | None = None  # of a Config; raises ConfigError for what it cannot do
+    fits: Callable[[Any], None] | None = None  # checks a Config; raises ConfigError for unsupported settings
     memory: Callable[[Any], Iterable[Any]] | None = None  # its memory parts, for the plan
-    job: Callable[[Any], str] | None = None  # where it samples and with which weights, in a sentence of the plan
-    may_change: Sequence[str] = ()  # its options that a resume may change, because no number depends on them
+    job: Callable[[Any], str] | None = None  # its devices and weights, in a sentence of the plan
+    may_change: Sequence[str] = ()  # options that a resume may change, because no number depends on them
 
     def named_options(self) -> Mapping[str, Sequence[str]]:
         """See `Traits`."""
@@ -119,7 +120,7 @@ class EngineTraits(Traits):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerTraits(Traits):
-    """What a tracker needs."""
+    """Requirements of a tracker."""
 
     requires: str | None = None  # a package that has to be installed
 
@@ -132,8 +133,8 @@ class Family(Generic[T_co]):
     """An extension point. Its members are plain functions: the options are their keyword-only parameters."""
 
     name: str
-    positional: tuple[str, ...]  # what a member is called with
-    key: str  # where a configuration names its members
+    positional: tuple[str, ...]  # the arguments of a member
+    key: str  # the key of a configuration that names its members
     modules: tuple[str, ...]  # importing these registers winnow's own
     traits: type[T_co]
     contract: str  # "module:function", the check that every member has to pass
@@ -144,7 +145,7 @@ class Family(Generic[T_co]):
 
     @property
     def is_table(self) -> bool:
-        """Whether its key is a table of the configuration, for which a bare name may stand."""
+        """Whether its key is a table of the configuration, and a bare name is short for that table."""
         return self.key not in ("rollout.engine", "terms")
 
     def load(self) -> None:

@@ -1,6 +1,6 @@
-"""Options of members that are named like a secret, such as `api_key`: what winnow writes has `HIDDEN` in their place.
+"""Options of members that are named like a secret, such as `api_key`: files and output contain `HIDDEN` instead.
 
-Nothing of the value is kept, no digest either, as a short secret can be guessed from one.
+No part of the value is kept, and no digest, because a short secret can be guessed from its digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AT_THE_END = {"key", "keys", "apikey", "token"}  # `api_key` and `hf_token`, no
 
 
 def is_secret(name: str, value: Any) -> bool:
-    """Whether an option is one by its name. A number or a switch that is called a key or a token is none.
+    """Whether an option is a secret by its name. A number or a switch that is called a key or a token is none.
 
     >>> is_secret("api_key", "sk-1"), is_secret("hfToken", "hf_1"), is_secret("key_value_mb", 512)
     (True, True, False)
@@ -33,21 +33,21 @@ def is_secret(name: str, value: Any) -> bool:
 
 
 def hidden(options: Any) -> Any:
-    """Options of a member, tables in them included, with `HIDDEN` for each secret."""
+    """Options of a member, including tables in them, with `HIDDEN` for each secret."""
     if isinstance(options, Mapping):
         return {name: HIDDEN if is_secret(name, value) else hidden(value) for name, value in options.items()}
     return [hidden(value) for value in options] if isinstance(options, (list, tuple)) else options
 
 
 def with_secrets_hidden(config: Any) -> Any:
-    """A configuration as plain data, in which members are tables that have `use`, with `HIDDEN` for their secrets."""
+    """A configuration as plain data, with `HIDDEN` for the secrets of its members (the tables with `use`)."""
     if isinstance(config, Mapping):
         return hidden(config) if "use" in config else {name: with_secrets_hidden(v) for name, v in config.items()}
     return [with_secrets_hidden(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
 def with_dotted_secrets_hidden(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of {dotted key: value}, where the options of members are below the keys of their families."""
+    """The same for {dotted key: value}, where the options of members are below the keys of their families."""
     families = tuple(f"{family.key}." for family in FAMILIES.values())
     return {
         key: HIDDEN
@@ -58,7 +58,7 @@ def with_dotted_secrets_hidden(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def secret_keys(config: Any, *, key: str = "", member: bool = False) -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of each secret among the options of the members of a configuration as plain data."""
+    """(dotted key, value) of each secret in the members' options of a configuration as plain data."""
     if isinstance(config, Mapping):
         member = member or "use" in config
         for name, value in config.items():

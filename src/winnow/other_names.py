@@ -1,13 +1,13 @@
-"""What other programs call the keys of a configuration, for the message about a key that does not exist.
+"""The names of configuration keys in other programs, for the message about a key that does not exist.
 
-docs/from-trl.md and docs/from-verl.md have the same names with what differs; a test compares the two.
+docs/from-trl.md and docs/from-verl.md list the same names and the differences; a test compares the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# By the last part of the name that was written.
+# Keyed by the last part of another program's name.
 SHORT: Mapping[str, str] = {
     # in many programs
     "lr": "optimizer.learning_rate",
@@ -142,5 +142,5 @@ WHOLE: Mapping[str, str] = {
 
 
 def own_name(written: str) -> str | None:
-    """What the key that another program calls `written` is called here; None for a name that none of them has."""
+    """The key of winnow for the key `written` of another program; None for a name that none of them has."""
     return WHOLE.get(written) or SHORT.get(written.rpartition(".")[2])

@@ -1,15 +1,15 @@
-"""What differs between the ranks of a run that is computed by several processes alike, in one place.
+"""The exchanges between the ranks of a run, which several processes compute with the same code.
 
-A run of one process is rank 0 of 1, and each function returns what that process gives. Among several, every rank calls
-these functions equally often and in the same order: each of them waits for all. What they exchange is data that winnow
-made itself, between processes of one run. Tensors of the model are exchanged in learner/, by the same process group.
+A run of one process is rank 0 of 1, and each function returns that process's data. With several ranks, every rank calls
+these functions equally often and in the same order, because each call waits for all. The ranks exchange only data that
+winnow made, between processes of one run. learner/ exchanges tensors of the model, by the same process group.
 
-A rank that fails alone would leave the others waiting. So what one rank may fail at alone stands in `announced`,
-`together` or `from_writer`: the failure is announced, and the others raise RankError at their next exchange. What all
-do alike needs none of these (`all_failed`). No tensor is exchanged inside them, for the others would wait for it and
-not for the announcement; but where every rank finishes the exchange whatever happens (`hand_over`). A process that dies
-or hangs ends the others by the process group: a broken connection, or `timeout_seconds`. This module imports torch only
-where there is more than one rank.
+The others would wait for a rank that failed alone. So code that may fail on one rank alone is inside `announced`,
+`together` or `from_writer`: the failure is announced, and the others raise RankError at their next exchange. Code that
+fails on all ranks alike needs none of these (`all_failed`). No tensor is exchanged inside them, because the others
+would wait for it and not for the announcement, except where every rank always finishes the exchange (`hand_over`). When
+a process dies or hangs, the others raise by the process group: a broken connection, or `timeout_seconds`. This module
+imports torch only where there is more than one rank.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from winnow.errors import ConfigError, RankError, told
 
 T = TypeVar("T")
 
-_ANNOUNCED = "_announced"  # an attribute of an error that the other ranks have been told
-A_SAVE = timedelta(days=1)  # however slow the disk; a writer that ends is noticed at once
-ALL_FAIL_WITHIN = timedelta(seconds=20)  # in which the others arrive that have raised, too
+_ANNOUNCED = "_announced"  # an attribute of an error that was announced to the other ranks
+A_SAVE = timedelta(days=1)  # for the slowest disk; a writer that exits is noticed at once
+ALL_FAIL_WITHIN = timedelta(seconds=20)  # time for the other ranks to raise as well
 
 
 @dataclass
 class Spent:
-    """What a rank has spent on the others."""
+    """The cost of a rank's exchanges with the others."""
 
-    seconds: float = 0.0  # at exchanges: waiting for the slowest rank, and moving bytes
-    bytes: dict[str, int] = field(default_factory=dict)  # that this rank gave away, by what they are
+    seconds: float = 0.0  # waiting for the slowest rank, and moving bytes
+    bytes: dict[str, int] = field(default_factory=dict)  # bytes that this rank sent, by kind
 
     @contextmanager
     def on(self, what: str, size: int = 0) -> Iterator[None]:
-        """While this lasts, the ranks exchange `size` bytes of each; see `exchanging`."""
+        """Measure an exchange in which each rank sends `size` bytes; see `exchanging`."""
         begin = time.perf_counter()
         try:
             with exchanging(what):
@@ -51,18 +51,18 @@ class Spent:
             self.bytes[what] = self.bytes.get(what, 0) + size
 
     def since(self, before: Spent) -> Spent:
-        """What came after an earlier `copy`."""
+        """The cost since an earlier `copy`."""
         size = {what: count - before.bytes.get(what, 0) for what, count in self.bytes.items()}
         return Spent(self.seconds - before.seconds, size)
 
     def copy(self) -> Spent:
-        """As it is now."""
+        """A copy of the cost so far."""
         return Spent(self.seconds, dict(self.bytes))
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """What a rank gives instead of what the others wait for."""
+    """Sent by a rank that failed, instead of the data for which the others wait."""
 
     doing: str
     text: str
@@ -70,20 +70,20 @@ class _Failure:
 
 @dataclass(frozen=True)
 class _Groups:
-    """The process groups of this process: one purpose each, so that no two exchanges are ever mistaken."""
+    """The process groups of this process: one per purpose, so that exchanges cannot be confused."""
 
-    control: Any  # gloo, of what this module exchanges
-    failing: Any  # gloo, where ranks meet that have raised
-    saving: Any  # gloo, of the thread that saves
+    control: Any  # gloo, for the exchanges of this module
+    failing: Any  # gloo, for ranks that have raised
+    saving: Any  # gloo, for the thread that saves
 
 
 @contextmanager
 def exchanging(what: str) -> Iterator[None]:
-    """Raises RankError where a rank is gone, or has not come in time."""
+    """Raise RankError where a rank has exited, or was not ready in time."""
     try:
         yield
-    except RuntimeError as error:  # of torch, whatever has happened to the connection
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, which is a RuntimeError, too
+    except RuntimeError as error:  # torch raises it for every failure of a connection
+        if type(error).__name__ == "OutOfMemoryError":  # torch's is a RuntimeError, too
             raise
         raise RankError(
             f"rank {rank()} has lost another rank (exchanging {what}): it has exited, or was not ready within "
@@ -103,7 +103,7 @@ def rank() -> int:
 
 
 def count() -> int:
-    """How many processes compute the run together."""
+    """The number of processes that compute the run together."""
     return 1 if _groups is None else _distributed().get_world_size()
 
 
@@ -113,31 +113,31 @@ def local_rank() -> int:
 
 
 def local_count() -> int:
-    """How many processes of the run share this machine."""
+    """The number of processes of the run on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", count())) if _groups else 1
 
 
 def launched_here() -> int:
-    """How many of the processes that a launcher has started together are on this machine; known before they join."""
+    """The number of processes that a launcher has started on this machine; available before they join."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", asked_for()))
 
 
 def is_writer() -> bool:
-    """Whether this process writes what a run leaves behind, which is written once."""
+    """Whether this process writes the files of the run, which are written once."""
     return rank() == 0
 
 
 def asked_for() -> int:
-    """How many processes the launcher of this one has started, by the variable that torch's launchers set."""
+    """The number of processes that the launcher has started, from the variable that torch's launchers set."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
 def joined(*, timeout_seconds: float) -> Iterator[None]:
-    """While this lasts, the processes that a launcher has started together are the ranks of one run.
+    """Make the processes that a launcher has started together the ranks of one run.
 
-    An exchange that takes longer than `timeout_seconds`, as one of them hangs, raises in the others. Where the launcher
-    has made the process group already (Ray Train does), it is used and left as it is.
+    An exchange that takes longer than `timeout_seconds`, because a rank hangs, raises in the others. Where the launcher
+    has already made the process group (Ray Train does), it is used and not destroyed.
     """
     global _groups
     if _groups is not None or asked_for() == 1:
@@ -163,7 +163,7 @@ def joined(*, timeout_seconds: float) -> Iterator[None]:
 
 
 def any_rank(flag: bool) -> bool:
-    """Whether the flag is up on any rank, so that all of them do the same about it."""
+    """Whether the flag is true on any rank, so that all of them act the same."""
     return any(gather([flag]))
 
 
@@ -178,16 +178,16 @@ def gather(items: Iterable[T], *, what: str = "decisions") -> list[T]:
 
 
 def each(item: T, *, what: str = "decisions") -> list[T]:
-    """What every rank gives, by rank. Raises RankError where one of them has announced a failure."""
+    """The item of every rank, by rank. Raises RankError where a rank has announced a failure."""
     if _groups is None:
         return [item]
     with announced(f"sending {what}"):
         data = pickle.dumps(item, protocol=5)
-    given = _exchanged(data, what)
-    for number, found in enumerate(given):
-        if isinstance(found, _Failure):
-            raise RankError(f"rank {number} failed ({found.doing}): {found.text}", code="rank.failed")
-    return given
+    items = _exchanged(data, what)
+    for number, received in enumerate(items):
+        if isinstance(received, _Failure):
+            raise RankError(f"rank {number} failed ({received.doing}): {received.text}", code="rank.failed")
+    return items
 
 
 def _exchanged(pickled: bytes, what: str) -> list[Any]:
@@ -208,7 +208,7 @@ def _exchanged(pickled: bytes, what: str) -> list[Any]:
 
 @contextmanager
 def announced(doing: str) -> Iterator[None]:
-    """What raises inside is announced: the next exchange of the others, which they come to anyway, raises RankError."""
+    """Announce an exception raised inside: the next exchange of the other ranks then raises RankError."""
     try:
         yield
     except Exception as error:
@@ -216,15 +216,16 @@ def announced(doing: str) -> Iterator[None]:
             setattr(error, _ANNOUNCED, True)
             try:
                 _exchanged(pickle.dumps(_Failure(doing, f"{type(error).__name__}: {told(error)}")), "decisions")
-            except RankError as lost:  # this error is the cause, and goes on
-                error.add_note(f"The other ranks could not be told: {lost}")
+            except RankError as lost:  # this rank's error is the cause, and is raised
+                error.add_note(f"This error could not be sent to the other ranks: {lost}")
         raise
 
 
 @contextmanager
 def together(doing: str) -> Iterator[None]:
-    """What is inside succeeds on every rank, or raises on every rank: the error itself where it occurred, and
-    RankError, which tells it, on the others.
+    """Make the code inside succeed on every rank, or raise on every rank.
+
+    The failing rank raises its own error, and the others a RankError with its message.
     """
     with announced(doing):
         yield
@@ -232,7 +233,7 @@ def together(doing: str) -> Iterator[None]:
 
 
 def from_writer(make: Callable[[], T], *, doing: str) -> T:
-    """What `make` returns on the writer, on every rank. Where it raises, every rank raises, as `together`."""
+    """The writer's result of `make`, on every rank. Where it raises, every rank raises, as with `together`."""
     with announced(doing):
         made = make() if is_writer() else None
     return each(made)[0]  # type: ignore[return-value]
@@ -240,25 +241,26 @@ def from_writer(make: Callable[[], T], *, doing: str) -> T:
 
 SAME_FILES = "give every rank the same files, and the same versions of winnow and the packages that it needs"
 SAME_ANSWERS = (
-    "let your functions return the same on every rank: draw random numbers from the `rng` that they are given, and let "
-    "nothing depend on the process, as the order of a set does"
+    "make your functions return the same on every rank: draw random numbers only from their argument `rng`, and avoid "
+    "everything that depends on the process, such as the order of a set"
 )
 
 
 def check_same(what: str, digest: Callable[[], str], remedy: str = SAME_FILES) -> None:
-    """Raise ConfigError on every rank unless all know the same of something."""
+    """Raise ConfigError on every rank unless `digest` returns the same on all of them."""
     if count() == 1:
         return
     with announced(f"comparing the {what}"):
-        known = digest()
-    found = each(known)
-    if other := [number for number, said in enumerate(found) if said != found[0]]:
+        own = digest()
+    digests = each(own)
+    if other := [number for number, received in enumerate(digests) if received != digests[0]]:
         raise ConfigError(f"rank {other[0]} has another {what} than rank 0", remedy=remedy, code="config.ranks_differ")
 
 
 def all_failed() -> bool:
-    """Whether every rank has come to this point, within a few seconds: all have raised, and they can go on to agree
-    about it. False where others are still at work or gone: nothing may be exchanged any more.
+    """Whether every rank calls this within `ALL_FAIL_WITHIN`: all have raised, and they can continue together.
+
+    False where others still work or have exited: then no further exchange is possible.
     """
     if _groups is None:
         return True

@@ -1,4 +1,4 @@
-"""The words of winnow: what flows through a training step, and nothing else.
+"""The records of a training step: problems, prompts, rollouts, groups, batches.
 
 Shapes used everywhere:
 
@@ -9,8 +9,8 @@ Shapes used everywhere:
 Per-rollout numbers (rewards, advantages, weights) are float64 numpy arrays; per-token numbers of a micro-batch are
 torch tensors on the policy's device. Log-probabilities are natural-log. This module imports no torch.
 
-Records are frozen. A `Group` and a `TrainingSequence` are filled field by field, each field once: which fields are
-filled tells how far a step has come with them. The examples in the docstrings below continue each other.
+Records are frozen. The fields of a `Group` and of a `TrainingSequence` are filled one by one, each once, as a step
+proceeds. The examples in the docstrings below continue each other.
 """
 
 from __future__ import annotations
@@ -74,34 +74,34 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0  # 0: off
     min_p: float = 0.0
-    stop: tuple[str, ...] = ()  # a rollout ends once its text holds one of these; a special token is a stop token
+    stop: tuple[str, ...] = ()  # a rollout stops once its text contains one; a special token here is a stop token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollout:
-    """One sampled answer: its tokens exactly as the engine produced them, and the text that rewards see.
+    """One sampled answer: its tokens exactly as the engine produced them, and the text that rewards read.
 
-    A token may hold more than the stop string that it completes (`">\\n"` after `</answer`): it stays in `tokens`, is
-    trained as sampled, and the text ends with the stop string.
+    A token may contain more than the stop string that it completes (`">\\n"` after `</answer`). It is kept in `tokens`
+    and trained as sampled, and the text ends with the stop string.
 
     >>> tokens, logprobs = np.array([8, 2]), np.array([-0.1, -0.4])
     >>> right = Rollout(index=0, tokens=tokens, logprobs=logprobs, text="42", finish="stop", version=3)
     >>> wrong = Rollout(index=1, tokens=tokens[:1], logprobs=logprobs[:1], text="4", finish="length", version=3)
     """
 
-    index: int  # its place among its prompt's rollouts, 0-based; half of its identity
+    index: int  # its place among its prompt's rollouts, 0-based; part of its id
     tokens: IntArray  # [L] as sampled, the stop token included when one was sampled
-    logprobs: FloatArray  # [L] under the distribution actually sampled from
-    text: str  # the decoded tokens, special tokens left out, cut right after the first stop string
+    logprobs: FloatArray  # [L] under the distribution from which the engine sampled
+    text: str  # the decoded tokens without special tokens, cut directly after the first stop string
     finish: Finish
-    version: int  # of the weights that sampled it
-    rank: int = 0  # of the process that sampled it
+    version: int  # version of the weights that sampled it
+    rank: int = 0  # rank of the process that sampled it
     trainable: BoolArray | None = None  # [L]; None: every token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the verifier found. The outcome of a verifier that failed is `failed`, never `wrong`.
+    """The verifier's result. Where the verifier failed, the outcome is `failed`, never `wrong`.
 
     >>> paid = Outcome(reward=1.0, correct=True, kind="correct", answer="42")
     >>> unpaid = Outcome(reward=0.0, correct=False, kind="wrong", answer="4")
@@ -115,9 +115,9 @@ class Outcome:
     parts: dict[str, float] = field(default_factory=dict)  # the named summands before weighting
     answer: str | None = None  # as extracted from the text
     cause: Cause | None = None  # only when failed
-    detail: str = ""  # why, for a person
+    detail: str = ""  # the reason, for a person
     seconds: float = 0.0
-    late: bool = False  # a limit of the wall clock had a say, so another run may find something else
+    late: bool = False  # it depends on a wall-clock limit, so it may differ in another run
 
     @property
     def failed(self) -> bool:
@@ -126,8 +126,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """One prompt and its N rollouts. Filled once each, in this order: outcomes, keep, token_rewards, values, returns,
-    advantages. Of a rollout that no value model has read, values and returns are NaN.
+    """One prompt and its N rollouts.
+
+    The other fields are filled once each, in their order. Values and returns are NaN for a rollout that no value model
+    has read.
 
     >>> group = Group(prompt=prompt, rollouts=(right, wrong)).fill(outcomes=(paid, unpaid))
     >>> group = group.fill(keep=np.array([True, True])).fill(advantages=np.array([0.5, -0.5]))
@@ -144,8 +146,8 @@ class Group:
     outcomes: tuple[Outcome, ...] | None = None  # [N]
     keep: BoolArray | None = None  # [N]
     token_rewards: tuple[FloatArray, ...] | None = None  # N x [L]; None: the reward is on the last token
-    values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: expected before each token is sampled
-    returns: tuple[FloatArray, ...] | None = None  # N x [L], with a value model only: what its values are taught
+    values: tuple[FloatArray, ...] | None = None  # N x [L], with a critic only: the values before each token
+    returns: tuple[FloatArray, ...] | None = None  # N x [L], with a value model only: the targets of its values
     advantages: FloatArray | tuple[FloatArray, ...] | None = None  # [N] or N x [L]
 
     def fill(self, **fields: Any) -> Self:
@@ -174,7 +176,7 @@ class Group:
 
     @property
     def ids(self) -> list[str]:
-        """[N] the identity of each rollout within a step."""
+        """[N] the id of each rollout within a step."""
         return [f"{self.prompt.id}#{rollout.index}" for rollout in self.rollouts]
 
     @property
@@ -189,12 +191,12 @@ class Group:
 
     @property
     def valid(self) -> BoolArray:
-        """[N], True where the verifier gave a verdict."""
+        """[N], True where the verifier did not fail."""
         return np.array([not outcome.failed for outcome in self._outcomes()], dtype=np.bool_)
 
     @property
     def timed_out(self) -> BoolArray:
-        """[N], True where a limit of the wall clock had a say in the outcome."""
+        """[N], True where the outcome depends on a wall-clock limit."""
         return np.array([outcome.late for outcome in self._outcomes()], dtype=np.bool_)
 
     @property
@@ -210,20 +212,20 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptStats:
-    """What is known about G prompts before they are sampled; NaN where nothing is known."""
+    """Statistics of G prompts before they are sampled; NaN where there are none."""
 
     ids: tuple[str, ...]  # [G]
     pass_rate: FloatArray  # [G] correct / trials
     gradient_norm: FloatArray  # [G] mean over correct rollouts of the norm of the gradient of log P(rollout | prompt)
-    trials: FloatArray  # [G] verified rollouts behind these numbers; older ones may count for less than 1
-    correct: FloatArray  # [G] of these, correct
+    trials: FloatArray  # [G] number of verified rollouts; older ones may count for less than 1
+    correct: FloatArray  # [G] number of correct ones among these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRollouts:
-    """What a weighting is given: every kept rollout of a step, those of advantage zero included, and their groups.
+    """The input of a weighting: every kept rollout of a step, including those of advantage zero, and their groups.
 
-    Three kept rollouts of the first prompt and one of the second, of 4 that were sampled of each:
+    Three kept rollouts of the first prompt and one of the second, with 4 rollouts sampled for each:
 
     >>> kept = KeptRollouts(
     ...     planned=2,
@@ -240,13 +242,13 @@ class KeptRollouts:
     array([4, 4, 4, 3])
     """
 
-    planned: int  # prompts of the step's plan, also those of which nothing was kept; dynamic sampling adds none
+    planned: int  # prompts of the step's plan, including those without a kept rollout; dynamic sampling adds none
     lengths: IntArray  # [B] trainable tokens
     group: IntArray  # [B] index into the per-group arrays below
     correct: BoolArray  # [B]
-    generated: IntArray  # [G] rollouts sampled, of each group that has a kept one
-    valid: IntArray  # [G] of these, verified
-    accepted: IntArray  # [G] of these, correct
+    generated: IntArray  # [G] rollouts sampled, for each group that has a kept one
+    valid: IntArray  # [G] verified ones among these
+    accepted: IntArray  # [G] correct ones among these
     pass_rate: FloatArray  # [G] from the plan (measured before these rollouts), NaN where unknown
     max_new_tokens: int
 
@@ -270,7 +272,7 @@ class TrainingSequence:
     old_logprobs: FloatArray | None = None  # [L] under the weights that started the step
     ref_logprobs: FloatArray | None = None  # [L] under the reference policy
     values: FloatArray | None = None  # [L] of the value model that started the step
-    returns: FloatArray | None = None  # [L] what its values are taught
+    returns: FloatArray | None = None  # [L] the targets of its values
 
     def fill(self, **fields: Any) -> Self:
         """A copy with more fields set; refuses to overwrite one or to take a wrong length."""
@@ -279,12 +281,12 @@ class TrainingSequence:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Which rollout of the step this is: epochs share it."""
+        """Identifies the rollout in the step; it is the same in all epochs."""
         return self.group, self.rollout.index
 
     @property
     def teaches(self) -> bool:
-        """False when the advantage is zero at every token."""
+        """Whether the advantage differs from zero at any token."""
         return bool(self.advantage != 0.0 if isinstance(self.advantage, float) else np.any(self.advantage))
 
 
@@ -300,7 +302,7 @@ class Batch:
 class MicroBatch:
     """Some sequences of a batch, flat over their completion tokens, on the policy's device.
 
-    A sequence of 2 completion tokens and one of 1, of which nothing is corrected for:
+    A sequence of 2 completion tokens and one of 1, without importance correction:
 
     >>> micro_batch = MicroBatch(
     ...     sequences=(sequence, dataclasses.replace(sequence, rollout=wrong, advantage=-0.5)),
@@ -316,11 +318,11 @@ class MicroBatch:
     """
 
     sequences: tuple[TrainingSequence, ...]
-    sequence_index: Tensor  # [T] int64, the place in `sequences` of the one that a token belongs to
+    sequence_index: Tensor  # [T] int64, the place of each token's sequence in `sequences`
     mask: Tensor  # [T] bool, True where the token is trained
     advantages: Tensor  # [T]
     weights: Tensor  # [T]
-    importance: Tensor  # [T] correction for a behaviour policy that is not the old one; 1 without
+    importance: Tensor  # [T] correction for a behaviour policy that differs from the old one; 1 without
     behaviour_logprobs: Tensor  # [T] as the engine reported them
     old_logprobs: Tensor | None = None  # [T]
     ref_logprobs: Tensor | None = None  # [T]
@@ -331,7 +333,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PolicyOutput:
-    """What the policy computes for a micro-batch, in the micro-batch's token order."""
+    """The policy's output for a micro-batch, in the micro-batch's token order."""
 
     logprobs: Tensor  # [T] at the sampling temperature
     entropy: Tensor | None = None  # [T] over the whole vocabulary, on request
@@ -347,7 +349,7 @@ class StepReport:
 
 
 def as_array(answer: object) -> npt.NDArray[Any]:
-    """What a user's function returned, as an array; one of dtype object where no array can be made of it."""
+    """The return value of a user's function as an array; one of dtype object where that is impossible."""
     try:
         return np.asarray(answer)
     except ValueError:  # rows of unequal lengths
@@ -367,5 +369,5 @@ def _check_fill(record: Group | TrainingSequence, fields: Iterable[str], *, leng
             raise ValueError(f"{name!r} of this {kind} is already filled; fields are written once")
         value = fields[name] if isinstance(fields, dict) else None
         if value is None or len(value) != length:
-            found = "None" if value is None else str(len(value))
-            raise ValueError(f"{name!r} of this {kind} needs {length} entries, got {found}")
+            got = "None" if value is None else str(len(value))
+            raise ValueError(f"{name!r} of this {kind} needs {length} entries, got {got}")

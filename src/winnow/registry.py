@@ -1,9 +1,9 @@
-"""Names for functions: `register` gives one, `resolve` finds one.
+"""Names for functions: `register` adds one, `resolve` returns the function.
 
 A member of a family (families.py) is a plain function. Its positional parameters are the family's, its keyword-only
-parameters are its options; its traits say the rest. A user's own comes by name, by `"file.py:function"`, or as the
-function itself, and goes through the same checks as winnow's. An installed package brings members by an entry point of
-the group "winnow": a module that registers them when it is imported.
+parameters are its options, and its traits declare its other properties. A user's member is given by name, by
+`"file.py:function"`, or as the function itself, and passes the same checks as winnow's. An installed package adds
+members by an entry point of the group "winnow": a module that registers them when it is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, overload
 import pydantic
 from pydantic import TypeAdapter
 
-from winnow.errors import ENDING, ConfigError, accepted_value, near_miss
+from winnow.errors import INTERRUPTIONS, ConfigError, accepted_value, near_miss
 from winnow.families import FAMILIES, Family, Traits
 from winnow.user_code import being_imported, file_of, importing, load_function, said_by_name, without_partial
 
@@ -33,10 +33,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T", bound=Traits)
 T_co = TypeVar("T_co", bound=Traits, covariant=True)
 
-GROUP = "winnow"  # of entry points
+GROUP = "winnow"  # the group of entry points
 PRESUMING = ("allocate", "advantage", "weighting", "loss")  # keys of one member whose aliases may presume another
 GIVEN = " (given from Python)"
-_NAME = re.compile(r"\w[\w.+-]*")  # no file has it, and no function that was given from Python
+_NAME = re.compile(r"\w[\w.+-]*")  # matches no "file.py:function", and no name that ends in GIVEN
 
 
 def _unfit(problem: str, *, remedy: str) -> ConfigError:
@@ -45,15 +45,15 @@ def _unfit(problem: str, *, remedy: str) -> ConfigError:
 
 @dataclass(frozen=True)
 class Entry(Generic[T_co]):
-    """A resolved member: its function, what it declares about itself, and where it comes from."""
+    """A resolved member: its function, its traits, and its origin."""
 
     family: Family[T_co]
     name: str
     function: Callable[..., Any]
     traits: T_co
-    presumes: Mapping[str, str] = field(default_factory=dict)  # what an alias implies besides: {key: member}
-    origin: str = ""  # "winnow", "a package 1.0", a file, or "" where nothing else can find it
-    home: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # globals of who registered it
+    presumes: Mapping[str, str] = field(default_factory=dict)  # other members that an alias implies: {key: member}
+    origin: str = ""  # "winnow", "a package 1.0", a file, or "" where only this process can resolve it
+    home: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # globals of its module
 
     @functools.cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -75,26 +75,27 @@ class Entry(Generic[T_co]):
 
 
 _ENTRIES: dict[str, dict[str, Entry[Any]]] = {name: {} for name in FAMILIES}
-_twins: dict[tuple[str, str], Entry[Any]] = {}  # what a script registered itself, where it is imported as a file too
-_packages: dict[str, str] = {}  # installed packages with members: "a package 1.0" -> the module it is imported as
-_broken: list[str] | None = None  # which of them could not be imported, and why; None before any was
+_twins: dict[tuple[str, str], Entry[Any]] = {}  # registered by a script that is also imported as a file
+_packages: dict[str, str] = {}  # installed packages with members: "a package 1.0" -> its top-level module
+_broken: list[str] | None = None  # the failed imports of packages; None before the first import
 _lock = threading.RLock()  # held while packages are imported: a second thread waits for their members
 
 
 def register(
     family: str, name: str | None = None, *, aliases: Mapping[str, Mapping[str, str]] | None = None, **traits: Any
 ) -> Callable[[F], F]:
-    """Give a function a name in a family, and declare its traits: `register("advantage", baseline="none")`.
+    """Register a function in a family under a name, and declare its traits: `register("advantage", baseline="none")`.
 
-    `aliases` maps a published name to what else it presumes: {"no_baseline": {"advantage": "raw"}}. Raises ConfigError
-    for a family, a trait, a value of one or a presumed key that does not exist, and for a name that is taken or none.
+    `aliases` maps a published name to the other members that it presumes: {"no_baseline": {"advantage": "raw"}}. Raises
+    ConfigError for an unknown family, trait or presumed key, for an invalid value of a trait or name, and for a name
+    that is taken.
     """
     declared, home = _traits(family_of(family), traits), sys._getframe(1).f_globals
     _check_presumed(FAMILIES[family], aliases or {})
 
     def add(function: F) -> F:
         own_name = name or str(getattr(function, "__name__", ""))
-        named = _said_by_name(declared, f"the {family} {own_name!r}")
+        named = _with_named_errors(declared, f"the {family} {own_name!r}")
         entry = Entry(FAMILIES[family], own_name, function, named, origin=_origin(home), home=home)
         _check_named_options(entry)
         _add({own_name: entry, **{a: replace(entry, presumes=presumes) for a, presumes in (aliases or {}).items()}})
@@ -113,7 +114,7 @@ def family_of(name: str) -> Family[Any]:
 
 
 def _check_presumed(family: Family[Any], aliases: Mapping[str, Mapping[str, str]]) -> None:
-    """What nothing reads would be ignored without a word."""
+    """Raise ConfigError for a presumed key without an effect, which would be ignored silently."""
     for alias, presumes in aliases.items():
         for key in presumes:
             if family.key not in PRESUMING:
@@ -123,7 +124,7 @@ def _check_presumed(family: Family[Any], aliases: Mapping[str, Mapping[str, str]
                 )
             if key not in PRESUMING:
                 raise _unfit(
-                    f"the alias {alias!r} presumes {key!r}, which is no key of one member",
+                    f"the alias {alias!r} presumes {key!r}, which is not a key of one member",
                     remedy=near_miss(key, PRESUMING),
                 )
 
@@ -145,8 +146,8 @@ def _traits(family: Family[T], given: Mapping[str, Any]) -> T:
     return declared
 
 
-def _said_by_name(traits: T, what: str) -> T:
-    """The same, with functions that raise ConfigError with name, file and line where a user's own raises."""
+def _with_named_errors(traits: T, what: str) -> T:
+    """The same traits with functions that raise ConfigError with name, file and line where a user's function raises."""
     named: dict[str, Any] = {}
     for name, value in vars(traits).items():
         if callable(value):
@@ -155,13 +156,13 @@ def _said_by_name(traits: T, what: str) -> T:
 
 
 def _check_named_options(entry: Entry[Any]) -> None:
-    """A trait that names an option which does not exist would be ignored, or fail only in a run."""
+    """Raise ConfigError for a trait with an unknown option, which would be ignored, or fail only in a run."""
     for trait, names in entry.traits.named_options().items():
         for name in names:
             if name not in entry.options:
                 raise _unfit(
-                    f"the trait {trait!r} of the {entry.family.name} {entry.name!r} names {name!r}, which is no option "
-                    f"of it",
+                    f"the trait {trait!r} of the {entry.family.name} {entry.name!r} names {name!r}, and the function "
+                    f"has no such option",
                     remedy=near_miss(name, entry.options) or "remove it from the trait: the function has no options",
                 )
 
@@ -172,7 +173,7 @@ def _declarations(family: Family[Any]) -> TypeAdapter[Any]:
 
 
 def _add(entries: Mapping[str, Entry[Any]]) -> None:
-    """Register all names of a member, or none. Winnow's own are registered first, so that they cannot be taken."""
+    """Register all names of a member, or none. Winnow's members come first, so that their names cannot be taken."""
     entry = next(iter(entries.values()))
     if entry.origin != "winnow":
         entry.family.load()
@@ -196,7 +197,7 @@ def _add(entries: Mapping[str, Entry[Any]]) -> None:
 
 
 def _forget_earlier_runs(home: Mapping[str, Any]) -> None:
-    """Remove what an earlier text of this module registered: its present text may register less."""
+    """Remove the members that an earlier text of this module registered: its present text may register fewer."""
     for known in _ENTRIES.values():
         for name, entry in list(known.items()):
             if entry.home is not home and entry.home.get("__name__") == home.get("__name__", ""):
@@ -204,25 +205,25 @@ def _forget_earlier_runs(home: Mapping[str, Any]) -> None:
 
 
 def _same_place(a: Entry[Any], b: Entry[Any]) -> bool:
-    """Whether b replaces a, as a notebook's cell or a module ran twice. Two of one name in one run are a mistake."""
+    """Whether b replaces a: a notebook's cell or a module ran twice. Two of one name in one run are a mistake."""
     names = [getattr(each.function, "__qualname__", "") for each in (a, b)]
     return a.home is b.home and names[0] == names[1] and names[0].isidentifier() and not being_imported()
 
 
 def _same_file(a: Entry[Any], b: Entry[Any]) -> bool:
-    """Whether both are of one file: a script that runs, and names a function of its own as "file.py:function"."""
+    """Whether both are from one file: a running script that names one of its functions as "file.py:function"."""
     files = [each.home.get("__file__") for each in (a, b)]
     return a.home is not b.home and None not in files and len(set(map(os.path.realpath, filter(None, files)))) == 1
 
 
 def members(family: str) -> dict[str, Entry[Any]]:
-    """Everything registered in a family, by name, aliases left out; installed packages' members too."""
+    """All members of a family by name, without aliases and with those of installed packages."""
     _load(family_of(family))
     return {name: entry for name, entry in sorted(_ENTRIES[family].items()) if name == entry.name}
 
 
 def aliases(family: str) -> dict[str, str]:
-    """Published names that mean one of ours: alias -> name."""
+    """Published names of winnow's members: alias -> name."""
     _load(family_of(family))
     return {name: entry.name for name, entry in sorted(_ENTRIES[family].items()) if name != entry.name}
 
@@ -232,9 +233,9 @@ def resolve(family: Family[T], use: str | Callable[..., Any], *, base: Path | No
 @overload
 def resolve(family: str, use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[Any]: ...
 def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[Any]:
-    """Find a member by name, by "file.py:function" (relative to `base`), or take the function itself.
+    """The member for a name, for "file.py:function" (relative to `base`), or for the function itself.
 
-    Raises ConfigError naming what was asked for and what exists.
+    Raises ConfigError with the given name and the existing ones.
     """
     family = family_of(family) if isinstance(family, str) else family
     if callable(use):
@@ -259,7 +260,7 @@ def resolve(family: Family[Any] | str, use: str | Callable[..., Any], *, base: P
 
 
 def resolve_at(key: str, family: Family[T], use: str | Callable[..., Any], *, base: Path | None = None) -> Entry[T]:
-    """`resolve`; a ConfigError is about the key of the configuration that names the member."""
+    """`resolve`, whose ConfigError is about `key`, the key of the configuration that names the member."""
     try:
         return resolve(family, use, base=base)
     except ConfigError as error:
@@ -267,36 +268,36 @@ def resolve_at(key: str, family: Family[T], use: str | Callable[..., Any], *, ba
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The text that stands for a function: its registered name, else one that no member can have."""
+    """The name of a function in a saved configuration: its registered name, else one that no member can have."""
     entries = (entry for family in FAMILIES for entry in _registered(family))
     own = getattr(function, "__qualname__", repr(function))
     return next((entry.name for entry in entries if entry.function is function), f"{own}{GIVEN}")
 
 
 def in_every_process(entry: Entry[Any]) -> bool:
-    """Whether every process on this machine finds the member by its name: it is winnow's or an installed package's."""
+    """Whether every process on this machine can resolve the member by name: it is winnow's or a package's."""
     return entry.origin == "winnow" or entry.origin in _packages
 
 
 def package_of(entry: Entry[Any]) -> str | None:
-    """The name of the installed package that brought a member; None for winnow's own and a user's."""
+    """The name of the installed package with this member; None for a member of winnow or of a user."""
     return entry.origin.rpartition(" ")[0] if entry.origin in _packages else None
 
 
 def load_plugins() -> Sequence[str]:
     """Import every module that an installed package names in the entry-point group "winnow", once per process.
 
-    Returns a sentence for each that could not be imported; the others are registered all the same.
+    Returns a message for each failed import; the other modules are registered nevertheless.
     """
     global _broken
     with _lock:
         if _broken is None:
-            _broken = []  # a package that looks a name up while it is imported finds those before it
+            _broken = []  # not None: a package that resolves a name while it is imported must not start this again
             try:
                 points = importlib.metadata.entry_points(group=GROUP)
-                for point in sorted(points, key=lambda point: (point.name, point.value)):  # in every process the same
+                for point in sorted(points, key=lambda point: (point.name, point.value)):  # same order in all processes
                     _import_plugin(point, _broken)
-            except BaseException:  # interrupted: the next call begins anew
+            except BaseException:  # interrupted: the next call starts again
                 _broken = None
                 raise
         return tuple(_broken)
@@ -310,14 +311,14 @@ def _import_plugin(point: EntryPoint, broken: list[str]) -> None:
         with importing(package):
             point.load()
         _settle(package)
-    except ENDING:
+    except INTERRUPTIONS:
         raise
     except BaseException as error:
         broken.append(f"{package} ({point.value}) raised {type(error).__name__}: {error}".strip())
 
 
 def _settle(package: str) -> None:
-    """Name the package as the origin of what its modules registered, even where something else imported them first."""
+    """Set the package as the origin of its members, also where another module had imported them before."""
     module = _packages[package]
     for known in _ENTRIES.values():
         for name, entry in known.items():
@@ -331,8 +332,8 @@ def _load(family: Family[Any]) -> None:
 
 
 def _broken_plugins() -> str:
-    said = "; ".join(load_plugins())
-    return f" (an installed package that may have it could not be imported: {said})" if said else ""
+    failures = "; ".join(load_plugins())
+    return f" (an installed package that may have it could not be imported: {failures})" if failures else ""
 
 
 def _origin(home: Mapping[str, Any]) -> str:
@@ -344,12 +345,12 @@ def _top(home: Mapping[str, Any]) -> str:
 
 
 def _instead(family: str, use: str) -> str:
-    """The remedy for a name that no member has: the member that declares it as `instead_of`, else the nearest name."""
+    """The remedy for an unknown name: the member that declares it as `instead_of`, else the nearest name."""
     known = ((entry.name, entry.traits.instead_of) for entry in _ENTRIES[family].values())
-    meant = next((f"use {name!r}: {names[use]}" for name, names in known if use in names), None)
+    declared = next((f"use {name!r}: {names[use]}" for name, names in known if use in names), None)
     if use.endswith(".py"):
         return f"name a function of the file: {use + ':function'!r}"
-    return meant or near_miss(use, _ENTRIES[family])
+    return declared or near_miss(use, _ENTRIES[family])
 
 
 def _registered(family: str) -> Sequence[Entry[Any]]:
@@ -371,7 +372,7 @@ def _check_signature(entry: Entry[Any], *, where: str = "") -> None:
     expected = entry.family.positional
     try:
         signature = inspect.signature(entry.function)
-    except ValueError:  # some of Python's own functions have none
+    except ValueError:  # some built-in functions have no signature
         signature = inspect.Signature([inspect.Parameter("unknown", inspect.Parameter.VAR_POSITIONAL)])
     parameters = signature.parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -379,6 +380,6 @@ def _check_signature(entry: Entry[Any], *, where: str = "") -> None:
     if len(positional) != len(expected) or open_ended:
         raise _unfit(
             f"{where}{entry.name}{signature} does not fit the family {entry.family.name}",
-            remedy=f"give it exactly ({', '.join(expected)}) by position, and its options after a bare * as "
-            f"keyword-only parameters",
+            remedy=f"define it with exactly ({', '.join(expected)}) by position, and with its options after a bare * "
+            f"as keyword-only parameters",
         )

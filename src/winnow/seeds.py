@@ -1,8 +1,8 @@
-"""Randomness that follows identity, never position or history.
+"""Random numbers that depend on identity, never on position or history.
 
 Every random number of a run is a pure function of names: (run seed, purpose, step, prompt id, rollout index ...).
-Nothing draws from a shared stream, so a resumed run, a different batch limit or another order of the same
-rollouts sees the same numbers, and neighbouring seeds share nothing.
+There is no shared stream. So a resumed run, a different batch limit or another order of the same rollouts gets the same
+numbers, and neighbouring seeds have none in common.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORD = 2**64 - 1
 
 
 def derive(*names: SeedName) -> int:
-    """A 128-bit key from names; `derive(1, "2")` and `derive("1", 2)` differ."""
+    """A 128-bit key from names; the types count, so `derive(1, "2")` and `derive("1", 2)` differ."""
     return int.from_bytes(_hashed(names).digest(), "little")
 
 
@@ -30,8 +30,9 @@ def generator(*names: SeedName) -> np.random.Generator:
 
 
 def uniforms(keys: Iterable[tuple[SeedName, ...]], count: int) -> npt.NDArray[np.float64]:
-    """[keys, count] numbers in [0, 1), a row as `generator(*key).random(count)` gives it, in a third of the time: one
-    generator is set to each key in turn.
+    """[keys, count] numbers in [0, 1). Each row equals `generator(*key).random(count)`.
+
+    It takes a third of the time, because one generator is set to each key in turn.
     """
     philox = np.random.Philox(key=0)
     fresh, stream, rows = philox.state, np.random.Generator(philox), []
@@ -50,12 +51,12 @@ def uniform(*names: SeedName) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Rng:
-    """What a selector draws from: one uniform per rollout id, whatever the order of the rollouts."""
+    """The random numbers of a selector: one uniform per rollout id, whatever the order of the rollouts."""
 
     key: tuple[SeedName, ...]
 
     def uniforms(self, ids: Sequence[str]) -> npt.NDArray[np.float64]:
-        """[N] numbers in [0, 1), one per id: `uniform(*key, id)`, with what the ids share hashed once."""
+        """[N] numbers in [0, 1), one per id: `uniform(*key, id)`; the common prefix is hashed once."""
         shared, digests = _hashed((*self.key, "")), []
         for name in ids:
             own = shared.copy()

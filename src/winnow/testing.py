@@ -1,9 +1,9 @@
 """Public help for tests: a tiny random policy, groups from plain numbers, and the contract of every extension point.
 
     from winnow.testing import check_selector
-    check_selector(my_selector)          # raises AssertionError with the law that is broken
+    check_selector(my_selector)          # raises AssertionError with the rule that is broken
 
-winnow runs the same checks over its registry: registering is enrolling.
+winnow's tests run the same checks for every registered member.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PNG = base64.b64decode(  # one white pixel
 
 
 def tiny(arch: str = "qwen2", *, seed: int = 0, dtype: str = "float32", layers: int = 2, hidden: int = 32) -> Loaded:
-    """A random policy of some 30 thousand parameters ("qwen2" or "llama") with the bundled policy's tokenizer."""
+    """A random policy of about 30 thousand parameters ("qwen2" or "llama") with the bundled policy's tokenizer."""
     tokenizer = load_tokenizer("bundled")
     model = architecture(arch, tokenizer, hidden=hidden, layers=layers, intermediate=2 * hidden, seed=seed)
     model, files = model.to(DTYPES[dtype]), published_files(BUNDLED)
@@ -70,9 +70,7 @@ def group_of(
     lengths: Sequence[int] | None = None,
     indices: Sequence[int] | None = None,
 ) -> Group:
-    """A verified group from its rewards (NaN: the verifier failed); `keep` lists the places kept, None leaves it
-    unfilled.
-    """
+    """A verified group from its rewards (NaN: the verifier failed); `keep` lists the kept places (None: not filled)."""
     n = len(rewards)
     lengths = [3] * n if lengths is None else lengths
     indices = range(n) if indices is None else indices
@@ -100,7 +98,7 @@ def micro_batch(advantages: Sequence[float], *, old: Sequence[float] | None = No
 
 
 def check_member(entry: Entry[Any]) -> None:
-    """Hold a member to the contract of its family, with what its traits declare. Raises AssertionError.
+    """Check a member against the contract of its family, with its declared traits. Raises AssertionError.
 
     check_member(winnow.registry.resolve("selector", "mine.py:finished"))
     """
@@ -111,12 +109,12 @@ def check_member(entry: Entry[Any]) -> None:
 
 
 def check_task(task: Callable[[str], Sequence[Problem]]) -> None:
-    """The splits are disjoint; ids are unique and the same at every call. What has no default is bound before."""
+    """The splits are disjoint; ids are unique and the same at every call. Bind options without a default before."""
     splits = {split: list(task(split)) for split in ("train", "validation", "test")}
     for split, problems in splits.items():
         ids = [problem.id for problem in problems]
         assert len(set(ids)) == len(ids), f"two {split} problems have one id"
-        assert ids == [problem.id for problem in task(split)], f"{split}: two calls, two lists of ids"
+        assert ids == [problem.id for problem in task(split)], f"{split}: two calls returned different ids"
     seen = [problem.id for problems in splits.values() for problem in problems]
     assert len(set(seen)) == len(seen), "a problem is in two splits"
 
@@ -126,7 +124,7 @@ def check_selector(
 ) -> None:
     """[N] bool; exactly min(keep, N) when `keep` is given; permuting rollouts permutes the mask; repeatable.
 
-    A selector of `size` "exact" that has the option `keep_per_prompt` is held to 4 of them.
+    A selector of `size` "exact" with the option `keep_per_prompt` is checked with the value 4.
     """
     if size == "exact" and keep is None and "keep_per_prompt" in inspect.signature(selector).parameters:
         selector, keep = functools.partial(selector, keep_per_prompt=4), 4
@@ -134,11 +132,11 @@ def check_selector(
         group = group_of(rewards)
         mask = np.asarray(selector(group, RNG))
         assert mask.shape == (len(rewards),), (
-            f"a selector answers [N] bool, got shape {mask.shape} for N = {len(rewards)}"
+            f"a selector returns [N] bool, got shape {mask.shape} for N = {len(rewards)}"
         )
-        assert mask.dtype == np.bool_, f"a selector answers bool, got {mask.dtype}"
+        assert mask.dtype == np.bool_, f"a selector returns bool, got {mask.dtype}"
         if keep is not None:
-            assert mask.sum() == min(keep, len(rewards)), f"{mask.sum()} of {len(rewards)} kept, {keep} asked for"
+            assert mask.sum() == min(keep, len(rewards)), f"{mask.sum()} of {len(rewards)} kept, {keep} requested"
         assert np.array_equal(mask, selector(group, RNG)), "the same group and rng must give the same mask"
         order = generator("permutation", len(rewards)).permutation(len(rewards))
         shuffled = group_of([rewards[i] for i in order], indices=order.tolist())
@@ -148,7 +146,7 @@ def check_selector(
 def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = None, needs: Sequence[str] = ()) -> None:
     """One finite array per group; 0 where not kept; with `baseline="group"` 0 on flat groups and for N = 1.
 
-    What `needs` names is filled: values are NaN where a rollout is not kept, as no value model has read it.
+    The fields in `needs` are filled: values are NaN for a rollout that is not kept, because no value model reads it.
     """
     groups = [
         group_of([0.0, 1.0, 0.5, 1.0], prompt="mixed", keep=[0, 1, 3]),
@@ -175,9 +173,9 @@ def check_advantage(advantage: Callable[..., Any], *, baseline: str | None = Non
 
 
 def check_tracker(entry: Entry[Any]) -> None:
-    """What it makes takes metrics, rollouts, notices, a picture and the end, and its id is a text or None.
+    """The tracker accepts metrics, rollouts, notices, a picture and the end, and its id is a text or None.
 
-    It is made where its library is installed. What has no default is bound before.
+    It is checked only where its library is installed. Bind options without a default before.
     """
     if entry.traits.requires is not None and not is_installed(entry.traits.requires):
         return
@@ -222,17 +220,17 @@ def check_weighting(weighting: Callable[..., Any], *, total: str | None = None) 
 
 
 def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False) -> None:
-    """[T] values and [T] diagnostics; a masked NaN touches nothing; a policy gradient has slope -A at ratio 1
-    (`"positive"`: of the positive advantages, which are all it takes).
+    """[T] values and [T] diagnostics; a masked NaN changes nothing; a policy gradient has slope -A at ratio 1
+    (`"positive"`: checked with positive advantages only, because others have no gradient).
     """
     advantages = [1.0, 0.5, 2.0, 0.25] if policy_gradient == "positive" else [1.0, -0.5, 2.0, 0.25]
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     mb = micro_batch(advantages, old=logprobs.tolist())
     values, seen = loss(PolicyOutput(logprobs=logprobs), mb)
-    assert values.shape == logprobs.shape, f"a loss answers [T], got {tuple(values.shape)}"
+    assert values.shape == logprobs.shape, f"a loss returns [T], got {tuple(values.shape)}"
     for name, numbers in seen.items():
         assert numbers.shape == logprobs.shape, f"diagnostic {name!r} must be [T], got {tuple(numbers.shape)}"
-        assert not numbers.requires_grad, f"diagnostic {name!r} holds on to the graph; detach it"
+        assert not numbers.requires_grad, f"diagnostic {name!r} requires grad; detach it"
     (slope,) = torch.autograd.grad(values.sum(), logprobs)
     if policy_gradient:
         assert torch.allclose(slope, -mb.advantages), f"at ratio 1 the slope must be -A, got {slope.tolist()}"
@@ -240,11 +238,11 @@ def check_loss(loss: Callable[..., Any], *, policy_gradient: bool | str = False)
 
 
 def check_term(term: Callable[..., Any]) -> None:
-    """[T] numbers; a masked NaN touches neither them nor the gradient. What a term may read is filled."""
+    """[T] numbers; a masked NaN changes neither them nor the gradient. All inputs of a term are filled."""
     logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], dtype=torch.float64, requires_grad=True)
     mb = micro_batch([1.0, -0.5, 2.0, 0.25], ref_logprobs=logprobs.detach() - 0.1)
     values = term(PolicyOutput(logprobs=logprobs, entropy=-logprobs), mb)
-    assert values.shape == logprobs.shape, f"a term answers [T], got {tuple(values.shape)}"
+    assert values.shape == logprobs.shape, f"a term returns [T], got {tuple(values.shape)}"
     assert torch.isfinite(values).all(), f"a term's values are finite, got {values.tolist()}"
     hole = torch.tensor([False, True, False, False])
     broken = logprobs.detach().masked_fill(hole, float("nan")).requires_grad_()
@@ -257,7 +255,7 @@ def check_term(term: Callable[..., Any]) -> None:
 
 
 def check_allocator(allocator: Callable[..., Any]) -> None:
-    """[G] counts >= 0 that add up to the budget; equal stats give equal counts (+-1); nothing known is no excuse."""
+    """[G] counts >= 0 that add up to the budget, also without statistics; equal statistics give equal counts (+-1)."""
     nan = float("nan")
     for rates in ([nan, nan, nan], [0.0, 0.0, 0.0, 0.0], [0.5] * 7, [0.1, 0.5, 0.9, nan]):
         for budget in (0, 1, 5, 64):
@@ -274,7 +272,7 @@ def check_allocator(allocator: Callable[..., Any]) -> None:
             assert counts.min() >= 0, f"counts are not negative, got {counts}"
             assert counts.sum() == budget, f"{counts.sum()} rollouts planned from a budget of {budget}"
             if len(set(map(str, rates))) == 1:
-                assert np.ptp(counts) <= 1, f"prompts that look the same got {counts}"
+                assert np.ptp(counts) <= 1, f"prompts with equal statistics got {counts}"
 
 
 def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -282,8 +280,10 @@ def _no_loss(out: PolicyOutput, mb: MicroBatch) -> tuple[Tensor, dict[str, Tenso
 
 
 def check_engine(engine: Callable[..., Any], **options: Any) -> None:
-    """Groups follow prompts and counts, every rollout is announced once and has the version of the weights, log-probs
-    are the policy's within the tolerance that the engine declares, and `close` may be called twice.
+    """Check an engine: groups follow prompts and counts, and `on_rollout` gets every rollout once.
+
+    Rollouts have the version of the weights, log-probs are the policy's within the tolerance that the engine declares,
+    and `close` may be called twice.
     """
     loaded = tiny()
     context = EngineContext(
@@ -298,16 +298,16 @@ def check_engine(engine: Callable[..., Any], **options: Any) -> None:
 def _check_sampling(made: Engine, model: Any) -> None:
     prompts = [Prompt(id=f"p{n}", tokens=np.arange(1, n), text="", answer=None, task="testing") for n in (3, 5, 9)]
     made.load(dict(model.named_parameters()), version=1)
-    announced: list[Rollout] = []
+    reported: list[Rollout] = []
     groups = made.generate(
-        prompts, [4, 0, 7], Sampling(max_new_tokens=6), seed=("contract",), on_rollout=lambda _, r: announced.append(r)
+        prompts, [4, 0, 7], Sampling(max_new_tokens=6), seed=("contract",), on_rollout=lambda _, r: reported.append(r)
     )
     assert [group.prompt.id for group in groups] == ["p3", "p5", "p9"], "one group per prompt, in prompt order"
     assert [[r.index for r in g.rollouts] for g in groups] == [list(range(n)) for n in (4, 0, 7)], (
         "as many rollouts of a prompt as its count, in index order"
     )
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    assert sorted(map(id, announced)) == sorted(map(id, rollouts)), "on_rollout gets every rollout, and each once"
+    assert sorted(map(id, reported)) == sorted(map(id, rollouts)), "on_rollout gets every rollout, and each once"
     assert {r.version for r in rollouts} == {made.version} == {1}, "rollouts have the version of the last load"
     gaps = np.concatenate([_logprob_gaps(model, g.prompt, r) for g in groups for r in g.rollouts])
     assert gaps.mean() <= made.logprob_tolerance.mean, f"log-probs are off by {gaps.mean():.2g} nats on average"
@@ -318,8 +318,8 @@ def _logprob_gaps(model: Any, prompt: Prompt, rollout: Rollout) -> FloatArray:
     """[L] |engine's log-prob - policy's| of every token of a rollout."""
     tokens = torch.from_numpy(np.concatenate([prompt.tokens, rollout.tokens]))[None].to(model.device)
     logits = model(input_ids=tokens).logits[0, len(prompt.tokens) - 1 : -1].double()
-    found = logits.log_softmax(-1).gather(-1, tokens[0, len(prompt.tokens) :, None])[:, 0]
-    gaps: FloatArray = np.abs(rollout.logprobs - found.numpy(force=True))
+    logprobs = logits.log_softmax(-1).gather(-1, tokens[0, len(prompt.tokens) :, None])[:, 0]
+    gaps: FloatArray = np.abs(rollout.logprobs - logprobs.numpy(force=True))
     return gaps
 
 
@@ -354,7 +354,7 @@ def _rollout(index: int, length: int) -> Rollout:
 
 
 def _values(group: Group) -> tuple[FloatArray, ...]:
-    """N x [L] of a value model that has read the kept rollouts."""
+    """N x [L] values of a value model that has read the kept rollouts."""
     assert group.keep is not None
     draw = generator("contract values", group.prompt.id)
     return tuple(

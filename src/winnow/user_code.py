@@ -17,25 +17,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from winnow.errors import ENDING, ConfigError, WinnowError, near_miss
+from winnow.errors import INTERRUPTIONS, ConfigError, WinnowError, near_miss
 
-_sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # being imported here, the innermost last
-_imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by their resolved path: the text that ran, and its module
+_sources: ContextVar[tuple[str, ...]] = ContextVar("sources", default=())  # current imports, the innermost last
+_imported: dict[Path, tuple[bytes, ModuleType]] = {}  # by resolved path: the text that ran, and its module
 _lock = threading.RLock()  # held while a file runs: a second thread waits for the module of the first
 
 
 def load_function(path: str, *, base: Path | None = None) -> Callable[..., Any]:
-    """Import `function` from `"file.py:function"`. The file is the user's own, trusted code: its text, as it stands.
+    """Import `function` from `"file.py:function"`. The file is the user's trusted code, and its text is what runs.
 
-    A file runs once per process, whatever paths lead to it, and again only after its text has changed. Raises
+    A file runs once per process, whatever the path to it, and again only after its text has changed. Raises
     ConfigError.
     """
     file_name, _, function_name = path.rpartition(":")
     file = file_of(path, base=base)
-    if not file_name.endswith(".py"):  # Python would import compiled code as well, of which nobody sees what it does
+    if not file_name.endswith(".py"):  # Python would also import compiled code, which a user cannot read
         raise _refused(f"{path!r} names no .py file", remedy="write it as file.py:function")
     if not file.is_file():
-        raise _refused(f"{path!r}: there is no file {file}", remedy=f"a relative path starts from {base or Path.cwd()}")
+        start = base or Path.cwd()
+        raise _refused(f"{path!r}: there is no file {file}", remedy=f"correct it: a relative path starts from {start}")
     with _lock:
         module = _module(path, file)
     function = getattr(module, function_name, None)
@@ -60,7 +61,7 @@ def _module(path: str, file: Path) -> ModuleType:
         return known[1]
     if str(file) in _sources.get():
         raise _refused(
-            f"{path!r}: {file} requests its functions by name while it is imported",
+            f"{path!r}: {file} uses its functions by name while it is imported",
             remedy='put that call under `if __name__ == "__main__":`',
         )
     module_name = _module_name(place)
@@ -70,14 +71,14 @@ def _module(path: str, file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(module_name)
     sys.modules[module_name] = module  # dataclasses and pickle look a class's module up by its name
-    try:  # not by the loader, which may take a compiled file beside it, of which nobody sees what it does
+    try:  # not by the loader, which may run a compiled file beside it instead of this text
         with importing(str(file)):
             exec(compile(text, spec.origin, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         del sys.modules[module_name]
         if before is not None:
             sys.modules[module_name] = before
-        if isinstance(error, ENDING):
+        if isinstance(error, INTERRUPTIONS):
             raise
         raised = f"{path!r}: importing {file} raised {type(error).__name__}"
         if isinstance(error, WinnowError):
@@ -88,14 +89,14 @@ def _module(path: str, file: Path) -> ModuleType:
 
 
 def _module_name(place: Path) -> str:
-    """With a digest of the whole path: two may differ in nothing but punctuation."""
+    """The name of a file's module, with a digest of the path: two paths may differ only in punctuation."""
     stem = re.sub(r"\W", "_", place.stem)
     return f"winnow_user_{stem}_{hashlib.sha256(bytes(place)).hexdigest()[:16]}"
 
 
 @contextlib.contextmanager
 def importing(source: str) -> Iterator[None]:
-    """While a file or an installed package (`source`) is imported for its functions."""
+    """Mark that a file or an installed package (`source`) is imported for its functions."""
     token = _sources.set((*_sources.get(), source))
     try:
         yield
@@ -104,23 +105,23 @@ def importing(source: str) -> Iterator[None]:
 
 
 def being_imported() -> str:
-    """What is being imported for its functions here, the innermost; else empty."""
+    """The innermost source that this context imports for its functions; empty without one."""
     return _sources.get()[-1] if _sources.get() else ""
 
 
 def check_not_importing() -> None:
-    """Raise ConfigError inside a file or package that is imported for its functions: that must not start a run."""
+    """Raise ConfigError inside a file or package that is imported for its functions: it must not start a run."""
     if source := being_imported():
         raise _refused(
-            f"{source} is imported for its functions, and calls winnow while it is",
+            f"{source} calls winnow while it is imported for its functions",
             remedy='put that call under `if __name__ == "__main__":`',
         )
 
 
 def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, made of `own`, which raises ConfigError with `what`, file and line where a user's code raises.
+    """`function`, made from `own`, but with a ConfigError that names `what`, file and line where a user's code raises.
 
-    Winnow's own functions are returned as they are: an exception there is a bug, and its traceback is needed.
+    Winnow's own functions are returned unchanged: an exception there is a bug, and its traceback is needed.
     """
     if (getattr(own, "__module__", None) or "").partition(".")[0] == "winnow":
         return function
@@ -129,12 +130,12 @@ def said_by_name(what: str, own: Callable[..., Any], function: Callable[..., Any
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (WinnowError, *ENDING):
+        except (WinnowError, *INTERRUPTIONS):
             raise
         except BaseException as error:  # CancelledError, GeneratorExit and SystemExit are no Exception
-            said = f"{type(error).__name__}: {error}".removesuffix(": ")
+            text = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise _refused(
-                f"{what} raised {said} ({_raised_at(own, error)})", remedy="correct that function"
+                f"{what} raised {text} ({_raised_at(own, error)})", remedy="correct that function"
             ) from error
 
     return call
@@ -145,14 +146,14 @@ def _refused(problem: str, *, remedy: str) -> ConfigError:
 
 
 def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of which this is a partial, or itself."""
+    """The function inside a partial, or the function itself."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
 def _raised_at(own: Callable[..., Any], error: BaseException) -> str:
-    """File, line and function of the last call in the file of the user's function; else of the last call at all."""
+    """File, line and function of the last call in the file of the user's function, else of the last call."""
     function = inspect.unwrap(without_partial(own))
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     frames = traceback.extract_tb(error.__traceback__)

@@ -62,21 +62,21 @@ def test_plain_updates_follow_the_policy_gradient(tmp_path):
 
 
 def likelihoods(model, group):
-    torch, found = half_billion.torch, []
+    torch, sums = half_billion.torch, []
     for tokens in group["rollouts"]:
         given = torch.tensor([group["prompt"] + tokens])
         logprobs = model(input_ids=given).logits[0, 2:-1].log_softmax(dim=-1)
-        found.append(logprobs.gather(1, torch.tensor(tokens)[:, None]).sum().item())
-    return found
+        sums.append(logprobs.gather(1, torch.tensor(tokens)[:, None]).sum().item())
+    return sums
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("technique", ["default", "prompts not shared", "packed", "LoRA"])
 def test_dropped_rollouts_are_never_read(technique):
     options = argparse.Namespace(rounds=1, prompts=2, rollouts=8, prompt_tokens=4, tokens=8)
-    found = update_cost.cost({**SMALL, "vocab_size": 5000}, update_cost.TECHNIQUES[technique], options)
-    assert [point["m"] for point in found["kept"]] == [8, 4, 2, 1]
-    for point in found["kept"]:
+    report = update_cost.cost({**SMALL, "vocab_size": 5000}, update_cost.TECHNIQUES[technique], options)
+    assert [point["m"] for point in report["kept"]] == [8, 4, 2, 1]
+    for point in report["kept"]:
         assert point["kept rollouts read"] == point["rollouts kept"] == 2 * point["m"]
         assert point["dropped rollouts read"] == 0
         assert point["rollouts dropped"] == 16 - 2 * point["m"]

@@ -1,4 +1,4 @@
-"""constraints.txt is one set of versions that every extra resolves together with. scripts/resolve asks pip itself."""
+"""constraints.txt is one set of versions with which every extra resolves. scripts/resolve checks that with pip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 APART = {"vllm"}  # it pins a torch, and a range of transformers below the one here
 
-# What packages of extras that the suite does not install ask of packages that are pinned, by their own metadata.
+# Requirements on pinned packages, from the metadata of packages of extras that the suite does not install.
 ELSEWHERE = {
     "trackio 0.43.0": ["pillow<13.0.0", "numpy<3.0.0", "huggingface-hub<3,>=1.10.0", "orjson<4.0.0,>=3.0"],
     "mlflow 3.17.2": ["matplotlib<4", "numpy<3", "pyarrow<26,>=4.0.0", "scipy<2"],
@@ -37,34 +37,34 @@ def pins() -> dict[str, str]:
 PINS = pins()
 
 
-def conflicts(asked: Iterator[Requirement]) -> list[str]:
+def conflicts(requirements: Iterator[Requirement]) -> list[str]:
     return [
         f"{one} (pinned: {PINS[name]})"
-        for one in asked
+        for one in requirements
         if (name := canonicalize_name(one.name)) in PINS and not one.specifier.contains(PINS[name], prereleases=True)
     ]
 
 
 @pytest.mark.parametrize("extra", ["none", *PROJECT["optional-dependencies"]])
-def test_the_pins_are_within_what_the_project_asks_for(extra):
+def test_the_pins_are_within_the_requirements_of_the_project(extra):
     texts = PROJECT["dependencies"] if extra == "none" else PROJECT["optional-dependencies"][extra]
-    asked = [Requirement(text) for text in texts]
-    for one in asked:
+    requirements = [Requirement(text) for text in texts]
+    for one in requirements:
         assert {part.operator for part in one.specifier} & {">=", "=="}, f"{one} has no lower bound"
-    assert not conflicts(iter(asked))
+    assert not conflicts(iter(requirements))
 
 
 def test_the_pins_fit_each_other():
-    """As far as packages are installed here in the pinned version, whose metadata then can be read."""
-    asked = []
+    """Checks the packages that are installed in the pinned version, whose metadata can be read."""
+    requirements = []
     for name, version in PINS.items():
         try:
-            found = importlib.metadata.distribution(name)
+            installed = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if found.version == version:
-            asked += [Requirement(text) for text in found.requires or ()]
-    base = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
+        if installed.version == version:
+            requirements += [Requirement(text) for text in installed.requires or ()]
+    base = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
     assert len(base) > 50
     assert not conflicts(iter(base))
 

@@ -1,4 +1,4 @@
-"""The architecture's own laws, read from the source: floors are one-way, rooms are closed, words and laws are light."""
+"""Rules of the architecture, read from the source: imports go to lower floors only, and light modules stay light."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def floor_of(name: str) -> int:
 
 
 def imports(path: Path) -> set[str]:
-    """Top-level winnow names a file imports, wherever the import stands; type-checking imports included."""
-    found = set()
+    """Top-level winnow names that a file imports, also inside functions and for type checkers."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "winnow":
             parts = node.module.split(".")
-            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+            names |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("winnow.")}
-    return found
+            names |= {a.name.split(".")[1] for a in node.names if a.name.startswith("winnow.")}
+    return names
 
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -94,14 +94,14 @@ MODULES = {module(path): path for path in FILES}
 
 def imported_modules(path: Path) -> set[str]:
     """Every module of winnow that a file imports, inside a function or for a type checker too."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= inner if inner <= set(MODULES) else {node.module, *inner}
+            names |= inner if inner <= set(MODULES) else {node.module, *inner}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & set(MODULES) - {module(path)}
+            names |= {alias.name for alias in node.names}
+    return names & set(MODULES) - {module(path)}
 
 
 def test_no_import_goes_in_a_circle():
@@ -150,7 +150,7 @@ def test_the_door_lists_what_it_opens_in_order():
         assert hasattr(winnow, name)
 
 
-# A message that a Python program shows must not speak of the command line alone. These are about --set itself, name a
+# A message that a Python program shows must not name options of the command line. These are about --set itself, name a
 # command, or start another program.
 SPEAKS_OF_FLAGS = {
     "commands/check.py",
@@ -170,11 +170,11 @@ SPEAKS_OF_FLAGS = {
 def messages(path: Path) -> set[str]:
     """Every text in a file that is no docstring."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return {
         n.value
         for n in ast.walk(tree)
-        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in said
+        if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docstrings
     }
 
 

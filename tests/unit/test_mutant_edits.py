@@ -134,7 +134,7 @@ def test_a_pattern_ignores_blanks_comments_docstrings_and_quotes():
     assert "floor(-total)" in mutated(wide, "area", [{"find": "(total)", "which": "2 of 2", "by": "(-total)"}])
 
 
-def test_a_place_is_a_function_a_method_an_inner_function_a_class_or_a_variable():
+def test_a_place_is_a_function_a_method_a_class_or_a_variable():
     assert change("LIMIT", constant="3", by="4")[1] == "LIMIT = (4)"
     assert change("Box", constant="2", which="1 of 2", by="4")[1] == "depth = (4)"
     assert change("Box.depth", value="assignment", by="OLD + 1")[1] == "depth = ((2) + 1)"

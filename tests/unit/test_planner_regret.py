@@ -17,13 +17,13 @@ TIMES = {"a": {"0": 10.0, "1": 40.0}, "b": {"0": 20.0, "1": 20.0}, "c": {"0": 80
 
 
 def test_regret_is_the_time_of_the_choice_over_the_best():
-    found = regrets(TIMES, {"one": {"0": "a", "1": "a"}, "other": {"0": "c", "1": "c"}})
-    assert found["one"]["per_seed"] == {"0": 1.0, "1": 2.0}
-    assert found["one"]["mean_over_seeds"] == pytest.approx(2**0.5, abs=1e-4)
-    assert found["one"]["of_mean_times"] == {"chosen": "a", "regret": 1.0}  # geometric means: 20, 20, never
-    assert found["other"]["per_seed"] == {"0": 8.0, "1": None}
-    assert found["other"]["mean_over_seeds"] is None
-    assert found["median cell"]["per_seed"] == {"0": 2.0, "1": 2.0}
+    report = regrets(TIMES, {"one": {"0": "a", "1": "a"}, "other": {"0": "c", "1": "c"}})
+    assert report["one"]["per_seed"] == {"0": 1.0, "1": 2.0}
+    assert report["one"]["mean_over_seeds"] == pytest.approx(2**0.5, abs=1e-4)
+    assert report["one"]["of_mean_times"] == {"chosen": "a", "regret": 1.0}  # geometric means: 20, 20, never
+    assert report["other"]["per_seed"] == {"0": 8.0, "1": None}
+    assert report["other"]["mean_over_seeds"] is None
+    assert report["median cell"]["per_seed"] == {"0": 2.0, "1": 2.0}
 
 
 def test_the_median_of_an_even_number_of_cells_is_the_mean_of_two():

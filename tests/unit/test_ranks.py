@@ -1,4 +1,4 @@
-"""Today a run is one process; what only one of several would write, the others leave alone."""
+"""One process is all ranks of its run; of several, only rank 0 writes files."""
 
 from __future__ import annotations
 

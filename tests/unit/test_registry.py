@@ -1,4 +1,4 @@
-"""Names, files and functions; every refusal names its remedy."""
+"""Members by name, by file and as functions; errors name the nearest name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_name_an_alias_and_the_function_itself_are_one():
     assert resolve("loss", by_name.function) == by_name
 
 
-def test_published_names_say_what_else_they_presume():
+def test_published_names_have_the_members_that_they_presume():
     assert resolve("loss", "no_baseline").presumes == {"advantage": "raw"}
     assert aliases("loss") == {"grpo_clip": "clip", "no_baseline": "reinforce", "reinforce_with_baseline": "reinforce"}
     assert "no_baseline" not in members("loss")
@@ -110,7 +110,7 @@ def test_a_wrong_signature_is_refused():
 
 
 def test_a_taken_name_is_refused():
-    with refused(ConfigError, "'clip'", "by winnow", code="config.registration"):
+    with refused(ConfigError, "'clip'", "winnow", code="config.registration"):
 
         @register("loss", "clip")
         def other(out, mb):
@@ -135,19 +135,19 @@ def test_an_unknown_family_is_refused():
         register("advantages")
 
 
-def test_a_function_without_a_name_has_the_traits_that_its_family_has_by_default():
+def test_a_function_without_a_name_has_the_default_traits_of_its_family():
     entry = resolve("advantage", lambda groups: [])
     assert entry.traits.baseline == "group"
     assert resolve("allocator", lambda stats, budget: []).traits.source == "history"
 
 
 def test_an_unknown_family_is_refused_wherever_it_is_named():
-    for ask in (members, aliases, lambda family: resolve(family, "clip")):
+    for look_up in (members, aliases, lambda family: resolve(family, "clip")):
         with refused(ConfigError, "'losses'", "'loss'", code="config.unknown_member"):
-            ask("losses")
+            look_up("losses")
 
 
-def test_a_trait_is_what_its_family_says_and_not_the_text_that_was_given():
+def test_a_trait_has_the_type_of_its_family_and_not_that_of_the_argument():
     @register("loss", "registry_test_traits", policy_gradient="false", needs=["entropy"])
     def registry_test_traits(out, mb):
         """A test's."""
@@ -187,7 +187,7 @@ def test_one_text_cannot_register_a_name_twice(tmp_path):
         resolve("advantage", "mine.py:credit", base=tmp_path)
 
 
-def test_files_whose_paths_differ_in_punctuation_alone_do_not_take_each_others_names(tmp_path):
+def test_files_whose_paths_differ_only_in_punctuation_are_two_modules(tmp_path):
     for folder in ("a_b", "a-b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(FILE.replace("NAME", "rt_paths").replace("VALUE", "1"))
@@ -196,7 +196,7 @@ def test_files_whose_paths_differ_in_punctuation_alone_do_not_take_each_others_n
         resolve("advantage", "a-b/mine.py:credit", base=tmp_path)
 
 
-def test_a_notebooks_cell_may_run_again_and_two_functions_of_one_factory_are_two():
+def test_a_notebooks_cell_replaces_its_member_and_a_factory_does_not():
     cell = {"__name__": "registry_test_notebook"}
     exec(FILE.replace("NAME", "rt_cell").replace("VALUE", "1"), cell)
     exec(FILE.replace("NAME", "rt_cell").replace("VALUE", "2"), cell)
@@ -210,12 +210,12 @@ def test_a_notebooks_cell_may_run_again_and_two_functions_of_one_factory_are_two
         return register("advantage", "rt_made")(credit)
 
     made(1)
-    with refused(ConfigError, "'rt_made'", "by this process", code="config.registration"):
+    with refused(ConfigError, "'rt_made'", code="config.registration"):
         made(2)
 
 
 def test_a_name_that_is_taken_leaves_none_of_the_others_behind():
-    with refused(ConfigError, "'grpo'", "by winnow", code="config.registration"):
+    with refused(ConfigError, "'grpo'", "winnow", code="config.registration"):
 
         @register("advantage", "rt_half", aliases={"rt_half_too": {}, "grpo": {}})
         def credit(groups):
@@ -225,13 +225,13 @@ def test_a_name_that_is_taken_leaves_none_of_the_others_behind():
 
 
 @pytest.mark.parametrize("name", ["mine.py:credit", "credit (given from Python)", "two words", "line\nbreak", None])
-def test_a_name_that_could_not_be_asked_for_is_refused(name):
+def test_a_name_that_could_not_be_resolved_is_refused(name):
     with refused(ConfigError, "advantage", code="config.registration"):
         register("advantage", name)(lambda groups: [])
 
 
 def test_winnows_own_names_cannot_be_taken_before_they_are_loaded():
-    """In a process of its own, in which nothing has asked for a selector yet."""
+    """In a separate process, which has not loaded the selectors yet."""
     script = (
         "from winnow.errors import ConfigError\n"
         "from winnow.registry import register, resolve\n"
@@ -248,7 +248,7 @@ def test_winnows_own_names_cannot_be_taken_before_they_are_loaded():
     ]
 
 
-def test_who_registers_a_member_says_where_it_is_from_and_not_whose_function_it_wraps():
+def test_the_origin_of_a_member_is_that_of_its_registration():
     @register("reward", "rt_wrapped")
     @functools.wraps(resolve("reward", "boxed").function)
     def mine(prompt, rollout):
@@ -300,7 +300,7 @@ def test_whatever_can_be_called_is_a_member_whose_options_are_checked(family, me
         bind(resolve(family, member), {"by": "three"}, key=family)
 
 
-def test_a_member_says_what_it_does_whatever_it_is():
+def test_the_summary_of_any_member_is_its_docstring():
     for function in (scaled, functools.partial(scaled, shift=2.0), Scaled()):
         assert resolve("advantage", function).summary == "Credits times a factor."
 
@@ -321,8 +321,8 @@ def test_an_option_of_a_type_that_cannot_be_checked_takes_anything():
         assert bind(resolve("advantage", function), {"own": Own(1)}, key="advantage")([]) == Own(1)
 
 
-def test_a_script_may_ask_for_its_own_file(tmp_path):
-    """In a process of its own: what it registered as a script keeps its traits, and so does the file's."""
+def test_a_script_may_resolve_members_of_its_own_file(tmp_path):
+    """In a separate process: the member of the script keeps its traits, and so does the member of the file."""
     script = (
         "from winnow.registry import in_every_process, name_of, register, resolve\n"
         "@register('advantage', 'rt_script', baseline='none')\n"

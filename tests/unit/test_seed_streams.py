@@ -1,4 +1,4 @@
-"""Random numbers of neighbours share nothing: seeds that are added to an index (reasoning-gym's) fail here."""
+"""Neighbouring seeds share no random number: seeds that are added to an index (as in reasoning-gym) fail here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own file: its text is what runs, once in a process, and what it raises is said by name."""
+"""A user's file: its text is what runs, once in a process, and its errors are reported with the function's name."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def test_a_file_is_read_as_an_import_reads_it(tmp_path):
         b"# -*- coding: latin-1 -*-\n"
         b"from dataclasses import dataclass\n"
         b"@dataclass\n"
-        b"class Said:\n"
+        b"class Word:\n"
         b"    word: str = '\xe9'\n"
-        b"def word(groups) -> Said | list[int]:\n"
-        b"    return Said().word if groups else 1 / 0\n"
+        b"def word(groups) -> Word | list[int]:\n"
+        b"    return Word().word if groups else 1 / 0\n"
     )
     (tmp_path / "cut.py").write_text("x = 1\ndef f(groups:\n")
     word = load_function("mine.py:word", base=tmp_path)
     assert word([1]) == "\xe9"
-    assert word.__annotations__["return"] != "Said | list[int]"  # winnow's own __future__ is not the file's
+    assert word.__annotations__["return"] != "Word | list[int]"  # winnow's own __future__ is not the file's
     with pytest.raises(ZeroDivisionError) as raised:
         word([])
     last = traceback.extract_tb(raised.value.__traceback__)[-1]
     assert (last.filename, last.lineno, last.line) == (
-        str(tmp_path / "mine.py"), 7, "return Said().word if groups else 1 / 0",
+        str(tmp_path / "mine.py"), 7, "return Word().word if groups else 1 / 0",
     )  # fmt: skip
     with refused(ConfigError, "SyntaxError", "cut.py, line 2", code="config.user_code"):
         load_function("cut.py:f", base=tmp_path)
@@ -74,7 +74,7 @@ def test_a_file_is_read_as_an_import_reads_it(tmp_path):
 def test_a_file_may_hold_a_dataclass_under_postponed_annotations(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-        "@dataclass\nclass Said:\n    word: str\ndef word(groups):\n    return Said('yes').word\n"
+        "@dataclass\nclass Word:\n    word: str\ndef word(groups):\n    return Word('yes').word\n"
     )
     assert load_function("mine.py:word", base=tmp_path)([]) == "yes"
 
@@ -111,39 +111,39 @@ def test_every_path_to_a_file_leads_to_one_module(tmp_path, monkeypatch):
     (tmp_path / "a" / "mine.py").write_text(COUNTED)
     (tmp_path / "link.py").symlink_to(tmp_path / "a" / "mine.py")
     monkeypatch.chdir(tmp_path)
-    found = {
+    functions = {
         load_function(f"{tmp_path}/a/mine.py:one"),
         load_function("a/../a/mine.py:one"),
         load_function("mine.py:one", base=Path("a")),
         load_function("link.py:one"),
     }
-    assert len(found) == 1
+    assert len(functions) == 1
     assert (tmp_path / "a" / "runs").read_text() == "x"
 
 
 def test_threads_share_one_run_of_a_file(tmp_path):
     (tmp_path / "mine.py").write_text(COUNTED)
-    found = []
+    functions = []
     threads = [
-        threading.Thread(target=lambda: found.append(load_function("mine.py:one", base=tmp_path))) for _ in range(4)
+        threading.Thread(target=lambda: functions.append(load_function("mine.py:one", base=tmp_path))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4
-    assert len(set(found)) == 1
+    assert len(functions) == 4
+    assert len(set(functions)) == 1
     assert (tmp_path / "runs").read_text() == "x"
 
 
-def test_what_is_imported_in_one_thread_is_nothing_to_another():
-    heard = []
+def test_an_import_in_one_thread_is_not_one_in_another():
+    elsewhere = []
     with importing("mine.py"):
-        thread = threading.Thread(target=lambda: heard.append(being_imported()))
+        thread = threading.Thread(target=lambda: elsewhere.append(being_imported()))
         thread.start()
         thread.join()
         assert being_imported() == "mine.py"
-    assert (heard, being_imported()) == ([""], "")
+    assert (elsewhere, being_imported()) == ([""], "")
 
 
 def test_an_object_of_a_files_own_class_is_pickled(tmp_path):
@@ -160,7 +160,7 @@ def test_an_object_of_a_files_own_class_is_pickled(tmp_path):
     ],
     ids=["exits", "requests itself"],
 )
-def test_a_file_that_does_not_come_to_its_end_leaves_nothing_behind(tmp_path, text, named):
+def test_a_file_whose_import_fails_is_not_kept(tmp_path, text, named):
     (tmp_path / "mine.py").write_text(text)
     before = set(sys.modules)
     with refused(ConfigError, tmp_path / "mine.py", named, code="config.user_code"):

@@ -1,4 +1,4 @@
-"""Rewards that compare the answer of a completion with the gold: 1 or 0, and what was read."""
+"""Rewards that compare the answer of a completion with the gold: 1 or 0, and the answer that was extracted."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _check_tolerance(options: Mapping[str, Any]) -> None:
     warm=warm_grader,
 )
 def r1_zero(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -> Outcome:
-    r"""1 for a right answer in the r1_zero format, else 0; the format is logged, never paid for by itself.
+    r"""1 for a right answer in the r1_zero format, else 0; the format is logged and earns nothing by itself.
 
-    Formatted means `</think> <answer>` with exactly one space, and `</answer>`. The answer is what follows the last
-    `<answer>`, every `</answer>` removed; if it holds a `\boxed`, the last box. Parts: answer, format.
+    Formatted means `</think> <answer>` with exactly one space, and `</answer>`. The answer is the text after the last
+    `<answer>`, every `</answer>` removed; if it contains a `\boxed`, the last box. Parts: answer, format.
     The rules are those of Dr. GRPO's grader (Liu et al., 2025, arXiv 2503.20783).
     """
     text = rollout.text
@@ -77,10 +77,10 @@ def question_only(prompt: Prompt, rollout: Rollout, *, grader: str = "strict") -
     warm=warm_grader,
 )
 def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_tolerance: float = 0.0) -> Outcome:
-    """1 when the last box after the reasoning is right; a box inside reasoning that never ended is no answer.
+    """1 when the last box after the reasoning is right; a box inside unfinished reasoning is no answer.
 
-    Numbers may be `absolute_tolerance` away, or as far as the problem's field `error` allows; its field `unit` is added
-    to a gold that names none (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError for an
+    Numbers may differ by `absolute_tolerance`, or by the problem's field `error` where it has one. Its field `unit` is
+    added to a gold without a unit (OlympiadBench: He et al., 2024, arXiv 2402.14008). Raises DataError for an
     `error` that is no number.
     """
     equal = tolerant(GRADERS[grader], stated_error(prompt.meta, absolute_tolerance))
@@ -89,7 +89,7 @@ def boxed(prompt: Prompt, rollout: Rollout, *, grader: str = "math", absolute_to
 
 @register("reward", example=lambda gold: f"so</think> the total\n#### {gold}")
 def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
-    """1 when the number after the last `#### `, or else the last number, is exactly the gold's (Cobbe et al., 2021,
+    """1 when the number after the last `#### `, or else the last number, equals the gold's exactly (Cobbe et al., 2021,
     arXiv 2110.14168)."""
     text = _conclusion(prompt, rollout)
     marked = hashes(text)
@@ -99,9 +99,9 @@ def gsm8k(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 @register("reward", example=lambda gold: f"so</think> <answer>{gold}</answer>", check=_check_tolerance)
 def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0) -> Outcome:
-    """1 when the last number (of the last answer tag, where there is one) is the gold.
+    """1 when the last number (inside the last answer tag, where there is one) equals the gold.
 
-    Exactly, or within `relative_tolerance` times the gold's size; a gold of 0 is always exact.
+    The comparison is exact, or within `relative_tolerance` times the gold's size. A gold of 0 is always exact.
     """
     text = _conclusion(prompt, rollout)
     tagged = answer_tag(text)
@@ -114,8 +114,8 @@ def numeric(prompt: Prompt, rollout: Rollout, *, relative_tolerance: float = 0.0
 def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome:
     r"""1 when the text in the last answer tag is right, a `\boxed` in it unwrapped; without a tag, the last number.
 
-    What PODS (Xu et al., 2025, arXiv 2504.13818) pays for an answer whose format a reward of its own looks at. Its code
-    also takes the last number where the tag is wrong.
+    PODS (Xu et al., 2025, arXiv 2504.13818) rewards answers this way, and the format by a separate reward. Its code
+    also accepts the last number where the tag is wrong.
     """
     text = _conclusion(prompt, rollout)
     answer = answer_tag(text)
@@ -127,7 +127,7 @@ def tagged(prompt: Prompt, rollout: Rollout, *, grader: str = "math") -> Outcome
 
 
 def _conclusion(prompt: Prompt, rollout: Rollout) -> str:
-    """The text after the reasoning; empty when the prompt opened it and the completion never closed it."""
+    """The text after the reasoning; empty when the prompt opened the reasoning and the completion did not close it."""
     unfinished = thinking_open(prompt) and "</think>" not in rollout.text
     return "" if unfinished else after_reasoning(rollout.text)
 

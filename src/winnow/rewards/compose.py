@@ -1,7 +1,7 @@
-"""Builds the reward of a run from plain data: options bound, parts weighted, exceptions caught.
+"""Builds the reward of a run from plain data: it binds options, weights parts and catches exceptions.
 
 score = make_reward({"parts": [{"use": "r1_zero", "weight": 80}, {"use": "format", "weight": 20}]})
-score(prompt, rollout)  # an Outcome, whatever the functions inside do
+score(prompt, rollout)  # an Outcome, even where a function inside raises
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from winnow.errors import ENDING, ConfigError, near_miss
+from winnow.errors import INTERRUPTIONS, ConfigError, near_miss
 from winnow.families import REWARD, RewardTraits
 from winnow.metrics import distinct
 from winnow.options import Bound, bind
@@ -39,13 +39,13 @@ class _Part:
 
 
 def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
-    """The reward that `spec` describes, as a function that never raises: an exception inside becomes failed(raised). A
-    KeyboardInterrupt, and the exception by which a signal ends a run, go through.
+    """The reward that `spec` describes, as a function. An exception inside becomes failed(raised), except a
+    KeyboardInterrupt and the exception by which a signal ends a run.
 
     `spec` is {"use": name | "file.py:function" | function, "options": {...}}, or
     {"parts": [{"use", "weight", "options"}, ...], "shaping": "always" | "if_wrong"}: the sum of weight * part.
-    The first part decides what is correct, "if_wrong" adds the others only when it is not, and a part that failed
-    fails the whole. Files are relative to `base`. Raises ConfigError for anything the specification gets wrong.
+    The first part decides whether the answer is correct. "if_wrong" adds the other parts only to wrong answers. A part
+    that failed fails the whole. Files are relative to `base`. Raises ConfigError for an invalid specification.
     """
     if "parts" not in spec:
         _refuse_unknown(spec, _SINGLE, "reward")
@@ -70,9 +70,9 @@ def make_reward(spec: Mapping[str, Any], *, base: Path | None = None) -> Score:
 
 
 def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
-    """Do now what the first verdict would wait for: call the trait `warm(options)` of every part that declares one.
+    """Prepare the first verdict: call the trait `warm(options)` of every part that declares one.
 
-    Raises ConfigError where one of a user's raises.
+    Raises ConfigError where a user's function raises.
     """
     for part in spec.get("parts", [spec]):
         entry = resolve(REWARD, part["use"], base=base)
@@ -81,7 +81,7 @@ def warm(spec: Mapping[str, Any], *, base: Path | None = None) -> None:
 
 
 def reads(spec: Mapping[str, Any], *, base: Path | None = None) -> frozenset[str]:
-    """What the parts read of a rollout besides tokens and text (their trait `reads`). Raises ConfigError."""
+    """The fields of a rollout that the parts read besides tokens and text (their trait `reads`). Raises ConfigError."""
     parts = spec.get("parts", [spec])
     return frozenset(name for part in parts for name in resolve(REWARD, part["use"], base=base).traits.reads)
 
@@ -103,7 +103,7 @@ def _part(spec: Mapping[str, Any], base: Path | None, key: str) -> _Part:
 def _single(spec: Mapping[str, Any], base: Path | None, key: str) -> tuple[str, Score]:
     if "use" not in spec:
         raise ConfigError(
-            f"{key}.use is missing", remedy="name the reward", key=f"{key}.use", code="config.missing_key"
+            f"{key}.use is missing", remedy=f"set {key}.use to a reward", key=f"{key}.use", code="config.missing_key"
         )
     bound = bind(resolve_at(key, REWARD, spec["use"], base=base), dict(spec.get("options", {})), key=key)
     if bound.traits.check is not None:
@@ -121,10 +121,10 @@ def _total(reward: Bound[RewardTraits]) -> Score:
     def score(prompt: Prompt, rollout: Rollout) -> Outcome:
         try:
             result = function(prompt, rollout if sees_logprobs else without_logprobs(rollout))
-            return to_outcome(result, name=reward.name, correct_at=correct_at)  # which calls methods of a user's object
+            return to_outcome(result, name=reward.name, correct_at=correct_at)  # it calls methods of a user's object
         except MemoryError:
             return failure("memory", f"the reward {reward.name!r} ran out of memory")
-        except ENDING:
+        except INTERRUPTIONS:
             raise
         except BaseException as error:  # CancelledError, GeneratorExit and SystemExit are no Exception
             return failure("raised", f"the reward {reward.name!r} raised\n{_last_lines(error)}")

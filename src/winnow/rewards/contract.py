@@ -4,9 +4,9 @@ For the check a reward declares how a right answer is phrased:
 
     @register("reward", example=lambda gold: rf"so \boxed{{{gold}}}")
 
-and, where the golds of its prompts are in `meta`, example_meta=lambda gold: {...} in addition. A reward that reads an
-answer in certain forms only declares them, asks=[("<answer>", "</answer>"), (r"\boxed",)]: alternatives, each with the
-marks that a completion in this form has, so that `winnow check` can look for them in the prompt.
+Where the golds of its prompts are in `meta`, it also declares example_meta=lambda gold: {...}. A reward that reads
+answers only in certain forms declares these forms, for example `asks=[("<answer>", "</answer>"), (r"\boxed",)]`. Each
+form lists the marks of such a completion, and `winnow check` looks for these marks in the prompt.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def check_reward(
     phrase: Any = None,
     best: float | None = None,
 ) -> None:
-    """Raise AssertionError unless the reward gives `best` for its own example, never more for junk, and is repeatable.
+    """Raise AssertionError unless the reward is `best` for its example, at most `best` for junk, and repeatable.
 
-    The example is phrased for `phrase`, by default the gold itself (a list of golds accepts any one of them). `options`
+    The example is phrased for `phrase`, by default the gold itself (for a list of golds, any one of them). `options`
     and `best` are by default those that the reward declares.
     """
     example, meta = entry.traits.example, entry.traits.example_meta
@@ -62,23 +62,23 @@ def check_reward(
     prompt = _prompt(gold, {} if meta is None else meta(phrase))
     right = example(phrase)
     outcome = _verdict(score, prompt, right, entry.name)
-    assert outcome.kind == "correct", f"{entry.name!r} calls its own example {outcome.kind}: {right!r}"
-    assert outcome.reward == best, f"{entry.name!r} pays {outcome.reward} for its own example, not {best}"
-    _check_asks(entry, score, prompt, right)
+    assert outcome.kind == "correct", f"{entry.name!r} judges its example as {outcome.kind}: {right!r}"
+    assert outcome.reward == best, f"{entry.name!r} returns {outcome.reward} for its example, not {best}"
+    _check_marks(entry, score, prompt, right)
     for label, text in JUNK.items():
         junk = _verdict(score, prompt, text, f"{entry.name!r} on {label}")
-        assert junk.reward <= best, f"{entry.name!r} pays {junk.reward} for junk ({label})"
+        assert junk.reward <= best, f"{entry.name!r} returns {junk.reward} for junk ({label})"
 
 
-def _check_asks(entry: Entry[RewardTraits], score: Score, prompt: Prompt, right: str) -> None:
-    """Its example has the marks that it asks for, and without them a right answer is not found."""
+def _check_marks(entry: Entry[RewardTraits], score: Score, prompt: Prompt, right: str) -> None:
+    """The example has the marks of a declared form, and without any one of them it is not judged correct."""
     forms = entry.traits.asks
     if forms:
         met = [form for form in forms if all(mark in right for mark in form)]
-        assert met, f"the example of {entry.name!r} has none of the forms that it asks for: {right!r}"
+        assert met, f"the example of {entry.name!r} has none of the forms in its trait `asks`: {right!r}"
         for mark in {mark for form in met for mark in form}:
             kind = _verdict(score, prompt, right.replace(mark, " "), entry.name).kind
-            assert kind != "correct", f"{entry.name!r} asks for {mark!r}, and is content without it"
+            assert kind != "correct", f"{entry.name!r} declares the mark {mark!r} and accepts an answer without it"
 
 
 def _verdict(score: Score, prompt: Prompt, text: str, what: str) -> Outcome:

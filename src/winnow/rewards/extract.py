@@ -1,4 +1,4 @@
-"""Finds the answer in a completion. Every function takes text and returns the answer's text, or None."""
+"""Extracts the answer from a completion. Every function takes text and returns the answer's text, or None."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NUMBER = re.compile(
 def last_boxed(text: str) -> str | None:
     r"""The content of the last `\boxed{...}` (or `\fbox{...}`), braces balanced, `\{` and `\}` ignored.
 
-    A box around nothing but a box gives the inner one. None without a box, and when the last one never closes:
-    such a completion was cut off before it had answered.
+    For a box that contains only a box, the content of the inner one. None without a box, and when the last box is not
+    closed: such a completion was cut off before it had answered.
     """
-    opened: list[tuple[bool, int]] = []  # (is a box, where its content starts)
+    opened: list[tuple[bool, int]] = []  # (is a box, start of its content)
     last: tuple[int, int] | None = None
     for token in _BOX_TOKEN.finditer(text):
         if token["box"] or token["open"]:
@@ -33,7 +33,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def has_box(text: str) -> bool:
-    r"""True when a `\boxed` is written anywhere, closed or not."""
+    r"""True when the text contains a `\boxed`, closed or not."""
     return r"\boxed" in text or r"\fbox" in text
 
 
@@ -50,9 +50,9 @@ def answer_tag(text: str) -> str | None:
 
 
 def hashes(text: str) -> str | None:
-    """The rest of the line after the last `#### `, GSM8K's way to mark an answer."""
-    _, found, rest = text.rpartition("#### ")
-    return rest.partition("\n")[0].strip() or None if found else None
+    """The rest of the line after the last `#### `, which marks an answer in GSM8K."""
+    _, mark, rest = text.rpartition("#### ")
+    return rest.partition("\n")[0].strip() or None if mark else None
 
 
 def last_number(text: str) -> str | None:
@@ -62,7 +62,7 @@ def last_number(text: str) -> str | None:
 
 
 def after_reasoning(text: str) -> str:
-    """The text after the last `</think>`, up to a `<think>` that never ends; the whole text where there is neither."""
+    """The text after the last `</think>`, up to a `<think>` that is not closed; all of it where there is neither."""
     return text.rpartition("</think>")[2].partition("<think>")[0]
 
 

@@ -1,4 +1,4 @@
-"""The graders by name, (answer, gold) -> equal or not, and how golds are read."""
+"""The graders by name, (answer, gold) -> bool, and how golds are read."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def check_grader(options: Mapping[str, Any]) -> None:
 
 
 def warm_grader(options: Mapping[str, Any]) -> None:
-    """Load what the first verdict needs: computer algebra, where `grader` is "math"."""
+    """Import computer algebra before the first verdict, where `grader` is "math"."""
     if options.get("grader") == "math":
         algebra.warm()
 
 
 def golds(answer: Any) -> list[str]:
-    """The accepted answers as text: a number or a text is one, a list is several; boxed ones are unwrapped."""
+    """The accepted answers as text: one for a number or a text, several for a list; boxes are removed."""
     several = answer if isinstance(answer, (list, tuple)) else [answer]
     return [unwrap_box(gold if isinstance(gold, str) else str(gold)) for gold in several]
 
 
 def verdict(answer: str | None, gold: Any, equal: Grader, **parts: float) -> Outcome:
-    """1 for an answer that any gold equals, 0 for another, unparsable without one; `parts` are logged beside it."""
+    """1 for an answer that equals any gold, 0 for another, unparsable without one; `parts` are logged in addition."""
     if answer is None or not answer.strip() or len(answer) > MAX_CHARACTERS:
         return unparsable(**parts)
     correct = any(equal(answer, accepted) for accepted in golds(gold))

@@ -1,6 +1,6 @@
 """The scorers of reasoning-gym as a reward, and a check whether a constant answer scores too well on a data set.
 
-Its scorers are not hardened: run them in a worker (`verify.workers > 0`), which is killed when one hangs.
+Its scorers may hang: run them in a worker (`verify.workers > 0`), which is killed at its time limit.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _warm(options: Mapping[str, Any]) -> None:
     warm=_warm,
 )
 def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
-    r"""The data set's own score, between 0 and 1, for the last answer tag (or box) after the reasoning; correct at 1.
+    r"""The data set's score, between 0 and 1, for the last answer tag (or box) after the reasoning; correct at 1.
 
-    For prompts of the task `reasoning_gym`, whose `meta` holds the item (Stojanovski et al., 2025, arXiv 2505.24760).
-    An answer that does not look like the data set's answers is unparsable and not given to the scorer. An exception of
-    the scorer is a failure, and so is a score that is not finite, or an item with a field that the scorer would execute
-    and that does not look like the data set's; other scores are clamped.
+    It is for prompts of the task `reasoning_gym`, whose `meta` contains the item (Stojanovski et al., 2025,
+    arXiv 2505.24760). An answer in another form than the data set's answers is unparsable and not sent to the scorer.
+    Failures are an exception of the scorer, a score that is not finite, and an item with a foreign field that the
+    scorer would execute. Other scores are clamped.
     """
     dataset, entry = prompt.meta["dataset"], prompt.meta["entry"]
     if field := foreign_field(dataset, entry):
@@ -88,7 +88,7 @@ def reasoning_gym(prompt: Prompt, rollout: Rollout) -> Outcome:
 
 
 def foreign_field_message(dataset: str, field: str) -> str:
-    """What is wrong with an item that has a `foreign_field`."""
+    """The message about an item that has a `foreign_field`."""
     return f"the scorer of {dataset} would execute {field} of the item, which does not look like one of this data set"
 
 
@@ -97,12 +97,12 @@ class ConstantAudit:
     """The best score of an answer that does not depend on the question."""
 
     constant: str
-    score: float  # its mean over the items
+    score: float  # mean over the items
     majority: float  # share of the items whose gold is the commonest one
 
     @property
     def beaten(self) -> bool:
-        """Whether the constant scores more than guessing the commonest gold explains."""
+        """Whether the constant scores more than the commonest gold would, by more than MARGIN."""
         return self.score > self.majority + MARGIN
 
 
@@ -112,7 +112,7 @@ def audit_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[
     golds = Counter(entry["answer"] for entry in entries if isinstance(entry["answer"], str))
     candidates = dict.fromkeys((*CONSTANTS, *(gold for gold, _ in golds.most_common(2)), *list(golds)[:3]))
     scorer = _scorer(dataset, _key(options))
-    means = {constant: sum(_paid(scorer, dataset, constant, entry) for entry in entries) for constant in candidates}
+    means = {text: sum(_reward_for(scorer, dataset, text, entry) for entry in entries) for text in candidates}
     best = max(means, key=means.__getitem__)
     majority = max(golds.values(), default=0) / max(1, len(entries))
     return ConstantAudit(constant=best, score=means[best] / max(1, len(entries)), majority=majority)
@@ -120,12 +120,12 @@ def audit_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[
 
 def refuse_constants(dataset: str, options: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
     """Raises ConfigError for a data set that a constant answer beats."""
-    found = audit_constants(dataset, options, entries)
-    if found.beaten:
+    audit = audit_constants(dataset, options, entries)
+    if audit.beaten:
         raise ConfigError(
-            f"task.dataset: in {dataset} the constant answer {found.constant!r} scores {found.score:.2f} although the "
-            f"commonest gold has a share of {found.majority:.2f}: a policy would learn that answer and nothing else",
-            remedy="choose another data set, or set task.audit = false to train on it all the same",
+            f"task.dataset: in {dataset} the constant answer {audit.constant!r} scores {audit.score:.2f} although the "
+            f"commonest gold has a share of {audit.majority:.2f}: a policy would learn that answer and nothing else",
+            remedy="choose another data set, or set task.audit = false to train on it anyway",
             key="task.dataset",
             code="config.value",
         )
@@ -140,7 +140,7 @@ def _answer(prompt: Prompt, rollout: Rollout) -> str | None:
     return answer.strip() if answer is not None else None
 
 
-def _paid(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:
+def _reward_for(scorer: Any, dataset: str, answer: str, entry: Mapping[str, Any]) -> float:
     """The reward for an answer; 0 where the scorer raises."""
     if foreign_field(dataset, entry) or not admits(dataset, entry, answer):
         return 0.0

@@ -1,9 +1,9 @@
-"""Which answers and items of reasoning-gym's data sets are well-formed: only those are given to its scorers.
+"""Which answers and items of reasoning-gym's data sets are well-formed: only those are sent to its scorers.
 
 Nine of its scorers execute the answer (`eval`, or sympy's `parse_expr`), seven hang on a tower of powers, some reward
-`nan` or any text at all. For the nine, and for those without a gold, there is a grammar here; for the others, the gold
-of the item determines which words and marks an answer may have. Five scorers execute a field of the item as well, and
-an item may be read from a file: such fields have a grammar too.
+`nan` or any text at all. The nine, and those without a gold, have a grammar here. For the others, the item's gold
+determines which words and marks an answer may have. Five scorers also execute a field of the item, and an item may
+come from a file, so these fields have a grammar too.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ _ITEMS: Mapping[str, Mapping[str, re.Pattern[str]]] = {
 
 
 def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
-    """The first field of an item that the data set's scorer executes and its generator would not have made; None where
-    there is none.
-    """
+    """The first field that the data set's scorer executes and its generator would not have made; None without one."""
     for field, pattern in _ITEMS.get(dataset, {}).items():
         text: Any = entry
         for name in field.split("."):
@@ -73,7 +71,7 @@ def foreign_field(dataset: str, entry: Mapping[str, Any]) -> str | None:
 
 
 def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
-    """Whether `answer` looks like an answer to this item."""
+    """Whether `answer` has the form of an answer to this item."""
     gold = entry["answer"]
     longest = max(LONGEST, 2 * len(gold)) if isinstance(gold, str) else LONGEST
     if not answer.strip() or len(answer) > longest or _unprintable(answer):
@@ -86,24 +84,26 @@ def admits(dataset: str, entry: Mapping[str, Any], answer: str) -> bool:
 
 
 def _like(answer: str, gold: str, question: str) -> bool:
-    """Whether it is at most four golds long, has only the marks of gold and numbers, and words as in `_words_like`."""
+    """Whether it is at most four golds long, has only the marks of gold and numbers, and passes `_words_like`."""
     if len(answer) > 4 * len(gold) + 64 or "__" in answer:
         return False
     return _marks(answer) <= _marks(gold) | _NUMBER_MARKS and _words_like(answer, gold, question)
 
 
 def _words_like(answer: str, gold: str, question: str) -> bool:
-    """Whether the words of an answer are acceptable: none where the gold has none, yes or no where the gold is one of
-    them, any words where those of the gold are not in the question, and otherwise the words of gold and question.
+    """Whether the words of an answer are acceptable.
+
+    Accepted are no words where the gold has none, and a word of a closed pair (yes, no) where the gold is one. Where
+    the gold has a word that the question lacks, any words are accepted; else only the words of gold and question.
     """
     mine, theirs = _words(answer), _words(gold)
     for closed in _CLOSED:
         if theirs and theirs <= closed:
             return bool(mine) and mine <= closed
-    asked = _words(question)
-    if any(len(word) > 2 for word in theirs - asked):
+    given = _words(question)
+    if any(len(word) > 2 for word in theirs - given):
         return True
-    return not mine if not theirs else mine <= theirs | asked
+    return not mine if not theirs else mine <= theirs | given
 
 
 def _words(text: str) -> set[str]:

@@ -1,6 +1,4 @@
-"""What a reward finds in the place of arrays that it was not given: log-probs that it has not said that it reads, and
-tokens of a response that was saved without them.
-"""
+"""Placeholders for arrays that a reward does not get: undeclared log-probs, and tokens that were not saved."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ _ALLOWED = {"__new__", "__repr__", "__str__", "__format__", "__copy__", "__deepc
 
 
 class NotRead:
-    """In the place of an array: any use of it but showing it, and `len` where that is known, raises ConfigError."""
+    """Replaces an array: any use raises ConfigError, except printing it, and `len` where the length is known."""
 
     def __init__(self, shown: str, problem: str, remedy: str, *, code: str, length: int | None = None) -> None:
         self._shown, self._problem, self._remedy, self._code, self.length = shown, problem, remedy, code, length
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # what copy, pickle and the like look for and can do without
+        if name.startswith("_"):  # optional attributes that copy, pickle and the like look for
             raise AttributeError(name)
         _refuse(self)
 
@@ -46,7 +44,7 @@ NOT_READ = cast(
     FloatArray,
     NotRead(
         "log-probs that were not requested",
-        "this reward does not declare that it reads rollout.logprobs, so they are not sent to it",
+        "the reward reads rollout.logprobs without declaring it, so they were not sent to it",
         'register it with @winnow.register("reward", reads=("logprobs",))',
         code="config.registration",
     ),
@@ -54,14 +52,14 @@ NOT_READ = cast(
 
 
 def unsaved_tokens(length: int | None = None) -> IntArray:
-    """In the place of the tokens of a response that was saved as text, perhaps with their number."""
+    """Replaces the tokens of a response that was saved as text; `length` is their number, where it was saved."""
     return cast(
         IntArray,
         NotRead(
             "tokens that were not saved",
             "this row was saved without the tokens that the reward reads",
-            "write them beside its text as 'tokens' ('length', their number, is enough for len(rollout.tokens); those "
-            "of the prompt are 'prompt_tokens'), or score a run folder or a file of its rollouts, which hold them",
+            "save them beside the text as 'tokens' (their number as 'length' is enough for len(rollout.tokens)) and "
+            "those of the prompt as 'prompt_tokens', or score a run folder or a file of its rollouts, which hold them",
             code="config.member_result",
             length=length,
         ),
@@ -69,5 +67,5 @@ def unsaved_tokens(length: int | None = None) -> IntArray:
 
 
 def without_logprobs(rollout: Rollout) -> Rollout:
-    """The rollout as a reward sees it that does not read them."""
+    """The rollout for a reward that does not declare that it reads log-probs."""
     return rollout if rollout.logprobs is NOT_READ else dataclasses.replace(rollout, logprobs=NOT_READ)

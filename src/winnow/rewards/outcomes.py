@@ -1,4 +1,4 @@
-"""Turns whatever a reward function returned into one `Outcome`."""
+"""Converts the return value of a reward function into one `Outcome`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from winnow.records import CAUSES, Cause, Outcome
 _PLAIN: Mapping[str, tuple[type, ...]] = {
     "parts": (dict,), "answer": (str, NoneType), "detail": (str,), "seconds": (int, float), "late": (bool,)
 }  # fmt: skip
-LARGEST_REWARD = 1e6  # beyond this a number is a bug of the reward (3e38 is what a float32 infinity turns into)
+LARGEST_REWARD = 1e6  # a larger number is a bug of the reward (a float32 infinity becomes 3e38)
 
 
 def failure(cause: Cause, detail: str) -> Outcome:
-    """The outcome of a verifier that gave no verdict: reward NaN, correct None."""
+    """The outcome where there is no verdict: reward NaN, correct None."""
     return Outcome(reward=math.nan, correct=None, kind="failed", cause=cause, detail=detail, late=cause == "timeout")
 
 
 def to_outcome(result: Any, *, name: str, correct_at: float = 1.0) -> Outcome:
-    """What the reward `name` returned, as an Outcome; never raises.
+    """The return value of the reward `name` as an Outcome; never raises.
 
     A number (int, float, bool, or anything with numpy's `.item()`) is the reward, correct from `correct_at` on.
     A mapping {part: number} sums to the reward, and its first part decides. An Outcome is checked.
@@ -90,7 +90,7 @@ def _checked(outcome: Outcome, name: str) -> Outcome:
 
 
 def _plain(outcome: Outcome) -> Outcome:
-    """With Python's numbers and names fit for metrics, as a log holds them; a failed one has no reward."""
+    """The outcome as a log contains it: Python's numbers, and names fit for metrics. A failed one has no reward."""
     parts = outcome.parts
     if isinstance(parts, dict) and all(isinstance(name, str) for name in parts):
         parts = dict(zip(distinct(parts), map(_number, parts.values()), strict=True))
@@ -101,7 +101,7 @@ def _plain(outcome: Outcome) -> Outcome:
 
 
 def _number(value: Any) -> float:
-    """A finite float, or ValueError saying why not."""
+    """The value as a finite float; ValueError with the reason where it is none."""
     if not isinstance(value, (bool, int, float)):
         value = _scalar(value)
     if isinstance(value, int) and abs(value) > LARGEST_REWARD:  # before float(), which overflows

@@ -24,7 +24,7 @@ def _check(options: Mapping[str, Any]) -> None:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"pattern is {pattern!r}, which is no regular expression: {error}",
+            f"pattern is {pattern!r}; it is not a regular expression: {error}",
             remedy="correct it as Python's `re` requires",
             key="pattern",
             code="config.value",
@@ -40,12 +40,12 @@ def _check(options: Mapping[str, Any]) -> None:
     instead_of={"regex": "1 where a regular expression matches", "regexp": "1 where a regular expression matches"},
 )
 def matches(prompt: Prompt, rollout: Rollout, *, pattern: str, whole: bool = False) -> Outcome:
-    r"""1 where the regular expression `pattern` (Python's `re`) is found anywhere in the completion, else 0.
+    r"""1 where the regular expression `pattern` (Python's `re`) matches anywhere in the completion, else 0.
 
-    `whole`: the completion has to match from its first character to its last. Upper and lower case differ and `.` is
-    no line break, unless the pattern begins with `(?i)` or `(?s)`. The text is the completion alone, as it was written.
+    `whole`: the completion has to match from its first character to its last. Upper and lower case differ and `.` does
+    not match a line break, unless the pattern begins with `(?i)` or `(?s)`. The text is the completion alone.
     A pattern such as `(a+)+b` can take exponential time on some texts: the verdict then fails after
-    verify.timeout_seconds, where a worker judges it (verify.workers is not 0).
+    verify.timeout_seconds, provided that a worker judges it (verify.workers is not 0).
     """
-    found = (re.fullmatch if whole else re.search)(pattern, rollout.text) is not None
-    return Outcome(reward=float(found), correct=found, kind="correct" if found else "wrong")
+    matched = (re.fullmatch if whole else re.search)(pattern, rollout.text) is not None
+    return Outcome(reward=float(matched), correct=matched, kind="correct" if matched else "wrong")

@@ -1,7 +1,7 @@
 """Rewards for the format of a completion: think and answer tags. They do not compare the answer.
 
-Where the prompt ends with an opened `<think>` (the chat and r1_zero templates do that), the completion is read as if it
-began with that tag, so the same option-free reward serves every template.
+Where the prompt ends with an opened `<think>` (as with the r1_zero template and some chat templates), the completion is
+read as if it began with that tag. So one reward without options fits every template.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from winnow.records import Outcome, Prompt, Rollout
 from winnow.registry import register
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-ASKS = [TAGS[1:]]  # without the first, which is often written by the prompt
+_FORMS = [TAGS[1:]]  # without the first, which is often part of the prompt
 _BETWEEN = re.compile(r"</think>\s*<answer>")
 
 
@@ -21,7 +21,7 @@ def thinking_open(prompt: Prompt) -> bool:
     return prompt.text.rstrip().endswith("<think>")
 
 
-@register("reward", "format", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=ASKS)
+@register("reward", "format", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=_FORMS)
 def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Outcome:
     """max(0, 1 - 0.01 * characters outside the block `<think>..</think> <answer>..</answer>`); 0 without the block.
 
@@ -39,7 +39,7 @@ def format_tags(prompt: Prompt, rollout: Rollout, *, strict: bool = False) -> Ou
     return _shape(score)
 
 
-@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=ASKS)
+@register("reward", example=lambda gold: f"because</think> <answer>{gold}</answer>", asks=_FORMS)
 def tag_count(prompt: Prompt, rollout: Rollout) -> Outcome:
     """0.25 for each of the four tags that occurs exactly once."""
     text = _whole(prompt, rollout)
@@ -51,7 +51,7 @@ def _whole(prompt: Prompt, rollout: Rollout) -> str:
 
 
 def _outside(text: str) -> int | None:
-    """Characters outside the first block, None without one. Nothing backtracks: completions may be long."""
+    """Characters outside the first block, None without one. It takes linear time, as completions may be long."""
     start = text.find("<think>")
     between = _BETWEEN.search(text, start) if start >= 0 else None
     end = text.find("</answer>", between.end()) if between else -1

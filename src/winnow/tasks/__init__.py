@@ -1,4 +1,4 @@
-"""Tasks, which make problems, and templates, which render them into prompts. Importing this registers the tasks."""
+"""Tasks, which make problems, and templates, which render them as prompts. Importing this registers the tasks."""
 
 from winnow.tasks import arithmetic, code, competitions, gsm8k, jsonl, math, reasoning_gym
 

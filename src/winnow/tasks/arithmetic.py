@@ -31,13 +31,13 @@ def arithmetic(
     """Sums, differences and products of small integers: `size` of each split, or `train_size` of the train split.
 
     Levels: 1 one-digit `3 + 4`, 2 two-digit `47 - 38`, 3 three terms `12 + 34 + 56`, 4 products `47 * 8`,
-    5 brackets `(12 + 34) * 5`, 6 three-digit `471 + 856`. Every problem draws its level, then its text; levels weigh
-    the same until a small one runs out of new texts.
+    5 brackets `(12 + 34) * 5`, 6 three-digit `471 + 856`. Every problem draws its level, then its text; levels are
+    equally likely until a small one has no new texts.
 
     A text's split is a hash of the text (80 / 10 / 10), so the splits are disjoint for all seeds and sizes. A shorter
     list is the beginning of a longer one. The answer is the integer as text.
 
-    Raises ConfigError for an unknown split or level, and where the levels hold fewer than `size` problems.
+    Raises ConfigError for an unknown split or level, and where the levels have fewer than `size` problems.
     """
     name = "size"
     if split == "train" and train_size is not None:
@@ -46,16 +46,16 @@ def arithmetic(
     problems: dict[str, Problem] = {}  # by expression
     for item in range(size):
         draws = _draws(generator("arithmetic", seed, split, item), levels)
-        new = (drawn for drawn in draws if drawn[1] not in problems and split_of(drawn[1]) == split)
-        found = next(new, None)
-        if found is None:
+        candidates = (drawn for drawn in draws if drawn[1] not in problems and split_of(drawn[1]) == split)
+        new = next(candidates, None)
+        if new is None:
             raise ConfigError(
-                f"task.{name} is {size}: arithmetic levels {list(levels)} hold about {item} {split} problems",
+                f"task.{name} is {size}: arithmetic levels {list(levels)} have about {item} {split} problems",
                 remedy=f"lower task.{name} or add a larger level to task.levels",
                 key=f"task.{name}",
                 code="config.value",
             )
-        problems[found[1]] = _problem(*found)
+        problems[new[1]] = _problem(*new)
     return list(problems.values())
 
 
@@ -108,7 +108,7 @@ def _brackets(rng: np.random.Generator) -> tuple[str, int]:
 
 
 def _integers(rng: np.random.Generator, low: int, high: int, count: int) -> list[int]:
-    return [int(rng.integers(low, high + 1)) for _ in range(count)]  # in half the time of an array of two
+    return [int(rng.integers(low, high + 1)) for _ in range(count)]  # half the time of drawing an array of two
 
 
 LEVELS: Mapping[int, Draw] = MappingProxyType(
@@ -128,7 +128,7 @@ def _check(split: str, levels: Sequence[int], size: int, name: str) -> None:
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
         raise ConfigError(
-            f"task.levels: {f'there is no level {unknown[0]!r}' if unknown else 'no level is named'}",
+            f"task.levels: {f'there is no level {unknown[0]!r}' if unknown else 'the list is empty'}",
             remedy=f"choose from {', '.join(map(str, LEVELS))}",
             key="task.levels",
             code="config.value",

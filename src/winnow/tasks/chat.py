@@ -1,8 +1,8 @@
-"""Questions through a tokenizer's own chat template.
+"""Renders questions by a tokenizer's chat template.
 
 A template comes with a model and is a program: it may loop for ever, or fill the memory. It is compiled and rendered in
-a child process, which the kernel ends at its limits; the trainer never runs it. The child is a fork, because importing
-transformers anew would take seconds; it uses neither torch nor a device.
+a child process, which the kernel kills at its limits; the trainer never runs it. The child is a fork, because importing
+transformers again would take seconds; it uses neither torch nor a device.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from winnow.errors import ConfigError, DataError, near_miss
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Replaces the clock of a chat template by a fixed date (Llama 3's default), so that a run resumed on another day has
-# the same prompts. The + keeps the white space that follows.
+# Replaces the clock of a chat template by a fixed date (Llama 3's default), so that a run that is resumed on another
+# day has the same prompts. The + keeps the white space that follows.
 _CLOCK = "{% macro strftime_now(format) %}26 Jul 2024{% endmacro +%}"
 
-CPU_SECONDS = 30  # of one prompt; real templates take less than a thousandth
-MEMORY = 2**30  # bytes, on top of what the trainer has
+CPU_SECONDS = 30  # limit per prompt; real templates take less than a thousandth
+MEMORY = 2**30  # limit in bytes, in addition to the trainer's memory
 
 
 def chat_texts(
     questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
 ) -> list[str]:
-    """The text of every question, after the message `system` where there is one; `options` are the template's.
+    """The text of every question, with the message `system` before it where one is given; `options` are variables of
+    the template.
 
-    Raises DataError for a tokenizer without a chat template, and for a template that fails, does not end
-    (`CPU_SECONDS` per prompt), takes too much memory (`MEMORY`) or leaves `system` out; ConfigError for an option that
-    it does not have.
+    Raises DataError for a tokenizer without a chat template, and for a template that fails, exceeds a limit
+    (`CPU_SECONDS`, `MEMORY`) or omits `system`. Raises ConfigError for an option that the template does not have.
     """
     if not tokenizer.chat_template:
         raise _unfit(
@@ -47,7 +47,7 @@ def chat_texts(
             "set it to r1_zero, question_only or a file",
         )
     _check_options(tokenizer, options)
-    texts = _rendered(questions, tokenizer, system, options)  # nothing is compiled before the first is taken
+    texts = _rendered(questions, tokenizer, system, options)  # lazy: nothing is compiled in this process
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -55,22 +55,22 @@ def chat_texts(
     os.close(writing)
     try:
         with open(reading, "rb") as pipe:
-            said = [json.loads(line) for line in pipe if line.endswith(b"\n")]
+            replies = [json.loads(line) for line in pipe if line.endswith(b"\n")]
     finally:
         status = _end(child)
-    if len(said) != len(questions) or not all(isinstance(text, str) for text in said):
-        raise _failure(said, status, system)
-    if system is not None and not all(system.strip() in text for text in said):
+    if len(replies) != len(questions) or not all(isinstance(text, str) for text in replies):
+        raise _failure(replies, status, system)
+    if system is not None and not all(system.strip() in text for text in replies):
         raise _unfit(
             "the tokenizer's chat template has no place for a system message",
             "remove prompt.system",
             key="prompt.system",
         )
-    return said
+    return replies
 
 
 def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]) -> None:
-    """ConfigError for a variable that the template does not name, or that is set for it here."""
+    """Raise ConfigError for a variable that the template does not have, or that winnow sets."""
     names = _names(tokenizer) if options else set()
     names -= {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
     for option in options:
@@ -84,19 +84,19 @@ def _check_options(tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any
 
 
 def _names(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """The names in a template's code that can be variables. Nothing is compiled, which can take for ever."""
+    """The names in a template's code that can be variables. It is not compiled, as that may take for ever."""
     from jinja2 import Environment, TemplateSyntaxError
 
     try:
         lexed = list(Environment().lex(tokenizer.get_chat_template()))
-    except (ValueError, TemplateSyntaxError) as error:  # several templates, none of them the default; or no template
+    except (ValueError, TemplateSyntaxError) as error:  # ValueError: several templates without a default
         raise _unfit(f"the tokenizer's chat template cannot be read: {error}", "correct it") from error
     tokens = itertools.pairwise((kind, text) for _, kind, text in lexed if kind != "whitespace")
     return {text for (_, before), (kind, text) in tokens if kind == "name" and before not in (".", "|")}
 
 
 def _end(child: int) -> int:
-    """The child's wait status. It is killed first, in case that reading was interrupted."""
+    """Kill the child, in case reading was interrupted, and return its wait status."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # a program that ignores SIGCHLD has no statuses
@@ -104,19 +104,19 @@ def _end(child: int) -> int:
     return 0
 
 
-def _failure(said: Sequence[Any], status: int, system: str | None) -> DataError:
-    """Why the child did not answer every question."""
+def _failure(replies: Sequence[Any], status: int, system: str | None) -> DataError:
+    """The error where the child did not render every question."""
     instead = "set prompt.template to r1_zero, question_only or a file, or correct the template"
-    if said and isinstance(said[-1], dict):
+    if replies and isinstance(replies[-1], dict):
         without = "remove prompt.system if the model supports no system message"
         return _unfit(
-            f"the tokenizer's chat template refused the messages: {said[-1]['error']}",
+            f"the tokenizer's chat template refused the messages: {replies[-1]['error']}",
             instead if system is None else without,
         )
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         return _unfit(
-            f"the tokenizer's chat template does not end: prompt {len(said) + 1} took more than {CPU_SECONDS} seconds "
-            f"of computing",
+            f"the tokenizer's chat template does not end: prompt {len(replies) + 1} took more than {CPU_SECONDS} "
+            f"seconds of CPU time",
             instead,
         )
     return _unfit(f"the process that renders the tokenizer's chat template exited early ({status=})", instead)
@@ -127,39 +127,38 @@ def _unfit(problem: str, remedy: str, *, key: str = "prompt.template") -> DataEr
 
 
 def _child(reading: int, writing: int, texts: Iterator[str]) -> None:
-    """Write a line of JSON per text, or {"error": ...} and no more. Never returns."""
+    """Write a line of JSON per text, and {"error": ...} as the last line after a failure. Never returns."""
     try:
         os.close(reading)
         signal.signal(signal.SIGXCPU, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles it
         with open(writing, "wb") as pipe:
-            _answer(pipe, texts)
+            _write_texts(pipe, texts)
     finally:
         os._exit(0)
 
 
-def _answer(pipe: BinaryIO, texts: Iterator[str]) -> None:
+def _write_texts(pipe: BinaryIO, texts: Iterator[str]) -> None:
     try:
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_AS, _address_space() + MEMORY)
         for text in texts:
             pipe.write(json.dumps(text).encode() + b"\n")
-            pipe.flush()  # at a limit the child ends at once, and the prompts that were written are counted
+            pipe.flush()  # the kernel kills the child at a limit, and the message counts the prompts written before
     except BrokenPipeError:
         return
     except MemoryError:
         _limit(resource.RLIMIT_AS, resource.RLIM_INFINITY)
-        said = f"it needs more than {MEMORY // 2**20} MiB"
-        pipe.write(json.dumps({"error": said}).encode() + b"\n")
-    except BaseException as error:  # a template can raise whatever Python can
+        pipe.write(json.dumps({"error": f"it needs more than {MEMORY // 2**20} MiB"}).encode() + b"\n")
+    except BaseException as error:  # a template can raise anything
         pipe.write(json.dumps({"error": f"{error or type(error).__name__}"[:1000]}).encode() + b"\n")
 
 
 def _rendered(
     questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, system: str | None, options: Mapping[str, Any]
 ) -> Iterator[str]:
-    own = tokenizer.get_chat_template()
-    fixed = _CLOCK + own if "strftime_now" in own else own
+    template = tokenizer.get_chat_template()
+    fixed = _CLOCK + template if "strftime_now" in template else template
     before = [] if system is None else [{"role": "system", "content": system}]
     for question in questions:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -180,7 +179,7 @@ def _limit(what: int, most: int) -> None:
 
 
 def _address_space() -> int:
-    """Bytes that this process has mapped; on systems that do not say, so many that the limit binds nobody."""
+    """Bytes that this process has mapped; without /proc a number so large that the limit never applies."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:

@@ -1,6 +1,6 @@
 """Programming problems: from files in the style of APPS and LiveCodeBench, and procedural ones that need no file.
 
-The gold is what the reward `code_tests` reads: {"tests": [{"stdin", "stdout"}]}, or for a function
+The reward `code_tests` reads the gold: {"tests": [{"stdin", "stdout"}]}, or for a function
 {"function": name, "tests": [{"args": [...], "result": ...}]}.
 """
 
@@ -34,33 +34,33 @@ _QUESTION: Mapping[Format, str] = MappingProxyType(
 def code(split: str, *, path: str, tests: Literal["all", "public"] = "all") -> list[Problem]:
     """Programming problems with tests, one JSON object per line.
 
-    `path` is a file, dealt to the splits by a hash of the question (80% train, 10% validation, 10% test), or a folder
-    with train.jsonl, validation.jsonl and test.jsonl. Every record says by its fields which form it has: `tests` (with
-    `function` for a function) is ours; `input_output` is APPS (Hendrycks et al., 2021, arXiv 2105.09938);
-    `public_test_cases` is LiveCodeBench (Jain et al., 2024, arXiv 2403.07974), where `tests` chooses whether the
-    private ones count. Starter code follows the question; the other fields that name a problem go into `meta`.
+    `path` is a file, which is split by a hash of the question (80% train, 10% validation, 10% test), or a folder
+    with train.jsonl, validation.jsonl and test.jsonl. The fields of a record determine its form: `tests` (with
+    `function` for a function) is winnow's, `input_output` is that of APPS (Hendrycks et al., 2021, arXiv 2105.09938).
+    `public_test_cases` is that of LiveCodeBench (Jain et al., 2024, arXiv 2403.07974), where the option `tests` selects
+    whether the private ones count. Starter code follows the question; the fields that identify a problem are in `meta`.
 
     Raises DataError with file and line for a record without question or tests, and for private tests that are packed
     with pickle, which is never read.
     """
-    asked, place = check_split(split), Path(path).expanduser()
-    found = []
-    for record in read_jsonl(place / f"{asked}.jsonl" if place.is_dir() else place):
+    wanted, place = check_split(split), Path(path).expanduser()
+    problems = []
+    for record in read_jsonl(place / f"{wanted}.jsonl" if place.is_dir() else place):
         question = record.text(_QUESTION[_format(record)])
-        if place.is_dir() or split_of(question) == asked:
-            found.append(_problem(record, question, tests))
-    return listed(found, split=split, source=path)
+        if place.is_dir() or split_of(question) == wanted:
+            problems.append(_problem(record, question, tests))
+    return listed(problems, split=split, source=path)
 
 
 @register("task")
 def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: int = 0) -> list[Problem]:
     """Write a program that prints a simple function of the integer it reads; drawn on demand, no file.
 
-    The split is a hash of the function (80 / 10 / 10). Test inputs are drawn per problem, and no constant is right on
-    all of them. `meta` holds the function and a solution. Raises ConfigError for a size that the functions cannot fill,
+    The split is a hash of the function (80 / 10 / 10). Test inputs are drawn per problem, and no constant passes all
+    of them. `meta` contains the function and a solution. Raises ConfigError for a size that the functions cannot fill,
     and for fewer than 2 tests.
     """
-    asked = check_split(split)
+    wanted = check_split(split)
     if tests_per_problem < 2:
         raise ConfigError(
             f"task.tests_per_problem is {tests_per_problem}: a constant passes a single test",
@@ -68,15 +68,15 @@ def programs(split: str, *, size: int = 256, tests_per_problem: int = 4, seed: i
             key="task.tests_per_problem",
             code="config.value",
         )
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for item in range(MOST_DRAWS * size):
         expression, value = _function(generator("programs", seed, split, item))
-        if split_of(expression) == asked and expression not in found:
-            found[expression] = _procedural(expression, value, tests_per_problem, seed)
-        if len(found) == size:
-            return list(found.values())
+        if split_of(expression) == wanted and expression not in problems:
+            problems[expression] = _procedural(expression, value, tests_per_problem, seed)
+        if len(problems) == size:
+            return list(problems.values())
     raise ConfigError(
-        f"task.size is {size}: there are only about {len(found)} {split} programs",
+        f"task.size is {size}: there are only about {len(problems)} {split} programs",
         remedy="lower it",
         key="task.size",
         code="config.value",
@@ -130,7 +130,7 @@ def _apps(record: Record, tests: str) -> Gold:
         ) from error
     if function is None:
         return {"tests": [{"stdin": _text(a), "stdout": _text(b)} for a, b in pairs]}
-    # APPS wraps what a function returns in a list of one.
+    # APPS wraps the result of a function in a list of one.
     results = [b[0] if isinstance(b, list) and len(b) == 1 else b for _, b in pairs]
     return {
         "function": function,
@@ -170,7 +170,7 @@ _PICKLED = (
 
 
 def _json(record: Record, field: str, *, remedy: str = "correct or remove this line") -> Any:
-    """A field that is JSON, or text that holds JSON."""
+    """The value of a field that is JSON, or text that contains JSON."""
     value = record.value(field)
     if not isinstance(value, str):
         return value
@@ -185,7 +185,7 @@ def _malformed(record: Record, problem: str, remedy: str) -> DataError:
 
 
 def _text(value: Any) -> str:
-    """APPS has some inputs and outputs as lists of lines."""
+    """The text of an input or output of APPS, which may be a list of lines."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -219,7 +219,7 @@ def _procedural(expression: str, value: Callable[[int], int], count: int, seed: 
 
 
 def _inputs(rng: np.random.Generator, value: Callable[[int], int], count: int) -> Iterator[int]:
-    """Numbers up to 99, the second chosen so that one constant cannot answer both it and the first."""
+    """Numbers up to 99; the second is drawn until its result differs from that of the first."""
     first = int(rng.integers(100))
     yield first
     for item in range(1, count):

@@ -1,4 +1,4 @@
-"""Published benchmarks of mathematics that are for evaluation alone: Minerva, OlympiadBench, AIME and AMC."""
+"""Published benchmarks of mathematics for evaluation only: Minerva, OlympiadBench, AIME and AMC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def minerva_math(split: str, *, path: str = "math-ai/minervamath") -> list[Probl
     r"""272 university problems of the sciences (Lewkowycz et al. 2022, arXiv 2206.14858); the split must be "test".
 
     `path` is a hub id, a folder with `minerva_math.jsonl`, or a .jsonl file. The answer is the last \boxed{...} of the
-    field `answer`, or that field as it is where it boxes nothing.
+    field `answer`, or all of that field where it has no box.
 
     Raises ConfigError for another split, DataError for a record without a problem or a gold.
     """
@@ -35,8 +35,8 @@ def olympiad_bench(split: str, *, path: str = "Hothan/OlympiadBench") -> list[Pr
     the split must be "test".
 
     `path` is a hub id, a folder with `olympiad_bench.jsonl`, or a .jsonl file. The answer is the field `answer`, or
-    `final_answer`: a list of which any is right. `error` (a tolerance) and `unit` stay in `meta`, where the reward
-    `boxed` reads them; a `context` stands before the question.
+    `final_answer`, a list of accepted answers. `error` (a tolerance) and `unit` are kept in `meta`, where the reward
+    `boxed` reads them. A `context` is put before the question.
 
     Raises ConfigError for another split, DataError for a record without a problem or a gold.
     """

@@ -16,7 +16,7 @@ from winnow.tasks.problems import listed, problem
 from winnow.tasks.source import Record, read_jsonl
 from winnow.tasks.splits import Split, check_split, split_of
 
-# What data sets call the two, the likelier names first.
+# Usual names of the two fields in published data sets, the likelier ones first.
 USUAL = {
     "question": ("question", "problem", "prompt", "query", "instruction", "input"),
     "answer": (
@@ -28,7 +28,7 @@ USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Which field of a record holds what."""
+    """The names of the fields of a record, and whether the answer is boxed."""
 
     question: str
     answer: str
@@ -51,28 +51,28 @@ def jsonl(
 ) -> list[Problem]:
     r"""Problems from your own .jsonl files.
 
-    Either one file (`path`), dealt to the splits by a hash of the question (80% train, 10% validation, 10% test), or a
-    file per split (`train`, `validation`, `test`), which must not share a question.
+    Give either one file (`path`), which is split by a hash of the question (80% train, 10% validation, 10% test), or a
+    file per split (`train`, `validation`, `test`). Files of different splits must not share a question.
 
-    `question`, `answer` and `id` name the fields; without `id` a problem is known by a hash of its question. The answer
-    may be text, a number, a list of texts that are all right, or any JSON; with `boxed` it is the last \boxed{...} of
-    that field. Every other field goes into `meta`.
+    `question`, `answer` and `id` name the fields; without `id`, the id of a problem is a hash of its question. The
+    answer may be text, a number, a list of accepted texts, or any JSON; with `boxed` it is the last \boxed{...} of
+    that field. Every other field is kept in `meta`.
 
-    Raises ConfigError for both ways at once or neither, DataError with file and line for a corrupt line, a problem
-    without question or gold, a repeated id, or a question in two splits.
+    Raises ConfigError for both ways at once or neither. Raises DataError with file and line for a corrupt line, a
+    problem without question or gold, a repeated id, or a question in two splits.
     """
-    asked = check_split(split)
+    wanted = check_split(split)
     fields = _Fields(question, answer, id, boxed)
     files = {"train": train, "validation": validation, "test": test}
     own = {name: file for name, file in files.items() if file is not None}
-    _check_files(asked, path, own)
-    records = _own_file(own, asked, fields) if path is None else _pool(path, asked, fields)
+    _check_files(wanted, path, own)
+    records = _split_file(own, wanted, fields) if path is None else _pool(path, wanted, fields)
     if id is not None:
         _check_ids(records, id)
-    return listed((_problem(r, fields) for r in records), split=split, source=path or own[asked])
+    return listed((_problem(r, fields) for r in records), split=split, source=path or own[wanted])
 
 
-def _check_files(asked: Split, path: str | None, own: Mapping[str, str]) -> None:
+def _check_files(wanted: Split, path: str | None, own: Mapping[str, str]) -> None:
     if (path is None) == (not own):
         raise ConfigError(
             f"task: {'no file is' if path is None else 'both one file and files per split are'} set for jsonl",
@@ -80,33 +80,33 @@ def _check_files(asked: Split, path: str | None, own: Mapping[str, str]) -> None
             key="task.path",
             code="config.missing_key" if path is None else "config.combination",
         )
-    if path is None and asked not in own:
+    if path is None and wanted not in own:
         raise ConfigError(
-            f"task.{asked} is missing: the {asked} split has no file",
+            f"task.{wanted} is missing: the {wanted} split has no file",
             remedy="set it to a .jsonl file",
-            key=f"task.{asked}",
+            key=f"task.{wanted}",
             code="config.missing_key",
         )
 
 
-def _pool(path: str, asked: Split, fields: _Fields) -> list[Record]:
-    return [r for r in _read(path, "task.path", fields) if split_of(r.text(fields.question)) == asked]
+def _pool(path: str, wanted: Split, fields: _Fields) -> list[Record]:
+    return [r for r in _read(path, "task.path", fields) if split_of(r.text(fields.question)) == wanted]
 
 
-def _own_file(own: Mapping[str, str], asked: Split, fields: _Fields) -> list[Record]:
-    """The records of the split's file, none of whose questions stands in another split's file."""
+def _split_file(own: Mapping[str, str], wanted: Split, fields: _Fields) -> list[Record]:
+    """The records of the split's file. Raises DataError for a question that is also in another split's file."""
     read = {name: _read(file, f"task.{name}", fields) for name, file in own.items()}
-    places = {r.text(fields.question): r.where for name, records in read.items() if name != asked for r in records}
-    for record in read[asked]:
+    places = {r.text(fields.question): r.where for name, records in read.items() if name != wanted for r in records}
+    for record in read[wanted]:
         elsewhere = places.get(record.text(fields.question))
         if elsewhere is not None:
             raise DataError(
                 f"{record.where}: this question is also at {elsewhere}",
                 remedy="remove it from one of the splits",
-                key=f"task.{asked}",
+                key=f"task.{wanted}",
                 code="data.malformed",
             )
-    return read[asked]
+    return read[wanted]
 
 
 def _read(file: str, key: str, fields: _Fields) -> list[Record]:
@@ -117,23 +117,23 @@ def _read(file: str, key: str, fields: _Fields) -> list[Record]:
 
 
 def _check_fields(record: Record, fields: _Fields) -> None:
-    """Raise DataError where question or answer is missing, with the options that name the fields which hold them.
+    """Raise DataError where question or answer is missing; its remedy gives the options for the fields that are there.
 
-    By the fields' usual names, never by likeness: "solution" is more like "question" than "problem" is.
+    Fields are recognised by their usual names, not by likeness: "solution" is more like "question" than "problem" is.
     """
     named = {"question": fields.question, "answer": fields.answer}
     missing = [role for role, name in named.items() if name not in record.fields]
     if not missing:
         return
     free = [name for name in record.fields if name not in (*named.values(), fields.id)]
-    meant = {role: next((name for name in USUAL[role] if name in free), None) for role in missing}
-    options = [f'task.{role} = "{name}"' for role, name in meant.items() if name is not None]
-    if "answer" in meant and not fields.boxed and "\\boxed" in str(record.fields.get(meant["answer"] or "", "")):
+    usual = {role: next((name for name in USUAL[role] if name in free), None) for role in missing}
+    options = [f'task.{role} = "{name}"' for role, name in usual.items() if name is not None]
+    if "answer" in usual and not fields.boxed and "\\boxed" in str(record.fields.get(usual["answer"] or "", "")):
         options.append("task.boxed = true (the gold is the last box of that text)")
     first = named[missing[0]]
     if not options:
         near = near_miss(first, record.fields)
-        remedy = f"name the field that holds it by task.{missing[0]}{f' ({near})' if near else ''}"
+        remedy = f"set task.{missing[0]} to the name of that field{f' ({near})' if near else ''}"
     else:
         remedy = f"set {' and '.join(options)}"
     raise DataError(

@@ -1,4 +1,4 @@
-"""MATH: competition problems whose answers are mathematical expressions, and MATH-500, its usual evaluation set."""
+"""MATH: competition problems whose answers are mathematical expressions; and MATH-500, its usual evaluation set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from winnow.tasks.published_evaluations import BOXED
 from winnow.tasks.source import Record, read_published, read_train_and_test
 from winnow.tasks.splits import check_only_test
 
-MATH500_FILES = ("math500.jsonl", "test.jsonl")  # of a folder
+MATH500_FILES = ("math500.jsonl", "test.jsonl")  # names of the file in a folder
 
 
 @register("task", evaluation=BOXED)
@@ -21,35 +21,35 @@ def math(split: str, *, path: str = "nlile/hendrycks-MATH-benchmark", test_path:
     r"""Competition mathematics. Source: Hendrycks et al. 2021, arXiv 2103.03874.
 
     `path` is a hub id, a folder with `math_train.jsonl` and `math_test.jsonl`, or one such file. The default has 12,000
-    train problems, 4,500 of them from the published test half, and, as test, the 500 of MATH-500.
-    "EleutherAI/hendrycks_math" has the published halves: 7,500 train and 5,000 test problems. `test_path` is where the
-    test problems come from instead, as of `math500`. The answer is the last \boxed{...} of the solution, braces
-    balanced; where none boxes anything, the field `answer`. All fields but the problem go into `meta`. Validation
+    train problems, 4,500 of them from the published test half, and the 500 test problems of MATH-500.
+    "EleutherAI/hendrycks_math" has the published halves: 7,500 train and 5,000 test problems. `test_path` is another
+    source of the test problems, as for `math500`. The answer is the last \boxed{...} of the solution, braces balanced,
+    or the field `answer` where the solution has no box. All fields but the problem are kept in `meta`. Validation
     is a tenth of train, held out by a hash of the problem.
 
-    Raises DataError for a record without a problem or a gold, and where `path` leads nowhere.
+    Raises DataError for a record without a problem or a gold, and where `path` does not exist.
     """
     if split == "test" and test_path is not None:
         records = read_published(test_path, "test", files=MATH500_FILES, key="task.test_path")
-        found = (problem("math", r.text("problem"), _boxed(r), _meta(r)) for r in records)
-        return listed(found, split=split, source=test_path)
-    asked = read_train_and_test(path, split, task="math", question="problem")
-    return listed((problem("math", text, _boxed(r), _meta(r)) for r, text in asked), split=split, source=path)
+        problems = (problem("math", r.text("problem"), _boxed(r), _meta(r)) for r in records)
+        return listed(problems, split=split, source=test_path)
+    pairs = read_train_and_test(path, split, task="math", question="problem")
+    return listed((problem("math", text, _boxed(r), _meta(r)) for r, text in pairs), split=split, source=path)
 
 
 @register("task", evaluation=BOXED)
 def math500(split: str, *, path: str = "HuggingFaceH4/MATH-500") -> list[Problem]:
-    """The 500 test problems of MATH picked by Lightman et al. 2023, arXiv 2305.20050; the split must be "test".
+    """500 test problems of MATH, selected by Lightman et al. 2023, arXiv 2305.20050; the split must be "test".
 
     `path` is a hub id, a folder with `math500.jsonl`, or a .jsonl file. The answer is the field `answer`;
-    all fields but the problem go into `meta`.
+    all fields but the problem are kept in `meta`.
 
     Raises ConfigError for another split, DataError for a record without a problem or a gold.
     """
     check_only_test("math500", split)
     records = read_published(path, "test", files=MATH500_FILES)
-    found = (problem("math500", r.text("problem"), r.text("answer"), _meta(r)) for r in records)
-    return listed(found, split=split, source=path)
+    problems = (problem("math500", r.text("problem"), r.text("answer"), _meta(r)) for r in records)
+    return listed(problems, split=split, source=path)
 
 
 def _boxed(record: Record) -> str:

@@ -1,4 +1,4 @@
-"""Makes problems: their ids follow from the question, and every list of them has unique ids."""
+"""Makes problems: an id is a hash of the question, and every list of problems has unique ids."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def listed(problems: Iterable[Problem], *, split: str, source: str) -> list[Prob
     Raises DataError where there is no problem.
     """
     seen: Counter[str] = Counter()
-    found = []
+    unique = []
     for one in problems:
         seen[one.id] += 1
         repeat = seen[one.id]
-        found.append(one if repeat == 1 else dataclasses.replace(one, id=f"{one.id}-{repeat}"))
-    if not found:
+        unique.append(one if repeat == 1 else dataclasses.replace(one, id=f"{one.id}-{repeat}"))
+    if not unique:
         raise DataError(
             f"there are no {split} problems in {source}", remedy="name another file, or add problems", code="data.empty"
         )
-    return found
+    return unique

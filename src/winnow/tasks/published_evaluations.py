@@ -1,6 +1,6 @@
-"""How the published evaluations of mathematics ask and pay: what a task declares as its `evaluation`.
+"""Prompts, limits and rewards of published evaluations of mathematics: the values of a task's trait `evaluation`.
 
-The texts are our own words: of the published messages only the meaning counts (docs/published.md).
+The texts are winnow's; they have the meaning of the published messages (docs/published.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOXED: Mapping[str, Any] = MappingProxyType(
     }
 )
 
-# PODS (Xu et al. 2025, arXiv 2504.13818): word problems; answer and format are told apart.
+# PODS (Xu et al. 2025, arXiv 2504.13818): word problems; answer and format are separate parts of the reward.
 TAGGED: Mapping[str, Any] = MappingProxyType(
     {
         "prompt": {

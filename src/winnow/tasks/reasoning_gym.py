@@ -29,22 +29,22 @@ def reasoning_gym(
 ) -> list[Problem]:
     """Problems of one of reasoning-gym's generators. Source: Stojanovski et al. 2025, arXiv 2505.24760.
 
-    `options` go to the generator. A hash of the question decides an item's split (80% train, 10% validation, 10%
-    test), because there neighbouring seeds share nearly all items. A repeated question is passed over. The answer is
-    None where the generator knows no single gold; `meta` holds `dataset`, `options` and the item itself, `entry`, for
-    the generator's own scorer, which the reward `reasoning_gym` wraps.
+    `options` are passed to the generator. A hash of the question determines an item's split (80% train, 10%
+    validation, 10% test), because in that library neighbouring seeds share nearly all items. Repeated questions are
+    skipped. The answer is None where the generator has no single gold. `meta` contains `dataset`, `options` and the
+    item itself, `entry`, for the generator's scorer, which the reward `reasoning_gym` wraps.
 
-    Raises DataError without the library, ConfigError for an unknown generator or option, for a generator whose scorer
-    needs more than JSON can carry, for options that bring what its scorer would execute into an item, for a generator
-    with fewer than `size` different problems of the split, and, with `audit`, for one in which a constant answer beats
-    the share of the commonest gold by more than 0.05.
+    Raises DataError without the library. Raises ConfigError for an unknown generator or option, for a scorer that needs
+    objects that JSON cannot represent, and for options that put code which the scorer would execute into an item. It is
+    also raised for fewer than `size` different problems, and, with `audit`, where a constant answer scores more than
+    the share of the commonest gold plus 0.05.
     """
-    asked = check_split(split)
+    wanted = check_split(split)
     if size < 1:
         raise _refused("size", f"task.size is {size}", "set it to 1 or more")
     settings = dict(options or {})
     generator = _generator(dataset, {"seed": seed, "size": size * ITEMS_PER_PROBLEM, **settings})
-    entries = _different(generator, asked, size)
+    entries = _different(generator, wanted, size)
     if len(entries) < size:
         raise _refused(
             "size",
@@ -53,7 +53,7 @@ def reasoning_gym(
         )
     _check_items(dataset, entries)
     _check_scorer(generator, dataset, entries[0])
-    if audit and asked == "train":
+    if audit and wanted == "train":
         refuse_constants(dataset, settings, [_plain(entry) for entry in entries[:AUDITED]])
     return [_problem(entry, {"dataset": dataset, "options": settings}) for entry in entries]
 
@@ -77,7 +77,7 @@ def _generator(dataset: str, options: Mapping[str, Any]) -> Any:
         )
     try:
         return create_dataset(dataset, **options)
-    except (AssertionError, TypeError, ValueError) as error:  # how its generators refuse options
+    except (AssertionError, TypeError, ValueError) as error:  # its generators raise these for bad options
         raise _refused(
             "options",
             f"task.options: {dataset} refused {dict(options)}: {error}",
@@ -85,16 +85,16 @@ def _generator(dataset: str, options: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _different(items: Iterable[Mapping[str, Any]], asked: Split, size: int) -> list[dict[str, Any]]:
+def _different(items: Iterable[Mapping[str, Any]], wanted: Split, size: int) -> list[dict[str, Any]]:
     """The first `size` items of a split whose questions differ."""
-    found: dict[str, dict[str, Any]] = {}
+    by_question: dict[str, dict[str, Any]] = {}
     for item in items:
         question = item["question"]
-        if split_of(question) == asked:
-            found[question] = dict(item)
-            if len(found) == size:
+        if split_of(question) == wanted:
+            by_question[question] = dict(item)
+            if len(by_question) == size:
                 break
-    return list(found.values())
+    return list(by_question.values())
 
 
 def _check_items(dataset: str, entries: Iterable[Mapping[str, Any]]) -> None:

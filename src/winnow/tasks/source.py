@@ -1,4 +1,4 @@
-"""Reads records from a local .jsonl file or from a data set of the hub, each with its place for error messages."""
+"""Reads records from a local .jsonl file or a data set of the hub, each with its place for error messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from winnow.errors import DataError
 from winnow.tasks.splits import check_split, train_or_validation
 
-DEEPEST = 100  # lists and tables within each other; JSON readers and writers recurse
-# Data sets of the hub that are published in several subsets, which are one data set here.
+DEEPEST = 100  # nested lists and tables; JSON readers and writers recurse
+# Data sets of the hub that are published in several subsets; winnow reads all of them as one data set.
 PARTS: Mapping[str, Sequence[str | None]] = {
     "EleutherAI/hendrycks_math": (
         *("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory"),
@@ -43,7 +43,7 @@ class Record:
         return value
 
     def first_of(self, names: Sequence[str]) -> str:
-        """The first of the names that is a field here, else the first, whose absence `value` then tells."""
+        """The first of the names that is a field of this record, else the first name, for which `value` then raises."""
         return next((name for name in names if name in self.fields), names[0])
 
     def text(self, field: str) -> str:
@@ -57,7 +57,7 @@ class Record:
             )
         if _SURROGATE.search(value):
             raise DataError(
-                f"{self.where}: the field {field!r} holds half a surrogate pair",
+                f"{self.where}: the field {field!r} contains half a surrogate pair",
                 remedy="write the file as UTF-8",
                 code="data.malformed",
             )
@@ -65,8 +65,10 @@ class Record:
 
 
 def read_jsonl(file: Path, *, key: str = "task.path") -> list[Record]:
-    """One record per line that is not blank. DataError, with the line, where one is not a JSON object; and with the
-    `key` that named the file, where there is none.
+    """One record per line that is not blank.
+
+    Raises DataError with the line where one is not a JSON object, and with `key`, which names the file, where it is
+    missing.
     """
     if not file.is_file():
         raise DataError(
@@ -75,12 +77,12 @@ def read_jsonl(file: Path, *, key: str = "task.path") -> list[Record]:
             key=key,
             code="data.missing",
         )
-    lines = file.read_bytes().splitlines()  # of bytes: that of text would also cut at a U+2028 within a question
+    lines = file.read_bytes().splitlines()  # bytes, because str.splitlines would also cut at a U+2028 in a question
     return [_record(line, f"{file}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Record]:
-    """A split of a data set of the hub, as published. DataError without the library, the network or the data set."""
+    """A published split of a data set of the hub. DataError without the library, the network or the data set."""
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -92,7 +94,7 @@ def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Reco
         ) from error
     try:
         rows = load_dataset(hub_id, subset, split=split)
-    except Exception as error:  # the library's own, the hub's and the network's errors share no base
+    except Exception as error:  # errors of the library, the hub and the network have no common base
         raise DataError(
             f"task.path: {hub_id} ({split}) could not be read: {error}",
             remedy="without a network, set it to a local .jsonl file or folder",
@@ -106,8 +108,10 @@ def read_hub(hub_id: str, split: str, *, subset: str | None = None) -> list[Reco
 def read_published(
     path: str, split: str, *, files: Sequence[str], subset: str | None = None, key: str = "task.path"
 ) -> list[Record]:
-    """A published split: `path` is a .jsonl file, a folder that holds one of `files`, or a hub id, of which `subset` is
-    read or, where it is published in several (`PARTS`), each of them in their order. `key` is what named the path.
+    """A published split. `path` is a .jsonl file, a folder with one of `files`, or a hub id.
+
+    For a hub id, `subset` is read, or every subset in order for the data sets in `PARTS`. `key` is the key that has the
+    path, for error messages.
     """
     local = Path(path).expanduser()
     if local.is_file():
@@ -129,18 +133,18 @@ def read_published(
 def read_train_and_test(
     path: str, split: str, *, task: str, question: str, subset: str | None = None
 ) -> Iterator[tuple[Record, str]]:
-    """The records of a split, each with its question, of a data set published as train and test.
+    """The records of a split, each with its question, of a data set that is published as train and test.
 
     Validation is a tenth of the published train split, held out by a hash of the question; test is as published.
-    A single file holds the published split that its name ends in.
+    The name of a single file must end in its split.
     """
-    asked = check_split(split)
-    published = "test" if asked == "test" else "train"
+    wanted = check_split(split)
+    published = "test" if wanted == "test" else "train"
     file = Path(path)
     if file.suffix == ".jsonl" and not file.stem.endswith(published):
         raise DataError(
-            f"task.path: {path} cannot give {split} problems: the name of a single file must end in {published}.jsonl",
-            remedy="name the folder that holds the train and test files",
+            f"task.path: {path} has no {split} problems: the name of a single file must end in {published}.jsonl",
+            remedy="set it to the folder with the train and test files",
             key="task.path",
             code="data.missing",
         )
@@ -148,7 +152,7 @@ def read_train_and_test(
         path, published, files=(f"{task}_{published}.jsonl", f"{published}.jsonl"), subset=subset
     ):
         text = record.text(question)
-        if asked == "test" or train_or_validation(text) == asked:
+        if wanted == "test" or train_or_validation(text) == wanted:
             yield record, text
 
 
@@ -159,7 +163,7 @@ def _record(line: bytes, where: str) -> Record:
         raise _malformed(f"{where}: this line is not JSON ({error})", "correct or remove it") from error
     if not isinstance(fields, dict):
         raise _malformed(
-            f"{where}: this line holds JSON of the type {type(fields).__name__}",
+            f"{where}: this line is JSON of the type {type(fields).__name__}",
             "write one JSON object per line, {...}",
         )
     if _is_deep(fields):
@@ -186,8 +190,8 @@ def _first(folder: Path, names: Sequence[str], key: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise DataError(
-        f"{key}: the folder {folder} holds no {' or '.join(names)}",
-        remedy="name a folder that holds one of them, or the file itself",
+        f"{key}: the folder {folder} contains no {' or '.join(names)}",
+        remedy="set it to a folder with one of them, or to the file itself",
         key=key,
         code="data.missing",
     )

@@ -1,4 +1,4 @@
-"""Which split a problem belongs to: a pure function of its text, so that splits are always disjoint."""
+"""The split of a problem: a pure function of its text, so that splits are always disjoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def train_or_validation(text: str) -> Split:
 
 
 def check_only_test(task: str, split: str) -> None:
-    """ConfigError when anything but the test problems is asked of a task that is for evaluation alone."""
+    """Raise ConfigError unless the split is "test", for a task that is only for evaluation."""
     if check_split(split) != "test":
         raise ConfigError(
             f"{task} has no {split} problems: it is for evaluation",
@@ -33,7 +33,7 @@ def check_only_test(task: str, split: str) -> None:
 
 
 def check_split(split: str) -> Split:
-    """`split` itself; ConfigError when there is no such split."""
+    """`split` itself. Raises ConfigError where there is no such split."""
     if split not in SPLITS:
         raise ConfigError(f"there is no split {split!r}", remedy=near_miss(split, SPLITS), code="config.value")
     return split

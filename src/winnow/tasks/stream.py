@@ -1,4 +1,4 @@
-"""Which prompts a step gets: a pure function of (seed, step), so that a resume needs no cursor."""
+"""The prompts of a step: a pure function of (seed, step), so that a resume needs no cursor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digest_of(prompts: Sequence[Prompt]) -> str:
 class PromptStream:
     """The prompts of each step, for any number of steps: each epoch is a new permutation, cut to whole steps.
 
-    The prompts that are left over at the end of an epoch differ from epoch to epoch, so none is left out every time.
+    The rest at the end of an epoch is not used. It differs from epoch to epoch, so no prompt is omitted every time.
     """
 
     def __init__(self, prompts: Sequence[Prompt], *, per_step: int, seed: tuple[SeedName, ...]) -> None:
@@ -44,18 +44,19 @@ class PromptStream:
         return len(self.prompts) // self._per_step
 
     def digest(self) -> str:
-        """Of all prompts, in the order of the task."""
+        """The digest of all prompts, in the order of the task."""
         return digest_of(self.prompts)
 
     def take(self, step: int, extra: int = 0) -> list[Prompt]:
-        """[G] the prompts of a step, all different; with `extra` = n those of its n-th round of dynamic sampling,
-        different from all earlier ones of the step. Where the task has too few prompts, a round is shorter, or empty.
+        """[G] the different prompts of a step; with `extra` = n those of its n-th round of dynamic sampling.
+
+        A round has no prompt of the step's earlier rounds. It is shorter, or empty, where the task has too few prompts.
         """
         epoch, place = divmod(step, self.steps_per_epoch)
         order = generator(*self._seed, "epoch", epoch).permutation(len(self.prompts))
         chosen = order[place * self._per_step : (place + 1) * self._per_step]
         if extra > 0:
             others = np.setdiff1d(order, chosen)
-            generator(*self._seed, "refill", step).shuffle(others)  # another name would deal other prompts
+            generator(*self._seed, "refill", step).shuffle(others)  # the name seeds the order, so it must not change
             chosen = others[(extra - 1) * self._per_step : extra * self._per_step]
         return [self.prompts[i] for i in chosen]

@@ -1,4 +1,4 @@
-"""Templates: they turn a problem's question into the text and the tokens that the policy continues."""
+"""Templates: they render a problem's question as the text and the tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PLAIN = MappingProxyType({"r1_zero": R1_ZERO, "question_only": "{question}"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """Prompts in the order of their problems, and how many problems were too long to become one."""
+    """Prompts in the order of their problems, and the number of problems that were too long."""
 
     prompts: list[Prompt]
     dropped: int
 
 
 def render(problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, **prompt: Any) -> Rendered:
-    """`render_each` of one list."""
+    """`render_each` for one list."""
     return render_each([problems], tokenizer, **prompt)[0]
 
 
@@ -57,21 +57,21 @@ def render_each(
 ) -> list[Rendered]:
     """Lists of problems as prompts; those longer than `max_prompt_tokens` are dropped and counted.
 
-    `template` is `chat` (the tokenizer's own, with the variables `template_options`: the message `system` if there is
-    one, then the question and `suffix` as the user's), `r1_zero`, `question_only`, or a UTF-8 text file, relative to
-    `base`, with one `{question}`; the line break that ends the file does not count. `chat` writes its special tokens
-    itself, and a fixed date; the others start with BOS where the tokenizer adds one.
+    `template` is `chat`, `r1_zero`, `question_only`, or a UTF-8 text file, relative to `base`, with one `{question}`;
+    the line break at the end of the file is removed. `chat` is the tokenizer's template with the variables
+    `template_options`: the message `system` where one is given, then the question and `suffix` as the user's message.
+    It writes its special tokens itself, and a fixed date. The others start with BOS where the tokenizer adds one.
 
-    Raises ConfigError for a template that cannot be used, and for what it would ignore; DataError for a chat template
-    that is not there or does not end, for a question that holds a special token, and where every prompt of a list is
-    too long.
+    Raises ConfigError for a template that cannot be used, and for options that it would ignore. Raises DataError for a
+    chat template that is missing or does not end, for a special token in a question, and where every prompt of a list
+    is too long.
     """
     every = [problem for problems in lists for problem in problems]
     _refuse_special_tokens(every, tokenizer)
     questions = [problem.question for problem in every]
     if template == "chat":
-        asked = [f"{question}{suffix or ''}" for question in questions]
-        texts = chat_texts(asked, tokenizer, system, template_options)
+        messages = [f"{question}{suffix or ''}" for question in questions]
+        texts = chat_texts(messages, tokenizer, system, template_options)
     else:
         _refuse_ignored(template, system=system, suffix=suffix, template_options=template_options or None)
         texts = list(map(_plain(template, tokenizer, base), questions))
@@ -81,7 +81,7 @@ def render_each(
 
 
 def check_context(*, max_prompt_tokens: int, max_new_tokens: int, context_tokens: int) -> None:
-    """ConfigError when the longest prompt and the longest rollout together exceed the model's context."""
+    """Raise ConfigError where the longest prompt and the longest rollout together exceed the model's context."""
     needed = max_prompt_tokens + max_new_tokens
     if needed > context_tokens:
         raise ConfigError(
@@ -118,11 +118,11 @@ def _prompt(problem: Problem, text: str, tokens: Sequence[int]) -> Prompt:
 
 
 def _refuse_ignored(template: str, **given: object) -> None:
-    """What a chat template alone has a place for."""
+    """Raise ConfigError for a key that only a chat template uses."""
     for key, value in given.items():
         if value is not None:
             raise ConfigError(
-                f"prompt.{key} is set, and prompt.template = {template!r} has no place for it",
+                f"prompt.{key} is set, and prompt.template = {template!r} does not use it",
                 remedy=f"set prompt.template to 'chat', or remove prompt.{key}",
                 key=f"prompt.{key}",
                 code="config.combination",
@@ -149,7 +149,7 @@ def _text(template: str, base: Path | None) -> str:
     text = file.read_text(encoding="utf-8").removesuffix("\n")
     if text.count("{question}") != 1:
         raise ConfigError(
-            f"prompt.template: {file} holds {{question}} {text.count('{question}')} times",
+            f"prompt.template: {file} contains {{question}} {text.count('{question}')} times",
             remedy="write it exactly once",
             key="prompt.template",
             code="config.value",
@@ -162,14 +162,14 @@ def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _refuse_special_tokens(problems: Iterable[Problem], tokenizer: PreTrainedTokenizerBase) -> None:
-    """In a question they would become control tokens: a turn that ends early, a second BOS."""
+    """Raise DataError: in a question they would become control tokens, such as the end of a turn or a second BOS."""
     special = [re.escape(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
     pattern = re.compile("|".join(special) or r"(?!)")
     for problem in problems:
-        found = pattern.search(problem.question)
-        if found:
+        match = pattern.search(problem.question)
+        if match:
             raise DataError(
-                f"the question of {problem.id} holds {found[0]!r}, a special token of this tokenizer",
+                f"the question of {problem.id} contains {match[0]!r}, a special token of this tokenizer",
                 remedy="remove it from the question",
                 code="data.malformed",
             )

@@ -1,7 +1,7 @@
-"""Who judges a task that was sent to a worker in advance: the worker, or another one that the fork server gives it to.
+"""Decides whether a worker judges a task that was sent to it in advance, or the fork server takes the task back.
 
-A pipe holds one byte for each such task. The worker reads the byte before it begins the task, and the fork server reads
-it to take the task back; the kernel gives a byte to one of them, so no task is judged twice, and none is lost.
+A pipe contains one byte for each such task. The worker reads the byte before it begins the task, and the fork server
+reads it to take the task back. Only one of the two reads gets the byte, so no task is judged twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import select
 from contextlib import suppress
 
-NUMBERS = 256  # that tell tasks apart; far fewer lie between a worker and the fork server at any time
+NUMBERS = 256  # values of a byte; far fewer tasks are between a worker and the fork server at any time
 
 
 class Claims:
@@ -21,31 +21,31 @@ class Claims:
         os.set_blocking(self._read, False)  # for both processes
 
     def offer(self, number: int) -> None:
-        """In the fork server: the worker may judge its `number`-th line, counted from 0."""
+        """In the fork server: allow the worker to judge its `number`-th line, counted from 0."""
         os.write(self._write, bytes([number % NUMBERS]))
 
     def take_back(self) -> int:
-        """In the fork server: how many of the last lines the worker will not judge; it has begun all others."""
+        """In the fork server: the number of last lines that are taken back; the worker has begun all others."""
         try:
             return len(os.read(self._read, NUMBERS))
         except BlockingIOError:
             return 0
 
     def keep_reading_end(self) -> None:
-        """In the worker: only the fork server writes, so that its end is noticed."""
+        """In the worker: close the writing end. Only then does reading end when the fork server exits."""
         os.close(self._write)
 
     def claim(self) -> int | None:
-        """In the worker: the number of the line to judge next, modulo `NUMBERS`; None once there will be none."""
+        """In the worker: the number of the line to judge next, modulo `NUMBERS`; None after the last one."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         while True:
             poll.poll()
-            with suppress(BlockingIOError):  # taken back in this moment
+            with suppress(BlockingIOError):  # the fork server has just taken it back
                 number = os.read(self._read, 1)
                 return number[0] if number else None
 
     def close(self) -> None:
-        """Both ends."""
+        """Close both ends."""
         os.close(self._read)
         os.close(self._write)

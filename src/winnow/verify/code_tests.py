@@ -1,4 +1,4 @@
-"""The reward for programs: run what the model wrote on a problem's tests, in the sandbox, one process per test."""
+"""The reward for programs: run the model's program on a problem's tests, in the sandbox, one process per test."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _SHOWN = 200  # characters of the last line of a program's stderr
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """One test: its input, and the expected output, which the program never sees."""
+    """One test: its input, and the expected output, which is not sent to the program."""
 
     stdin: str
-    arguments: list[Any] | None  # of a function; None: a whole program
+    arguments: list[Any] | None  # arguments of a function; None: a whole program
     expected: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    kind: str  # pass, wrong, or a run's ending
+    kind: str  # pass, wrong, or the ending of a run
     detail: str
-    late: bool = False  # by the clock on the wall
+    late: bool = False  # stopped by a wall-clock limit
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Check the options and choose the sandbox, so that a run where none works is refused before it begins."""
+    """Check the options and choose the sandbox, so that a run without a working one is refused before it starts."""
     for name in ("seconds", "total_seconds", "memory_mb", "cases_at_once"):
         if not options[name] > 0:
             raise ConfigError(
@@ -82,14 +82,14 @@ def code_tests(
 ) -> Outcome:
     """1 when the program passes every test of the problem, else 0; with credit = "share" the share it passes.
 
-    The program is the last closed ```python fence after the reasoning ("text": all that follows the reasoning). The
+    The program is the last closed ```python fence after the reasoning ("text": all text after the reasoning). The
     gold is {"tests": [{"stdin", "stdout"}, ...]} or {"function": name, "tests": [{"args", "result"}, ...]}; a function
     may also be a method of a class Solution.
 
-    A test may take `seconds` of CPU time, twice that and a half by the clock, and `memory_mb`; all of them together
-    `total_seconds`, which must stay below verify.timeout_seconds. A program that exceeds them is wrong; only a sandbox
-    that failed twice is failed(sandbox). An outcome that depends on a limit by the clock is marked as late. `tolerance`
-    is for numbers that the gold writes with a point.
+    The limits of a test are `seconds` of CPU time, 2 * `seconds` + 0.5 of wall-clock time, and `memory_mb`. The limit
+    of all tests together is `total_seconds`, which must be below verify.timeout_seconds. A program that exceeds a limit
+    is wrong; only a sandbox that failed twice is failed(sandbox). An outcome that depends on a wall-clock limit is
+    marked as late. `tolerance` applies to numbers that the gold writes with a decimal point.
     """
     code = _program(prompt, rollout.text, program)
     if code is None:
@@ -118,29 +118,29 @@ def _judge(
     total_seconds: float,
     to_the_end: bool,
 ) -> list[_Verdict]:
-    """The verdict of each test in order, up to the first that is not passed unless `to_the_end`."""
+    """The verdicts of the tests in order; without `to_the_end`, only up to the first test that is not passed."""
     source = code.encode("utf-8", "surrogatepass")
     if len(source) > LONGEST_PROGRAM:
         return [_Verdict("compile_error", f"a program of {len(source)} bytes")] * len(tests)
     programs = [_as_program(source, function, test) for test in tests]
-    found: dict[int, _Verdict] = {}
+    verdicts: dict[int, _Verdict] = {}
     runs = sandbox.run_all(programs, limits, at_once=at_once, until=time.monotonic() + total_seconds)
     for place, run in runs:
-        found[place] = _verdict(run, tests[place], tolerance)
-        if not to_the_end and _first_failure(found) is not None:
+        verdicts[place] = _verdict(run, tests[place], tolerance)
+        if not to_the_end and _first_failure(verdicts) is not None:
             break
-    last = _first_failure(found)
+    last = _first_failure(verdicts)
     count = len(tests) if to_the_end or last is None else last + 1
     late = _Verdict("time_limit", f"all tests together took more than {total_seconds:g} seconds", late=True)
-    return [found.get(place, late) for place in range(count)]
+    return [verdicts.get(place, late) for place in range(count)]
 
 
-def _first_failure(found: Mapping[int, _Verdict]) -> int | None:
-    """The place of the first test that failed, once all before it are known, so that it does not depend on speed."""
-    for place in range(len(found)):
-        if place not in found:
+def _first_failure(verdicts: Mapping[int, _Verdict]) -> int | None:
+    """The place of the first test that failed; None until all tests before it have verdicts, whatever their speed."""
+    for place in range(len(verdicts)):
+        if place not in verdicts:
             return None
-        if found[place].kind != "pass":
+        if verdicts[place].kind != "pass":
             return place
     return None
 
@@ -159,11 +159,11 @@ def _verdict(run: RunResult, test: _Test, tolerance: float) -> _Verdict:
         same = same_output(run.stdout, test.expected.encode("utf-8", "surrogatepass"), tolerance=tolerance)
         return _Verdict("pass" if same else "wrong", "")
     if run.value is None:
-        return _Verdict("wrong", "it ended without returning a value")
+        return _Verdict("wrong", "it exited without returning a value")
     try:
         value = json.loads(run.value)
     except (ValueError, RecursionError):
-        return _Verdict("wrong", "it returned what is not JSON")
+        return _Verdict("wrong", "its return value is not JSON")
     return _Verdict("pass" if same_value(value, test.expected, tolerance=tolerance) else "wrong", "")
 
 
@@ -193,7 +193,7 @@ def _last_line(text: str) -> str:
 
 
 def _program(prompt: Prompt, text: str, where: str) -> str | None:
-    """The program in a completion; None where there is none, and inside reasoning that never ends."""
+    """The program in a completion; None where there is none, and for reasoning that is not finished."""
     if thinking_open(prompt) and "</think>" not in text:
         return None
     conclusion = after_reasoning(text)
@@ -202,7 +202,7 @@ def _program(prompt: Prompt, text: str, where: str) -> str | None:
 
 def last_fence(text: str) -> str | None:
     """The content of the last closed ``` fence whose language is Python or not given; None without one."""
-    found, opened, language = None, None, ""
+    program, opened, language = None, None, ""
     lines = text.split("\n")
     for number, line in enumerate(lines):
         mark = line.strip()
@@ -210,13 +210,13 @@ def last_fence(text: str) -> str | None:
             opened, language = number + 1, mark[3:].strip().lower()
         elif opened is not None and mark == "```":
             if language in _LANGUAGES:
-                found = "\n".join(lines[opened:number])
+                program = "\n".join(lines[opened:number])
             opened = None
-    return found
+    return program
 
 
 def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
-    """The gold's function (empty: whole programs) and tests. Raises DataError for a gold of another form."""
+    """The gold's function (empty: whole programs) and tests. Raises DataError for a gold in another form."""
     gold = prompt.answer
     try:
         function = gold.get("function", "")
@@ -239,7 +239,7 @@ def _tests(prompt: Prompt) -> tuple[str, list[_Test]]:
 
 @functools.cache
 def _announce(sandbox: Sandbox) -> None:
-    """Print the layers once per process, and not in the fork server, which tests the same ones."""
+    """Print the layers once per process, but not in the fork server, which tests the same ones."""
     if getattr(sys.modules["__main__"].__spec__, "name", "") != "winnow.verify.forkserver":
-        note = "" if sandbox.layers.seccomp else " ALONE (unsafe): they can do whatever this user can"
-        print(f"sandbox: programs run behind {sandbox.layers}{note}", file=sys.stderr)
+        note = "" if sandbox.layers.seccomp else " ALONE (unsafe): they have all rights of this user"
+        print(f"sandbox: programs run under {sandbox.layers}{note}", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""Prompts, rollouts and outcomes as JSON and back, exactly: a reward in a worker sees what one in the trainer would.
+"""Prompts, rollouts and outcomes as JSON and back, exactly: a reward gets the same in a worker as in the trainer.
 
-Arrays are sent as base64 of their bytes, token ids as 32 bits each, or as their number, or null, where a saved response
-has no more; log-probs, two thirds of a rollout's bytes, only where a reward reads them. NaN and infinities are written
-the way Python's json reads them.
+Arrays are sent as base64 of their bytes, and token ids as 32 bits each. Where tokens were not saved, their number is
+sent, or null. Log-probs, two thirds of a rollout's bytes, are sent only where a reward reads them. NaN and infinities
+are written the way Python's json reads them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def encode_prompt(prompt: Prompt) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise DataError(
             f"prompt {prompt.id!r}: its answer or meta is not JSON ({error}), so it cannot be sent to a worker",
-            remedy="let the task yield plain texts, numbers, lists and tables, or set verify.workers = 0",
+            remedy="use only texts, numbers, lists and tables in the task's problems, or set verify.workers = 0",
             code="data.malformed",
         ) from error
 
 
 def encode_task(prompt: bytes, rollout: Rollout, *, logprobs: bool) -> bytes:
-    """A task, from its prompt as `encode_prompt` gives it; with or without the rollout's log-probs."""
+    """A task, made from the result of `encode_prompt`; with or without the rollout's log-probs."""
     fields = {
         "index": int(rollout.index),
         "tokens": _pack_tokens(rollout.tokens),
@@ -74,7 +74,7 @@ def decode_task(line: bytes) -> tuple[Prompt, Rollout]:
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
-    """An outcome whose fields JSON cannot hold becomes failed(malformed)."""
+    """An outcome as JSON; one with fields that JSON cannot represent becomes failed(malformed)."""
     try:
         return _dump({name: getattr(outcome, name) for name in _OUTCOME_FIELDS}).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
@@ -82,25 +82,25 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 
 def decode_outcome(line: bytes) -> Outcome:
-    """The outcome in a line; a line that holds none is failed(crash), as the reward wrote into its worker's socket."""
+    """The outcome in a line. Any other line is failed(crash), because the reward wrote into its worker's socket."""
     try:
         outcome = Outcome(**json.loads(line))
         check_outcome(outcome)
         if outcome.failed and not (math.isnan(outcome.reward) and outcome.correct is None):
             raise ValueError("a failure has no reward")
     except (TypeError, ValueError, RecursionError) as error:
-        found = line[:_SHOWN].decode("ascii", "backslashreplace")
-        return failure("crash", f"its worker sent what is no outcome ({error}), {found!r}; {SOCKET_HINT}")
+        sent = line[:_SHOWN].decode("ascii", "backslashreplace")
+        return failure("crash", f"its worker sent something other than an outcome ({error}), {sent!r}; {SOCKET_HINT}")
     return outcome
 
 
 def encode_error(error: WinnowError) -> bytes:
-    """The parts of the error that stopped the import of a reward."""
+    """The error that stopped the import of a reward, as JSON."""
     return _dump([error.problem, error.remedy, error.key, error.code]).encode("ascii")
 
 
 def decode_error(line: bytes) -> ConfigError:
-    """Why the fork server could not import the reward."""
+    """The error for which the fork server could not import the reward."""
     try:
         parts = json.loads(line)
         if not (isinstance(parts, list) and len(parts) == 4):
@@ -130,4 +130,4 @@ def _pack(array: npt.NDArray[Any], dtype: type[np.generic]) -> str:
 
 
 def _unpack(text: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.frombuffer(base64.b64decode(text), dtype=dtype)  # not writable, unlike a copy of it and the trainer's
+    return np.frombuffer(base64.b64decode(text), dtype=dtype)  # read-only: the callers copy it

@@ -14,8 +14,8 @@ _INTEGER = re.compile(rb"[-+]?\d+")
 def same_output(mine: bytes, gold: bytes, *, tolerance: float) -> bool:
     """Compare line by line, ignoring white space at the ends of lines and empty last lines.
 
-    Where the gold writes a number with a point or an exponent, any number within `tolerance` (relative to the gold's
-    size, absolute below 1) will do; integers and words are compared as text.
+    Where the gold writes a number with a point or an exponent, any number within `tolerance` is equal (relative to the
+    gold's size, absolute below 1); integers and words are compared as text.
     """
     return all(
         a is not None and b is not None and (a == b or _same_words(a.split(), b.split(), tolerance))
@@ -62,5 +62,5 @@ def _same_numbers(mine: float, gold: float, tolerance: float) -> bool:
         return False
     try:
         return abs(mine - gold) <= tolerance * max(1.0, abs(gold))
-    except OverflowError:  # an integer of more than 308 digits, which is near no float
+    except OverflowError:  # an integer of more than 308 digits: not near any float
         return False

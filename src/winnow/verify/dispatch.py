@@ -1,10 +1,10 @@
-"""Which worker judges which task next: the rules of the fork server, without processes or clocks of their own.
+"""Which worker judges which task next: the rules of the fork server, without processes or clocks.
 
-A worker may be sent tasks in advance (prefetch), so that it need not wait for the fork server between quick verdicts,
-which would cost more than the verdicts themselves. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at
-the speed of the worker's last verdicts, and at most `PREFETCH_BYTES`. Where one verdict turns out slow all the same
-while another worker is idle, the tasks that wait behind it are taken back (claims.py) and assigned to others; the slow
-worker lives on, with all that it has imported and prepared.
+A worker may be sent tasks in advance (prefetch), because waiting for the fork server between quick verdicts would cost
+more time than the verdicts. The tasks sent in advance are at most `PREFETCH_SECONDS` of work at the speed of the
+worker's last verdicts, and at most `PREFETCH_BYTES`. Where a verdict is slow nevertheless and another worker is idle,
+the tasks that wait behind it are taken back (claims.py) and assigned to others. The slow worker keeps running, with its
+imports.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from winnow.verify.line_socket import LineSocket
 
 MAX_PREFETCH = 7  # tasks
 PREFETCH_SECONDS = 0.005
-PREFETCH_BYTES = 2**18  # no task is sent in advance behind so many
+PREFETCH_BYTES = 2**18  # no task is sent in advance while this many bytes are unanswered
 SLOW_SECONDS = 0.02  # no task waits behind a verdict that takes longer while another worker is idle
-TASKS_PER_WORKER = 2000  # then a fresh one takes over, which bounds what a leaking reward can take
+TASKS_PER_WORKER = 2000  # then a new worker replaces it, which bounds the memory of a leaking reward
 
 
 @dataclass
@@ -41,16 +41,16 @@ class Worker:
     socket: LineSocket
     claims: Claims
     tasks: deque[Task] = field(default_factory=deque)  # assigned and unanswered; the first is being judged
-    started: float = 0.0  # time.monotonic() at which judging the first of them began
+    started: float = 0.0  # time.monotonic() at which judging the first task began
     answered: int = 0
     prefetch: int = 0  # tasks that may wait behind the one being judged
-    warm: bool = False  # it has given a verdict before, so its imports are done
+    warm: bool = False  # it has returned a verdict before, so its imports are done
     _sent: int = 0  # lines
-    _last_seconds: float = math.inf  # of its last verdict
+    _last_seconds: float = math.inf  # duration of its last verdict
 
     @property
     def room(self) -> int:
-        """How many more tasks may be assigned to it."""
+        """The number of tasks that may still be assigned to it."""
         if sum(len(task.line) for task in self.tasks) >= PREFETCH_BYTES:
             return 0
         return min(1 + self.prefetch, TASKS_PER_WORKER - self.answered) - len(self.tasks)
@@ -67,14 +67,12 @@ class Worker:
         self._sent += 1
 
     def take_back(self) -> list[Task]:
-        """Every task that it has not begun and now will not judge, in order. It is sent none in advance until it has
-        given its next verdict.
-        """
+        """Take back every task that it has not begun, in order. It gets none in advance until its next verdict."""
         self.prefetch = 0
         return [self.tasks.pop() for _ in range(self.claims.take_back())][::-1]
 
     def close(self) -> None:
-        """The fork server's ends of what connects them."""
+        """Close the fork server's ends of the socket and of the pipe."""
         self.socket.close()
         self.claims.close()
 

@@ -1,4 +1,4 @@
-"""Prompts as tasks carry them, encoded once for the rollouts that have the same."""
+"""Encoded prompts, so that a prompt is encoded once for all of its rollouts."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from winnow.verify.codec import encode_prompt
 
 
 class EncodedPrompts:
-    """Holds `most` bytes of those that were asked for last, or the last one alone where it is larger."""
+    """A cache of `most` bytes of the most recently used prompts, or of the last one alone where it is larger."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._bytes = 0
-        # By id, which is no other prompt's while this one is here
-        self._held: OrderedDict[int, tuple[Prompt, bytes]] = OrderedDict()
+        # By id(prompt), which is unique because the cache keeps the prompt alive
+        self._cached: OrderedDict[int, tuple[Prompt, bytes]] = OrderedDict()
 
     def __call__(self, prompt: Prompt) -> bytes:
-        """Raises DataError when the prompt's answer or meta is not JSON."""
-        held = self._held.get(id(prompt))
-        if held is not None:
-            self._held.move_to_end(id(prompt))
-            return held[1]
+        """The encoded prompt. Raises DataError when its answer or meta is not JSON."""
+        cached = self._cached.get(id(prompt))
+        if cached is not None:
+            self._cached.move_to_end(id(prompt))
+            return cached[1]
         encoded = encode_prompt(prompt)
-        self._held[id(prompt)] = prompt, encoded
+        self._cached[id(prompt)] = prompt, encoded
         self._bytes += len(encoded)
-        while self._bytes > self._most and len(self._held) > 1:
-            _, (_, oldest) = self._held.popitem(last=False)
+        while self._bytes > self._most and len(self._cached) > 1:
+            _, (_, oldest) = self._cached.popitem(last=False)
             self._bytes -= len(oldest)
         return encoded

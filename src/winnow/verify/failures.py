@@ -1,10 +1,10 @@
-"""What happens when a verifier fails: the outcome that its rollout gets, and the rule that stops a run.
+"""Failed verifications: the outcome that a rollout gets, and the rule that stops a run.
 
-A worker that gives no verdict makes the outcome a failure, which has no reward and is never trained on:
+Without a verdict the outcome is a failure, which has no reward and is never trained on:
 
     no verdict within verify.timeout_seconds      failed(timeout); the worker is killed
-    more memory than verify.memory_mb             failed(memory); a fresh worker takes over
-    the worker crashed or sent no valid verdict   judged once more by a fresh worker, then failed(crash)
+    more memory than verify.memory_mb             failed(memory); a new worker replaces it
+    the worker crashed or sent no valid verdict   judged once more by a new worker, then failed(crash)
 
 A reward that raises is failed(raised), one that returns something invalid failed(malformed): see rewards/outcomes.py.
 Too many failures stop the run, counted over a step, over an evaluation, or over training's last 1,000 verdicts.
@@ -22,21 +22,21 @@ from winnow.errors import VerifierError
 from winnow.records import Cause, Outcome
 from winnow.rewards.outcomes import failure
 
-OUT_OF_MEMORY = 86  # a worker's exit status; a process without memory should not have to write a report
+OUT_OF_MEMORY = 86  # a worker's exit status, because a process without memory may fail to write a report
 SOCKET_HINT = "does the reward write to file descriptors that it has not opened?"
 WINDOW = 1000
-FEWEST_FAILURES = 20  # below this number a share is too uncertain
+FEWEST_FAILURES = 20  # with fewer failures their share is too uncertain
 STARTS_WITHOUT_VERDICT = 3
 
 
 def timed_out(timeout_seconds: float, *, first_verdict_seconds: float | None = None) -> Outcome:
     """The outcome of a task whose worker was killed at its limit.
 
-    `first_verdict_seconds` is the longer limit that the worker had, where this was to be its first verdict.
+    `first_verdict_seconds` is the longer limit of a worker's first verdict, where the task was its first.
     """
     detail = f"no verdict within {timeout_seconds:g} seconds; the worker was killed"
     if first_verdict_seconds is not None:
-        detail += f" after {first_verdict_seconds:.3g}, with what its first verdict was given to import and prepare"
+        detail += f" after {first_verdict_seconds:.3g}, the limit of a first verdict, which includes imports"
     return failure("timeout", detail)
 
 
@@ -44,17 +44,17 @@ def worker_ended(status: int, *, peak_mb: float, memory_mb: int, valid_lines: bo
     """The outcome of the task that a worker was judging when it ended with the wait status `status`.
 
     `peak_mb` is the most memory that it used, `memory_mb` its limit; `valid_lines` is False for a worker that was
-    killed because it sent something else than the verdict of its task.
+    killed because it sent a line that was no verdict of its task.
     """
     if not valid_lines:
-        detail = f"the worker sent what is no verdict of its task, and so did a second one; {SOCKET_HINT}"
+        detail = f"the worker sent a line that is no verdict of its task, and so did a second one; {SOCKET_HINT}"
         return failure("crash", detail)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         if peak_mb > 0.8 * memory_mb:
-            detail = f"the worker was ended by {name} at {peak_mb:.0f} MB, with a limit of {memory_mb} MB"
+            detail = f"the worker was killed by {name} at {peak_mb:.0f} MB, with a limit of {memory_mb} MB"
             return failure("memory", detail)
-        return failure("crash", f"the worker was ended by {name}, and so was a second one")
+        return failure("crash", f"the worker was killed by {name}, and so was a second one")
     code = os.WEXITSTATUS(status)
     if code == OUT_OF_MEMORY:
         return failure("memory", f"more than {memory_mb} MB of memory")
@@ -62,12 +62,12 @@ def worker_ended(status: int, *, peak_mb: float, memory_mb: int, valid_lines: bo
 
 
 def is_retried(outcome: Outcome, *, crashed_before: bool) -> bool:
-    """Whether a task is judged once more: after its first crash, which may be the machine's fault, not the reward's."""
+    """Whether a task is judged once more: after its first crash, which the machine may have caused, not the reward."""
     return outcome.cause == "crash" and not crashed_before
 
 
 def check_restart(name: str, starts: int, status: int | None) -> None:
-    """Raise VerifierError when the fork server of the reward `name` has ended too often without a single verdict.
+    """Raise VerifierError when the fork server of the reward `name` has exited too often without a single verdict.
 
     `starts` counts its starts since the last verdict, `status` is its exit status.
     """
@@ -75,7 +75,7 @@ def check_restart(name: str, starts: int, status: int | None) -> None:
         raise VerifierError(
             f"the process that runs the reward {name!r} exited {starts} times without a single verdict "
             f"(status {status})",
-            remedy="read what it printed above, and set verify.workers = 0 to see the error in this process",
+            remedy="read its output above, and set verify.workers = 0 to see the error in this process",
             code="verifier.crashed",
         )
 
@@ -83,7 +83,7 @@ def check_restart(name: str, starts: int, status: int | None) -> None:
 def check_failures(outcomes: Sequence[Outcome], *, what: str, name: str, max_failure_share: float) -> None:
     """Apply the rule to the outcomes of one `what` (an "evaluation") alone.
 
-    Raises VerifierError when failures pass the share and number at least 20, or when there is nothing but failures.
+    Raises VerifierError when there are at least 20 failures and more than the share, or when all are failures.
     """
     _check(outcomes, [outcome.cause for outcome in outcomes], what, "its", name, max_failure_share)
 
@@ -97,8 +97,8 @@ class RecentVerdicts:
     def observe(self, outcomes: Sequence[Outcome], *, name: str, max_failure_share: float) -> None:
         """Add the outcomes of one whole step.
 
-        Raises VerifierError when failures pass the share of the last 1,000 and number at least 20, or when the step
-        has nothing but failures.
+        Raises VerifierError when at least 20 of the last 1,000 verdicts, and more than the share, are failures, or
+        when all verdicts of the step are.
         """
         self._causes.extend(outcome.cause for outcome in outcomes)
         _check(outcomes, self._causes, "step", "its last", name, max_failure_share)
@@ -116,7 +116,7 @@ class RecentVerdicts:
 def _check(
     outcomes: Sequence[Outcome], seen: Sequence[Cause | None], what: str, which: str, name: str, most: float
 ) -> None:
-    """`outcomes` must not all be failures, nor may more than `most` of `seen`, of which they are the last."""
+    """Raise where all `outcomes`, or more than a share `most` of `seen`, which ends with them, are failures."""
     failed = [outcome for outcome in outcomes if outcome.failed]
     causes = [cause for cause in seen if cause is not None]
     if failed and len(failed) == len(outcomes):

@@ -2,14 +2,14 @@
 
     python -m winnow.verify.forkserver <socket> <settings>
 
-It is a fresh interpreter, never a fork of the trainer: no CUDA context, no threads and no torch get into a worker,
-and a fork costs about a millisecond, the reward's imports included. Only this process enforces the time limit, so a
-busy trainer cannot delay a kill. Tasks and verdicts are lines (line_socket.py); a verdict is forwarded undecoded.
+It is a new interpreter, never a fork of the trainer. So a worker has no CUDA context, no threads and no torch, and a
+fork takes about a millisecond, the reward's imports included. Only this process enforces the time limit, so a busy
+trainer cannot delay a kill. Tasks and verdicts are lines (line_socket.py); a verdict is forwarded undecoded.
 
     trainer  --tasks-->   fork server  --tasks-->   worker, one at a time
              <-verdicts-               <-verdicts-
 
-What a rollout gets whose worker gives no verdict is decided in failures.py, which worker judges what in dispatch.py.
+failures.py determines the outcome of a rollout without a verdict, and dispatch.py which worker judges a task.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ HEARTBEAT_SECONDS = 1.0  # how often an idle fork server checks that its trainer
 
 
 class ForkServer:
-    """The loop: assign tasks, forward verdicts, kill workers that are over a limit, replace those that ended.
+    """The loop: assign tasks, forward verdicts, kill workers that exceed a limit, replace those that exited.
 
-    A worker's first verdict includes what the reward imports, reads or tries out when it is first called. That does not
-    count against the limit: the first verdict may take `_warm_up` seconds more, and a task that then took longer than
-    the limit is judged again by the same worker. Before any worker has given a verdict, `_warm_up` is ten times the
-    limit, and it is halved after each first verdict that never came, as it is not known whether that answer hangs or
-    the reward does. Afterwards it is twice the time of the slowest first verdict.
+    A worker's first verdict includes imports and other work that the reward does once. This does not count against the
+    limit: the first verdict may take `_warm_up` seconds more, and a task that took longer than the limit is judged
+    again by the same worker. Before the first verdict of any worker, `_warm_up` is ten times the limit. It is halved
+    after each first verdict that timed out, because either that answer or the reward itself may hang. Afterwards it is
+    twice the time of the slowest first verdict.
     """
 
     def __init__(self, trainer: LineSocket, reward: Score, settings: WorkerSettings) -> None:
@@ -66,12 +66,12 @@ class ForkServer:
         self._parent = os.getppid()
         self._queue: deque[Task] = deque()
         self._workers: list[Worker] = []
-        self._killed: list[int] = []  # pids still to be reaped
+        self._killed: list[int] = []  # pids that are not reaped yet
         self._slowest_first: float | None = None  # seconds of the slowest first verdict of a worker
         self._warm_up = WARM_UP_LIMITS * settings.timeout_seconds
 
     def run(self) -> None:
-        """Work until the trainer has closed its socket or ended; then kill every worker."""
+        """Work until the trainer has closed its socket or exited; then kill every worker."""
         while not self._trainer.closed and os.getppid() == self._parent:
             wait([self._trainer, *(worker.socket for worker in self._workers)], self._seconds_to_next_check())
             for worker in tuple(self._workers):
@@ -126,7 +126,7 @@ class ForkServer:
             self._kill(worker)
 
     def _forward(self, worker: Worker, line: bytes) -> bool:
-        """False for a line that is no verdict of the task being judged: the reward wrote into its worker's socket."""
+        """Forward a verdict. False for any other line: the reward wrote into its worker's socket."""
         if not worker.tasks or not line.startswith(worker.tasks[0].ticket + b" "):
             return False
         began, worker.started = worker.started, time.monotonic()
@@ -141,14 +141,14 @@ class ForkServer:
         return True
 
     def _was_warming_up(self, worker: Worker, seconds: float) -> bool:
-        """Whether a first verdict took longer than a verdict may."""
+        """Whether a first verdict took longer than the limit of a verdict."""
         worker.warm = True
         self._slowest_first = max(seconds, self._slowest_first or 0.0)
         self._warm_up = 2 * self._slowest_first
         return seconds > self._settings.timeout_seconds
 
     def _replace_ended(self, worker: Worker, *, valid_lines: bool) -> None:
-        """Queue the tasks of a worker that ended again, unless the one it was judging has failed for good."""
+        """Queue the tasks of a worker that exited once more, except one that has failed for the last time."""
         self._remove(worker)
         _, status, usage = os.wait4(worker.pid, 0)
         outcome = worker_ended(
@@ -176,7 +176,7 @@ class ForkServer:
                 self._requeue(worker)
 
     def _kill(self, worker: Worker) -> None:
-        """Without waiting for its end, as freeing much memory takes a while."""
+        """Kill a worker without waiting until it has exited, because freeing much memory takes a while."""
         self._remove(worker)
         self._killed.append(worker.pid)
 
@@ -207,14 +207,14 @@ class ForkServer:
             claims.keep_reading_end()
             serve(theirs, claims, self._reward, memory_mb=self._settings.memory_mb, parent=server)
         theirs.close()
-        with suppress(OSError):  # the worker does the same, whichever process runs first
+        with suppress(OSError):  # the worker does the same: either process may run first
             os.setpgid(pid, pid)
         worker = Worker(pid, LineSocket(ours, longest=LONGEST_VERDICT), claims)
         self._workers.append(worker)
         return worker
 
     def _close_inherited(self, ours: socket.socket) -> None:
-        """In the worker: close what connects the others, whose end would otherwise never be noticed."""
+        """In the worker: close the inherited sockets; an open copy would hide that the other side has closed."""
         os.setpgid(0, 0)
         ours.close()
         self._trainer.close()
@@ -223,7 +223,7 @@ class ForkServer:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Import the reward, or report why that failed; then work until the trainer ends."""
+    """Import the reward, or send the error; then work until the trainer exits."""
     trainer = LineSocket(socket.socket(fileno=int(arguments[0])))
     settings = WorkerSettings.from_json(arguments[1])
     try:

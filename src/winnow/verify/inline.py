@@ -1,4 +1,4 @@
-"""Runs the reward in the trainer itself: with verify.workers = 0, or where no other process can import the reward."""
+"""Runs the reward in the trainer: with verify.workers = 0, or where no other process can import the reward."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Inline:
         return ticket
 
     def result(self, ticket: int) -> Outcome:
-        """The verdict, once."""
+        """The verdict of a ticket; each ticket is valid once."""
         return judge(self._reward, *self._tasks.pop(ticket))
 
     def close(self) -> None:
-        """There is no process to end."""
+        """Does nothing: there is no process to stop."""

@@ -1,7 +1,7 @@
 """Lines of bytes over a non-blocking socket: the connection from trainer to fork server, and from there to workers.
 
 A line is `<ticket> <JSON>`. JSON is written with ASCII escapes, so NUL, lone surrogates and newlines inside a text
-cannot break a line, and no byte that arrives is ever executed.
+cannot break a line. Received bytes are never executed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LONGEST_VERDICT = 16 * 2**20  # bytes; no verdict needs more
 
 
 class LineSocket:
-    """One end of a stream socket, with buffers for what is not written yet and for a line that is not complete yet.
+    """One end of a stream socket, with buffers for unsent lines and for an incomplete received line.
 
-    Lines to be written are kept as they are given, and a byte that arrives is looked at once, however long its line is.
+    Unsent lines are not copied, and each received byte is scanned once, however long its line is.
     A line longer than `longest` bytes is dropped, and `overflowed` is then set.
     """
 
@@ -33,12 +33,12 @@ class LineSocket:
         self._longest = longest
         self._end = end
         self._outgoing: deque[memoryview] = deque()
-        self._pieces: list[bytes] = []  # of the line that is not complete yet
-        self._bytes = 0  # of these
+        self._pieces: list[bytes] = []  # of the incomplete line
+        self._bytes = 0  # length of the pieces
 
     @property
     def unsent(self) -> bool:
-        """Whether a line, or a part of one, is not written yet."""
+        """Whether a line, or a part of one, is still to be written."""
         return bool(self._outgoing)
 
     def send(self, line: bytes) -> None:
@@ -46,18 +46,18 @@ class LineSocket:
         self._outgoing += (memoryview(line), _END)
 
     def exchange(self) -> list[bytes]:
-        """Write what fits, and return the complete lines that have arrived. Sets `closed` at the end of the stream."""
+        """Write as much as possible, and return the complete lines received. Sets `closed` at the end of the stream."""
         self.flush()
         return self._read()
 
     def flush(self) -> None:
-        """Write what fits now."""
+        """Write as much as the socket accepts now."""
         try:
             while self._outgoing:
                 self._drop_sent(self._end.sendmsg(itertools.islice(self._outgoing, _BUFFERS)))
         except BlockingIOError:
             pass
-        except OSError:  # the other side has closed; what it sent before is still to be read
+        except OSError:  # the other side has closed; its last lines can still be read
             self._outgoing.clear()
 
     def fileno(self) -> int:
@@ -95,7 +95,7 @@ class LineSocket:
         return lines
 
     def _keep(self, piece: bytes) -> None:
-        """A process that writes without end must not fill the memory of this one."""
+        """Keep a piece of a line, within `longest`: endless output of a process must not fill this one's memory."""
         self._pieces.append(piece)
         self._bytes += len(piece)
         if self._bytes > self._longest:
@@ -104,7 +104,7 @@ class LineSocket:
 
 
 def wait(sockets: Iterable[LineSocket], seconds: float) -> None:
-    """Sleep until one of them can be read (or written, where something is queued), or until the time is up."""
+    """Sleep until one of them can be read (or written, where lines are queued), or until the time is up."""
     poll = select.poll()
     for line_socket in sockets:
         if line_socket.fileno() >= 0:

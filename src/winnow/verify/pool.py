@@ -1,6 +1,6 @@
-"""The trainer's side of the workers: it sends tasks, receives verdicts, and restarts a fork server that has ended.
+"""The trainer's side of the workers: it sends tasks, receives verdicts, and restarts a fork server that has exited.
 
-There is no thread here. `submit` writes what the socket accepts and reads what has arrived; `result` waits. Workers
+It has no thread. `submit` writes as much as the socket accepts and reads received verdicts; `result` waits. Workers
 judge in between, while the trainer samples or computes.
 """
 
@@ -28,18 +28,18 @@ from winnow.verify.failures import check_restart
 from winnow.verify.line_socket import LineSocket, wait
 from winnow.verify.worker_settings import WARM_UP_LIMITS, WorkerSettings
 
-UNANSWERED_BYTES = 32 * 2**20  # of tasks that the fork server may hold; the others wait here, as the trainer has them
-PROMPT_BYTES = 16 * 2**20  # of encoded prompts that stay, as many rollouts have the same
-SILENCE_SECONDS = 60.0  # beyond what one verdict may take; then the fork server, or an import in it, hangs
+UNANSWERED_BYTES = 32 * 2**20  # limit of tasks in the fork server; the others wait unencoded in the trainer
+PROMPT_BYTES = 16 * 2**20  # cache of encoded prompts, because many rollouts have the same prompt
+SILENCE_SECONDS = 60.0  # beyond the limit of one verdict; after that the fork server, or an import in it, hangs
 STOP_SECONDS = 2.0
 _LONGEST_TICKET = 20  # digits
-_RECHECK_SECONDS = 0.05  # another thread may have read our verdict
+_RECHECK_SECONDS = 0.05  # another thread may have read this thread's verdict
 _MODULE = (
     "-P",
     "-u",
     "-m",
     "winnow.verify.forkserver",
-)  # -P: the trainer's import path; -u: prints at once
+)  # -P: only the trainer's import path; -u: unbuffered output
 
 
 class Pool:
@@ -55,17 +55,17 @@ class Pool:
         self._numbers = itertools.count()
         self._server: _ForkServerProcess | None = None
         self._tasks: dict[int, tuple[Prompt, Rollout]] = {}  # every task without a verdict, by ticket
-        self._waiting: deque[int] = deque()  # of these, not yet sent
-        self._sent: dict[int, int] = {}  # the others: bytes
-        self._bytes_sent = 0  # of all of them
+        self._waiting: deque[int] = deque()  # tickets of unsent tasks
+        self._sent: dict[int, int] = {}  # the bytes of each sent task, by ticket
+        self._bytes_sent = 0  # their sum
         self._verdicts: dict[int, bytes] = {}
         self._starts = 0  # since the last verdict
         self._garbled = False  # the fork server sent a line that is no verdict
-        self._refusal: ConfigError | None = None  # why the fork server could not import the reward
+        self._refusal: ConfigError | None = None  # the error for which the fork server could not import the reward
         self._closed = False
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> int:
-        """The ticket by which `result` returns the verdict. Never waits for a verdict.
+        """Queue a task and return the ticket for `result`. Never waits for a verdict.
 
         Raises DataError when the prompt cannot be sent, ConfigError when the reward cannot be imported.
         """
@@ -79,8 +79,9 @@ class Pool:
         return ticket
 
     def result(self, ticket: int) -> Outcome:
-        """The verdict, once. Raises ConfigError when no worker can import the reward, VerifierError when none keeps
-        running.
+        """The verdict of a ticket; each ticket is valid once.
+
+        Raises ConfigError when the reward cannot be imported, VerifierError when no fork server keeps running.
         """
         last_verdict = time.monotonic()
         while True:
@@ -96,14 +97,14 @@ class Pool:
             wait([server.socket], _RECHECK_SECONDS)
 
     def close(self) -> None:
-        """End the fork server and its workers; idempotent."""
+        """Stop the fork server and its workers; idempotent."""
         with self._lock:
             self._closed = True
             if self._server is not None:
                 self._server.stop()
 
     def _exchange(self) -> int:
-        """Send what may be sent, store what has arrived; returns the number of verdicts among it."""
+        """Send tasks within the limits, store the received verdicts, and return their number."""
         connection = self._running().socket
         connection.flush()
         while self._waiting and self._bytes_sent < UNANSWERED_BYTES and not connection.unsent:
@@ -115,7 +116,7 @@ class Pool:
         return len(lines)
 
     def _encode(self, ticket: int) -> bytes:
-        """The line of a task that is now sent: encoded here, so that only what the socket takes exists twice."""
+        """The line of a task. It is encoded just before it is sent, so that few tasks exist twice in memory."""
         prompt, rollout = self._tasks[ticket]
         task = encode_task(self._encode_prompt(prompt), rollout, logprobs="logprobs" in self._reads())
         self._sent[ticket] = len(task)
@@ -128,7 +129,7 @@ class Pool:
             self._refusal = decode_error(body)
             raise copy.copy(self._refusal)
         ticket = int(head) if head.isdigit() and len(head) < _LONGEST_TICKET else -1
-        if ticket not in self._sent:  # a reward's file wrote into the socket while it was imported
+        if ticket not in self._sent:  # the reward's file wrote into the socket while it was imported
             self._garbled = True
             return
         del self._tasks[ticket]
@@ -138,16 +139,20 @@ class Pool:
 
     def _running(self) -> _ForkServerProcess:
         if self._closed:
-            raise VerifierError(f"the workers of the reward {self._name!r} are closed", code="verifier.closed")
+            raise VerifierError(
+                f"the workers of the reward {self._name!r} are closed",
+                remedy="make new Verifiers, or close these later",
+                code="verifier.closed",
+            )
         if self._refusal is not None:
-            raise copy.copy(self._refusal)  # a second raise of one error would add to its traceback
+            raise copy.copy(self._refusal)  # raising the same object again would extend its traceback
         if self._server is None:
             self._server = _ForkServerProcess(self._settings)
             self._starts += 1
         return self._server
 
     def _restart(self, server: _ForkServerProcess) -> None:
-        """End this fork server and let the next one have every task without a verdict. Raises VerifierError."""
+        """Stop this fork server, and queue every task without a verdict for the next one. Raises VerifierError."""
         check_restart(self._name, self._starts, server.stop())
         self._server = None
         self._garbled = False
@@ -157,7 +162,7 @@ class Pool:
 
 
 class _ForkServerProcess:
-    """A running fork server and the socket to it; it ends with the interpreter, or when this object is collected."""
+    """A running fork server and the socket to it; it stops with the interpreter, or when this object is collected."""
 
     def __init__(self, settings: str) -> None:
         ours, theirs = socket.socketpair()
@@ -174,13 +179,13 @@ class _ForkServerProcess:
         self._stop = weakref.finalize(self, _stop, self.socket, process)
 
     def stop(self) -> int | None:
-        """Its exit status."""
+        """Stop it and return its exit status."""
         self._stop()
         return self._process.returncode
 
 
 def _stop(connection: LineSocket, process: subprocess.Popen[bytes]) -> None:
-    connection.close()  # at which the fork server kills its workers and ends
+    connection.close()  # then the fork server kills its workers and exits
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
@@ -189,7 +194,7 @@ def _stop(connection: LineSocket, process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The trainer's environment and import path, with one thread per process and one order of sets (repeatable)."""
+    """The trainer's environment and import path, with one thread per process and a fixed hash seed (repeatable)."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**os.environ, **one_thread, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}

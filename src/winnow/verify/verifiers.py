@@ -25,9 +25,9 @@ class Verifiers:
     """Judges rollouts with one reward, in `workers` killable processes, or in the trainer when there are 0.
 
     A rollout whose verdict takes longer than `timeout_seconds` or more than `memory_mb` is failed(timeout) or
-    failed(memory), and its worker is killed; one that crashes its worker twice is failed(crash) (see failures.py). No
+    failed(memory), and its worker is killed. One that crashes its worker twice is failed(crash) (see failures.py). No
     other verdict is lost. A reward that no other process can import (a function object) always runs in the trainer;
-    `notices` then says what that means.
+    `notices` then describes the consequence.
 
     Usable from any thread and as a context manager. Raises ConfigError (from `submit` or `collect`, where the workers
     start) when a worker cannot import the reward.
@@ -65,7 +65,7 @@ class Verifiers:
 
     @property
     def reads(self) -> frozenset[str]:
-        """What the reward reads of a rollout besides tokens and text. Raises ConfigError."""
+        """The fields of a rollout that the reward reads besides tokens and text. Raises ConfigError."""
         return reads(self._reward, base=self._base)
 
     def submit(self, prompt: Prompt, rollout: Rollout) -> None:
@@ -74,7 +74,7 @@ class Verifiers:
         self._submitted[prompt.id, rollout.index] = _Submitted(prompt, rollout, ticket)
 
     def collect(self, groups: Sequence[Group]) -> list[Group]:
-        """The groups with `outcomes` filled in the order of their rollouts; waits for verdicts that are missing.
+        """The groups with `outcomes` filled in the order of their rollouts; waits for missing verdicts.
 
         Failures are counted over a whole step or evaluation: see `check_step` and `check_evaluation`.
         """
@@ -87,22 +87,22 @@ class Verifiers:
     def check_step(self, groups: Sequence[Group]) -> None:
         """Count the failures in all groups of a step, rounds of dynamic sampling included, or of a probe.
 
-        Raises VerifierError when failures pass `max_failure_share` of training's last 1,000 verdicts and number at
-        least 20, or when there is nothing but failures.
+        Raises VerifierError when at least 20 of training's last 1,000 verdicts, and more than `max_failure_share`, are
+        failures, or when all verdicts of these groups are.
         """
         self._recent.observe(_outcomes(groups), name=self._name, max_failure_share=self._max_failure_share)
 
     def check_evaluation(self, groups: Sequence[Group]) -> None:
-        """Count the failures in all groups of an evaluation, apart from those of training.
+        """Count the failures in all groups of an evaluation, separately from those of training.
 
         Raises VerifierError under the same conditions as `check_step`, over the verdicts of the evaluation.
         """
         check_failures(_outcomes(groups), what="evaluation", name=self._name, max_failure_share=self._max_failure_share)
 
     def stream(self, tasks: Iterable[tuple[Prompt, Rollout]], *, ahead: int = 512) -> Iterator[Outcome]:
-        """The outcomes in order, failures included: for re-scoring, where failures stop nothing.
+        """The outcomes in order, failures included: for re-scoring, where failures never stop the run.
 
-        At most `ahead` tasks are read before their verdicts, so `tasks` may be longer than memory.
+        At most `ahead` tasks are read before their verdicts, so `tasks` may be larger than memory.
         """
         tickets: deque[int] = deque()
         for prompt, rollout in tasks:
@@ -113,14 +113,14 @@ class Verifiers:
             yield self._runner.result(tickets.popleft())
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON: the failures among training's last 1,000 verdicts, so that a resumed run stops at the same one."""
+        """JSON: the failures among training's last 1,000 verdicts, so that a resumed run stops at the same verdict."""
         return self._recent.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._recent.load_state_dict(state)
 
     def close(self) -> None:
-        """End every worker; idempotent."""
+        """Stop every worker; idempotent."""
         self._runner.close()
 
     def __enter__(self) -> Self:
@@ -130,10 +130,10 @@ class Verifiers:
         self.close()
 
     def _ticket(self, prompt: Prompt, rollout: Rollout) -> int:
-        """The ticket of this very rollout, not of one with the same id that an interrupted step had submitted."""
-        found = self._submitted.pop((prompt.id, rollout.index), None)
-        if found is not None and found.prompt is prompt and found.rollout is rollout:
-            return found.ticket
+        """The ticket of exactly this rollout, not of one with the same id that an interrupted step had submitted."""
+        submitted = self._submitted.pop((prompt.id, rollout.index), None)
+        if submitted is not None and submitted.prompt is prompt and submitted.rollout is rollout:
+            return submitted.ticket
         return self._runner.submit(prompt, rollout)
 
 
@@ -145,5 +145,5 @@ def _notice(name: str, *, by_choice: bool) -> str:
     reason = "verify.workers = 0" if by_choice else "no other process can import it"
     return (
         f"the reward {name!r} runs in the trainer itself ({reason}): if it hangs or crashes, so does the run; "
-        f"name it as 'file.py:function' with verify.workers > 0 to have it killed instead"
+        f"name it as 'file.py:function' with verify.workers > 0, and a worker that hangs is killed instead"
     )

@@ -25,7 +25,7 @@ _READ_BYTES = 2**16  # at once
 
 
 def judge(reward: Score, prompt: Prompt, rollout: Rollout) -> Outcome:
-    """The reward's outcome with the seconds it took."""
+    """The reward's outcome, with `seconds` set."""
     started = time.perf_counter()
     outcome = reward(prompt, rollout)
     return replace(outcome, seconds=time.perf_counter() - started)
@@ -44,7 +44,7 @@ def serve(end: socket.socket, claims: Claims, reward: Score, *, memory_mb: int, 
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(status)  # not through the fork server's loop or its exit handlers
+        os._exit(status)  # skips the fork server's loop and exit handlers, which the fork has inherited
 
 
 def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
@@ -56,12 +56,12 @@ def _judge_all(end: socket.socket, claims: Claims, reward: Score) -> None:
         ticket, _, task = line.partition(b" ")
         verdict = judge(reward, *decode_task(task))
         if verdict.cause == "memory":
-            raise MemoryError  # it may never be freed: the next task gets a fresh worker
+            raise MemoryError  # the memory may never be freed, so the next task gets a new worker
         end.sendall(b"%b %b\n" % (ticket, encode_outcome(verdict)))
 
 
 def _end_with(parent: int) -> None:
-    """On Linux the kernel kills a worker whose fork server has ended; elsewhere the worker ends at its next read."""
+    """On Linux the kernel kills a worker whose fork server has exited; elsewhere the worker exits at its next read."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -69,7 +69,7 @@ def _end_with(parent: int) -> None:
 
 
 def _limit_memory(megabytes: int) -> None:
-    """Limit the address space to `megabytes` on top of what the reward's imports already take."""
+    """Limit the address space to `megabytes` in addition to what the reward's imports take."""
     limit = _address_space() + megabytes * 2**20
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
@@ -78,7 +78,7 @@ def _limit_memory(megabytes: int) -> None:
 
 
 def _address_space() -> int:
-    """Bytes mapped by this process; 0 where the system does not say."""
+    """Bytes that this process has mapped; 0 without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:

@@ -10,8 +10,8 @@ from typing import Any
 from winnow.errors import ConfigError
 from winnow.registry import in_every_process, resolve
 
-RewardSpec = Mapping[str, Any]  # what rewards.compose.make_reward reads
-WARM_UP_LIMITS = 10  # times timeout_seconds that a reward's very first verdict may take in addition
+RewardSpec = Mapping[str, Any]  # the argument of rewards.compose.make_reward
+WARM_UP_LIMITS = 10  # additional time of a reward's very first verdict, in units of timeout_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,10 @@ class WorkerSettings:
     base: str  # the folder that "file.py:function" is relative to
     workers: int
     timeout_seconds: float  # for one verdict
-    memory_mb: int  # for one worker, on top of what the reward's imports take
+    memory_mb: int  # for one worker, in addition to the reward's imports
 
     def to_json(self) -> str:
-        """Raises ConfigError when an option of the reward cannot be sent to another process."""
+        """The settings as JSON. Raises ConfigError when an option of the reward cannot be sent to another process."""
         try:
             return json.dumps(asdict(self))
         except TypeError as error:
@@ -41,20 +41,20 @@ class WorkerSettings:
 
 
 def reward_name(reward: RewardSpec) -> str:
-    """For messages: "r1_zero", or "math + format" for a sum."""
+    """The reward's name in messages: "r1_zero", or "math + format" for a sum."""
     return " + ".join(use if isinstance(use, str) else getattr(use, "__name__", repr(use)) for use in _uses(reward))
 
 
 def can_be_sent(reward: RewardSpec) -> bool:
     """Whether another process can import every part: a function of a file, or a reward that is registered by winnow.
 
-    It cannot import a function object, nor a name that only this process has registered. Raises ConfigError for a name
-    that is not registered.
+    It cannot import a function object, nor a member that only this process has registered. Raises ConfigError for a
+    name that is not registered.
     """
-    return all(isinstance(use, str) and (".py:" in use or _is_ours(use)) for use in _uses(reward))
+    return all(isinstance(use, str) and (".py:" in use or _is_importable(use)) for use in _uses(reward))
 
 
-def _is_ours(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     return in_every_process(resolve("reward", name))
 
 

@@ -24,14 +24,14 @@ from adversarial import (
     timed,
 )
 
-LIMIT_SECONDS = 0.3  # what an answer may cost; an honest one that a busy machine delays is asked again
+LIMIT_SECONDS = 0.3  # for one answer; an honest one that a busy machine delays is judged again
 
 pytestmark = pytest.mark.skipif(not algebra.available(), reason="math-verify is not installed")
 
 
 @pytest.fixture(scope="module", params=GROUND_TYPES)
 def verifiers(request: pytest.FixtureRequest) -> Iterator[Verifiers]:
-    """One pool for all of them: each also proves that the ones before left it alive."""
+    """One pool for all of them, so that each also shows that the ones before left it alive."""
     if request.param == "with gmpy2" and importlib.util.find_spec("gmpy2") is None:
         pytest.skip("gmpy2 is not installed")
     with pytest.MonkeyPatch.context() as patch, room(limit_seconds=LIMIT_SECONDS) as shared:

@@ -74,7 +74,7 @@ def test_rule_4_golds_are_numbers_texts_or_lists_boxed_or_not(gold: Any) -> None
     assert r1_zero(prompt(gold), rollout("r</think> <answer>43</answer>")).correct is False
 
 
-def test_the_extracted_answer_is_kept_for_people() -> None:
+def test_the_outcome_contains_the_extracted_answer() -> None:
     outcome = r1_zero(prompt("42"), rollout("r</think> <answer> 41 </answer>"))
     assert (outcome.answer, outcome.parts) == ("41", {"answer": 0.0, "format": 1.0})
 
@@ -139,7 +139,7 @@ def test_tagged_reads_the_last_tag_or_else_the_last_number(text: str, kind: str)
     assert tagged(prompt(r"\frac12"), rollout(text), grader="math").kind == kind
 
 
-def test_numeric_is_exact_unless_told_otherwise() -> None:
+def test_numeric_is_exact_without_a_tolerance() -> None:
     third = rollout("r</think> <answer>0.333</answer> in 7 steps")
     assert numeric(prompt("1/3"), third).kind == "wrong"
     assert numeric(prompt("1/3"), third, relative_tolerance=0.01).kind == "correct"

@@ -159,7 +159,7 @@ def test_correct_at_is_declared_with_the_name(tmp_path: Path) -> None:
     [
         (boom, "raised", "KeyError: 'no such answer'"),
         (leave, "raised", "SystemExit: 3"),
-        (hungry, "memory", "out of memory"),
+        (hungry, "memory", "'hungry'"),
         (undecided, "sandbox", "no sandbox here"),
     ],
 )
@@ -172,7 +172,7 @@ def test_whatever_the_function_does_there_is_an_outcome(use: Any, cause: str, sh
 
 def test_a_raised_failure_names_the_function_and_its_line() -> None:
     detail = make_reward({"use": boom})(PROMPT, RIGHT).detail
-    assert "the reward 'boom' raised" in detail
+    assert "'boom'" in detail
     assert 'raise KeyError("no such answer")' in detail
 
 
@@ -181,7 +181,7 @@ def test_any_failed_part_fails_the_whole(shaping: str) -> None:
     score = make_reward({"parts": [{"use": "r1_zero"}, {"use": boom, "weight": 0.0}], "shaping": shaping})
     outcome = score(PROMPT, RIGHT)
     assert (outcome.kind, outcome.cause) == ("failed", "raised")
-    assert outcome.detail.startswith("part 'boom': ")
+    assert "'boom'" in outcome.detail.partition(":")[0]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_any_failed_part_fails_the_whole(shaping: str) -> None:
             {"parts": [{"use": "r1_zero"}], "shaping": "sometimes"},
             "reward.shaping",
             "config.value",
-            "'always' or 'if_wrong'",
+            "'if_wrong'",
         ),
         ({"parts": [{"use": "r1_zero", "wieght": 2}]}, "reward.parts.0.wieght", "config.unknown_key", "'weight'"),
         ({"parts": [{"use": "r1_zero", "weight": math.inf}]}, "reward.parts.0.weight", "config.value", "inf"),
@@ -242,13 +242,13 @@ def test_a_reward_of_a_file_is_prepared_as_it_declares(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raises", [cancelled, closed, cancels_later])
-def test_what_is_no_exception_of_python_s_fails_the_verdict_too(raises: Any) -> None:
+def test_a_base_exception_fails_the_verdict_too(raises: Any) -> None:
     outcome = make_reward({"use": raises})(PROMPT, RIGHT)
     assert outcome.failed
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, Leave])
-def test_what_ends_a_run_from_outside_goes_through(ending: type[BaseException]) -> None:
+def test_an_interruption_of_the_run_is_not_caught(ending: type[BaseException]) -> None:
     def interrupted(prompt: Prompt, rollout: Rollout) -> float:
         raise ending
 

@@ -1,4 +1,4 @@
-"""reasoning-gym's scorers behind a grammar: nine of them execute what they are given."""
+"""reasoning-gym's scorers behind a grammar: nine of them execute their input."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def score(dataset: str, entry: dict[str, Any], answer: str, text: str = "<answer
     meta = {"dataset": dataset, "options": {}, "entry": entry}
     prompt = Prompt(id="p", tokens=np.zeros(1, np.int64), text="Q", answer=entry["answer"], task="t", meta=meta)
     empty = np.zeros(0)
-    said = text.replace("{}", answer)
+    completion = text.replace("{}", answer)
     return reasoning_gym(
         prompt,
-        Rollout(index=0, tokens=empty.astype(np.int64), logprobs=empty, text=said, finish="stop", version=0),
+        Rollout(index=0, tokens=empty.astype(np.int64), logprobs=empty, text=completion, finish="stop", version=0),
     )
 
 
@@ -134,15 +134,15 @@ def test_what_the_generators_make_is_admitted(dataset: str, options: dict[str, A
     assert {foreign_field(dataset, made[i]) for i in range(30)} == {None}
 
 
-def test_the_files_of_the_library_that_execute_text_are_those_that_were_read() -> None:
-    """A version with another needs its scorer read, and a grammar of what it executes."""
+def test_the_files_of_the_library_that_execute_text_are_the_known_ones() -> None:
+    """A version with another one needs a grammar of the text that its scorer executes."""
     calls = re.compile(r"(?<![\w.])(?:eval|exec)\(|parse_expr\(|sympify\(|literal_eval\(|pickle|subprocess|os\.system")
     library = Path(factory.__file__).parent
-    found = {path.stem for path in library.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))}
-    generating = {"basic_arithmetic", "codeio", "generators_00_49", "generators_50_99"}  # of what the library brings
+    executing = {path.stem for path in library.rglob("*.py") if calls.search(path.read_text(encoding="utf-8"))}
+    generating = {"basic_arithmetic", "codeio", "generators_00_49", "generators_50_99"}  # only the library's own text
     of_answers = {"binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24"}
     own_parser = {"propositional_logic"}
-    assert found == generating | of_answers | own_parser | {dataset for dataset, _, _ in EXECUTED}
+    assert executing == generating | of_answers | own_parser | {dataset for dataset, _, _ in EXECUTED}
 
 
 def test_an_integral_is_not_answered_by_itself() -> None:
@@ -151,7 +151,7 @@ def test_an_integral_is_not_answered_by_itself() -> None:
 
 
 @pytest.mark.parametrize("answer", ["E**x", "E**(2*x) + C", "-x**3*cos(3*x)/3 + C", "2*(2 - 8*x)**(3/2)/3 + C"])
-def test_spellings_that_the_questions_ask_for_are_admitted(answer: str) -> None:
+def test_spellings_that_the_questions_require_are_admitted(answer: str) -> None:
     assert admits("intermediate_integration", {"question": "", "answer": "x"}, answer)
 
 
@@ -187,7 +187,7 @@ def test_a_score_is_clamped_and_must_be_finite(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gym, "_scorer", lambda *_: lambda answer, entry: float("nan"))
     outcome = score("chain_sum", entry, "5")
     assert (outcome.kind, outcome.cause) == ("failed", "malformed")
-    assert "scorer of chain_sum returned nan" in outcome.detail
+    assert {"chain_sum", "nan"} <= set(outcome.detail.split())
 
 
 @pytest.mark.parametrize("dataset", ["chain_sum", "word_sorting", "polynomial_multiplication"])
@@ -196,7 +196,7 @@ def test_honest_data_sets_pass_the_audit(dataset: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", ["coin_flip", "puzzle24"])
-def test_data_sets_that_pay_a_constant_are_refused(dataset: str) -> None:
+def test_data_sets_that_reward_a_constant_are_refused(dataset: str) -> None:
     with refused(ConfigError, dataset, "task.audit", key="task.dataset", code="config.value"):
         refuse_constants(dataset, {}, entries(dataset, 20))
 

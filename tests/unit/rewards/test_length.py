@@ -1,4 +1,4 @@
-"""Rewards for stopping in time, by hand."""
+"""Rewards for short completions; expected values by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_without_a_slope_the_punishment_is_a_step(tokens, punishment):
     assert overlong(PROMPT, of(tokens), limit_tokens=10, slope_tokens=0).reward == punishment
 
 
-def test_as_a_part_it_is_taken_from_the_reward_of_the_answer():
+def test_as_a_part_it_is_subtracted_from_the_reward_of_the_answer():
     parts = [{"use": "question_only"}, {"use": "overlong", "options": {"limit_tokens": 8, "slope_tokens": 4}}]
     outcome = make_reward({"parts": parts})(PROMPT, of(7))
     assert outcome.parts == {"question_only": 0.0, "overlong": -0.75}

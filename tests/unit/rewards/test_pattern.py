@@ -45,7 +45,7 @@ def test_a_part_or_the_whole_of_the_text_matches(options, text, reward):
 
 
 @pytest.mark.parametrize("pattern", ["", "(", "[a", "a{2,1}", "(?P<1>a)", "a{99999999999999999999}"])
-def test_what_is_no_pattern_is_refused_before_a_run(pattern):
+def test_an_invalid_pattern_is_refused_before_a_run(pattern):
     with refused(ConfigError, key="reward.pattern", code="config.value"):
         make_reward({"use": "pattern", "options": {"pattern": pattern}})
 

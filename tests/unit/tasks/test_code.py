@@ -22,8 +22,8 @@ def folder(tmp_path: Path, *rows: dict[str, Any]) -> str:
 
 
 def only(tmp_path: Path, row: dict[str, Any], **options: Any) -> Problem:
-    (found,) = code("test", path=folder(tmp_path, row), **options)
-    return found
+    (problem,) = code("test", path=folder(tmp_path, row), **options)
+    return problem
 
 
 CASE = {"input": "1\n2\n", "output": "3\n", "testtype": "stdin"}
@@ -86,11 +86,11 @@ def test_packed_private_tests_are_not_unpacked(tmp_path: Path):
     ("row", "named"),
     [
         ({"question": "?"}, ("tests", "input_output", "public_test_cases")),
-        ({"question": "?", "tests": [{"stdin": "1"}]}, ("'tests'", "stdin and stdout")),
-        ({"question": "?", "tests": []}, ("'tests'", "empty")),
+        ({"question": "?", "tests": [{"stdin": "1"}]}, ("'tests'", "stdin", "stdout")),
+        ({"question": "?", "tests": []}, ("'tests'",)),
         ({"question": "?", "input_output": "{"}, ("'input_output'", "JSON")),
         ({"question": "?", "input_output": {"inputs": ["1"], "outputs": []}}, ("'input_output'", "zip")),
-        ({"question": "?", "input_output": {"inputs": [], "outputs": []}}, ("no tests",)),
+        ({"question": "?", "input_output": {"inputs": [], "outputs": []}}, ("tests",)),
         ({"question_content": "?", "public_test_cases": [{"input": "1"}]}, ("LiveCodeBench", "'output'")),
         ({"question_content": "?", "public_test_cases": [{**CASE, "testtype": "functional"}]}, ("'metadata'",)),
     ],

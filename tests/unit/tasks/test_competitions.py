@@ -1,4 +1,4 @@
-"""The benchmarks that are for evaluation alone, from files of both spellings."""
+"""The benchmarks for evaluation only, from files with either field names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_record_without_an_answer_is_named(tmp_path):
         aime24("test", path=path)
 
 
-def test_what_a_task_declares_is_a_configuration_of_prompt_limits_and_reward():
+def test_the_declared_evaluation_of_a_task_is_a_configuration():
     declared = {name: entry.traits.evaluation for name, entry in members("task").items() if entry.traits.evaluation}
     assert {"gsm8k", "math", "math500", "minerva_math", "olympiad_bench", "aime24", "amc23"} <= set(declared)
     for sections in declared.values():

@@ -34,7 +34,7 @@ def test_reasoning_gym_splits_share_nothing_though_seeds_do() -> None:
 
 
 @pytest.mark.usefixtures("gym")
-def test_reasoning_gym_keeps_what_its_scorer_needs() -> None:
+def test_a_problem_of_reasoning_gym_contains_the_input_of_its_scorer() -> None:
     import reasoning_gym as library
 
     problem = reasoning_gym("test", dataset="countdown", size=1, options={"min_numbers": 3, "max_numbers": 3})[0]

@@ -1,4 +1,4 @@
-"""Which prompts a step sees."""
+"""The prompts of a step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_prompts_of_an_epoch_are_distinct_and_epochs_differ():
     epochs = [[i for step in range(3 * e, 3 * e + 3) for i in ids(stream, step)] for e in range(20)]
     assert all(len(set(epoch)) == 9 for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 20
-    assert set.union(*map(set, epochs)) == {str(i) for i in range(10)}  # the cut leaves nobody out for good
+    assert set.union(*map(set, epochs)) == {str(i) for i in range(10)}  # the cut omits no prompt for ever
 
 
 def test_more_prompts_per_step_than_there_are():

@@ -25,7 +25,7 @@ TRICKY = [
 
 
 def tokenizer(special: Sequence[str], *, chat: str | None = None, bos: str | None = None) -> PreTrainedTokenizerFast:
-    """Bytes as tokens, 0 to 255, then the special ones; puts BOS first by itself when it has one."""
+    """Bytes as tokens, 0 to 255, then the special ones; it adds BOS itself when it has one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     raw = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -47,7 +47,7 @@ def llama() -> PreTrainedTokenizerFast:
     return tokenizer(LLAMA, chat="llama3_2.jinja", bos="<|begin_of_text|>")
 
 
-def asked(*questions: str) -> list[Problem]:
+def problems(*questions: str) -> list[Problem]:
     return [Problem(id=f"q{i}", question=text, answer="5", task="t") for i, text in enumerate(questions)]
 
 
@@ -57,7 +57,7 @@ def only(prompts: list[Prompt]) -> Prompt:
 
 
 def test_qwen_layout() -> None:
-    prompt = only(render(asked("2 + 3?"), qwen(), template="chat", max_prompt_tokens=200).prompts)
+    prompt = only(render(problems("2 + 3?"), qwen(), template="chat", max_prompt_tokens=200).prompts)
     assert prompt.text == (
         "<|im_start|>system\nYou answer questions.<|im_end|>\n"
         "<|im_start|>user\n2 + 3?<|im_end|>\n"
@@ -69,8 +69,8 @@ def test_qwen_layout() -> None:
     assert 256 not in tokens
 
 
-def test_llama_layout_with_one_bos_and_a_date_that_stands_still() -> None:
-    rendered = render(asked("2 + 3?"), llama(), template="chat", system="Be brief.", max_prompt_tokens=200)
+def test_llama_layout_with_one_bos_and_a_fixed_date() -> None:
+    rendered = render(problems("2 + 3?"), llama(), template="chat", system="Be brief.", max_prompt_tokens=200)
     prompt = only(rendered.prompts)
     assert prompt.text == (
         "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday: 26 Jul 2024\n\nBe brief.<|eot_id|>"
@@ -85,9 +85,9 @@ def test_llama_layout_with_one_bos_and_a_date_that_stands_still() -> None:
 @pytest.mark.parametrize("make", [qwen, llama])
 @pytest.mark.parametrize("template", ["chat", "r1_zero", "question_only"])
 @pytest.mark.parametrize("question", TRICKY)
-def test_the_tokens_say_the_text(make: type, template: str, question: str) -> None:
+def test_the_tokens_decode_to_the_text(make: type, template: str, question: str) -> None:
     model = make()
-    prompt = only(render(asked(question), model, template=template, max_prompt_tokens=1000).prompts)
+    prompt = only(render(problems(question), model, template=template, max_prompt_tokens=1000).prompts)
     assert prompt.tokens.tolist() == model(prompt.text, add_special_tokens=False)["input_ids"]
     assert model.decode(prompt.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False) == prompt.text
     assert prompt.text.count(question) == 1
@@ -96,16 +96,16 @@ def test_the_tokens_say_the_text(make: type, template: str, question: str) -> No
 @pytest.mark.parametrize("template", ["r1_zero", "question_only"])
 def test_a_plain_template_starts_with_the_bos_its_tokenizer_adds(template: str) -> None:
     model = llama()
-    prompt = only(render(asked("2 + 3?"), model, template=template, max_prompt_tokens=1000).prompts)
-    said = prompt.text.removeprefix("<|begin_of_text|>")
-    assert prompt.tokens.tolist() == model(said)["input_ids"]
+    prompt = only(render(problems("2 + 3?"), model, template=template, max_prompt_tokens=1000).prompts)
+    text = prompt.text.removeprefix("<|begin_of_text|>")
+    assert prompt.tokens.tolist() == model(text)["input_ids"]
     assert prompt.tokens.tolist().count(256) == 1
-    without = only(render(asked("2 + 3?"), qwen(), template=template, max_prompt_tokens=1000).prompts)
-    assert without.text == said
+    without = only(render(problems("2 + 3?"), qwen(), template=template, max_prompt_tokens=1000).prompts)
+    assert without.text == text
 
 
 def test_r1_zero_names_the_tags_and_ends_inside_the_reasoning() -> None:
-    prompt = only(render(asked("2 + 3?"), qwen(), template="r1_zero", max_prompt_tokens=1000).prompts)
+    prompt = only(render(problems("2 + 3?"), qwen(), template="r1_zero", max_prompt_tokens=1000).prompts)
     assert "</think> <answer>" in prompt.text
     assert "</answer>" in prompt.text
     assert prompt.text.endswith("User: 2 + 3?\nAssistant: <think>")
@@ -113,7 +113,7 @@ def test_r1_zero_names_the_tags_and_ends_inside_the_reasoning() -> None:
 
 def test_a_file_is_a_template(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("{a} Q: {question}\nA:\n", encoding="utf-8")
-    rendered = render(asked("{question}{b}"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
+    rendered = render(problems("{question}{b}"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
     assert only(rendered.prompts).text == "{a} Q: {question}{b}\nA:"
 
 
@@ -121,30 +121,30 @@ def test_a_file_is_a_template(tmp_path: Path) -> None:
 def test_a_file_needs_one_place_for_the_question(tmp_path: Path, text: str) -> None:
     (tmp_path / "mine.txt").write_text(text, encoding="utf-8")
     with refused(ConfigError, "mine.txt", text.count("{question}"), key="prompt.template", code="config.value"):
-        render(asked("x"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
+        render(problems("x"), qwen(), template="mine.txt", max_prompt_tokens=99, base=tmp_path)
 
 
 def test_a_template_that_does_not_exist() -> None:
     with refused(ConfigError, "'r1_zer'", "'r1_zero'", key="prompt.template", code="config.value"):
-        render(asked("x"), qwen(), template="r1_zer", max_prompt_tokens=99)
+        render(problems("x"), qwen(), template="r1_zer", max_prompt_tokens=99)
 
 
 def test_chat_without_a_chat_template() -> None:
     with refused(DataError, "'chat'", "r1_zero", key="prompt.template", code="data.unfit_model"):
-        render(asked("x"), tokenizer(QWEN), template="chat", max_prompt_tokens=99)
+        render(problems("x"), tokenizer(QWEN), template="chat", max_prompt_tokens=99)
 
 
 def test_a_chat_template_that_refuses_system_messages() -> None:
     model = qwen()
     model.chat_template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
     with refused(DataError, "no system", "prompt.system", key="prompt.template", code="data.unfit_model"):
-        render(asked("x"), model, template="chat", system="s", max_prompt_tokens=99)
+        render(problems("x"), model, template="chat", system="s", max_prompt_tokens=99)
 
 
 def test_the_fixed_date_leaves_the_rest_of_a_template_alone() -> None:
     model = qwen()
     model.chat_template = "\n{{ strftime_now('%Y') }}|{{ messages[0].content }}"
-    assert only(render(asked("x"), model, template="chat", max_prompt_tokens=99).prompts).text == "\n26 Jul 2024|x"
+    assert only(render(problems("x"), model, template="chat", max_prompt_tokens=99).prompts).text == "\n26 Jul 2024|x"
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: p
     monkeypatch.setattr("winnow.tasks.chat.CPU_SECONDS", 0)
     model = qwen()
     model.chat_template = "{% if 'c' in messages[0].content %}" + endless + "{% endif %}x"
-    with refused(DataError, "0 seconds", key="prompt.template", code="data.unfit_model") as caught:
-        render(asked("a", "b", "c"), model, template="chat", max_prompt_tokens=99)
+    with refused(DataError, 0, key="prompt.template", code="data.unfit_model") as caught:
+        render(problems("a", "b", "c"), model, template="chat", max_prompt_tokens=99)
     assert any(f"prompt {number} " in caught.value.problem for number in (1, 3))
 
 
@@ -174,42 +174,42 @@ def test_a_chat_template_that_does_not_end_is_ended(endless: str, monkeypatch: p
             "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
             "1024 MiB",
         ),
-        ("{{ 1 // 0 }}", "integer division or modulo by zero"),
-        ("{% for i in range(10 ** 12) %}{% endfor %}", "Range too big"),
+        ("{{ 1 // 0 }}", "zero"),
+        ("{% for i in range(10 ** 12) %}{% endfor %}", "Range"),
         ("{% for %}", "template"),
         ("{{ messages[7].content }}", "template"),
     ],
     ids=["fills the memory", "divides by zero", "counts too far", "is none", "reads too far"],
 )
-def test_what_a_chat_template_gets_wrong_is_a_message(template: str, named: str) -> None:
+def test_a_mistake_in_a_chat_template_is_an_error(template: str, named: str) -> None:
     model = qwen()
     model.chat_template = template
     with refused(DataError, named, "prompt.template", key="prompt.template", code="data.unfit_model"):
-        render(asked("a"), model, template="chat", max_prompt_tokens=99)
+        render(problems("a"), model, template="chat", max_prompt_tokens=99)
 
 
 def test_many_prompts_come_in_order_and_whole() -> None:
     questions = [f"{i} {'x' * (i % 7) * 1000} \u2028 \N{GRINNING FACE}" for i in range(400)]
-    prompts = render(asked(*questions), qwen(), template="chat", max_prompt_tokens=10_000).prompts
+    prompts = render(problems(*questions), qwen(), template="chat", max_prompt_tokens=10_000).prompts
     assert [question in prompt.text for question, prompt in zip(questions, prompts, strict=True)] == [True] * 400
 
 
 @pytest.mark.parametrize("given", [{"system": "s"}, {"suffix": " s"}, {"template_options": {"s": True}}])
 @pytest.mark.parametrize("template", ["r1_zero", "question_only"])
-def test_what_chat_templates_alone_have_a_place_for(template: str, given: dict[str, Any]) -> None:
+def test_keys_of_chat_templates_are_refused_by_others(template: str, given: dict[str, Any]) -> None:
     (key,) = given
     with refused(ConfigError, f"'{template}'", "'chat'", key=f"prompt.{key}", code="config.combination"):
-        render(asked("x"), qwen(), template=template, max_prompt_tokens=999, **given)
+        render(problems("x"), qwen(), template=template, max_prompt_tokens=999, **given)
 
 
 STEPS = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
-@pytest.mark.parametrize("system", [STEPS, None], ids=["said", "the model's own"])
+@pytest.mark.parametrize("system", [STEPS, None], ids=["given", "the model's own"])
 def test_the_prompts_of_gvm(system: str | None) -> None:
     """A system message, and the user's turn ending in much the same; Qwen2.5-Math has the former as its default."""
     model = tokenizer(QWEN, chat="qwen2_5_math.jinja")
-    prompts = render(asked("2 + 3?", "1 + 1?"), model, template="chat", system=system, suffix=f"\n{STEPS}",
+    prompts = render(problems("2 + 3?", "1 + 1?"), model, template="chat", system=system, suffix=f"\n{STEPS}",
                      max_prompt_tokens=999).prompts  # fmt: skip
     assert [prompt.text for prompt in prompts] == [
         f"<|im_start|>system\n{STEPS}<|im_end|>\n<|im_start|>user\n{question}\n{STEPS}<|im_end|>\n"
@@ -218,8 +218,8 @@ def test_the_prompts_of_gvm(system: str | None) -> None:
     ]
 
 
-def test_a_suffix_stands_in_the_user_s_turn_whatever_it_holds() -> None:
-    rendered = render(asked("2 + 3?"), llama(), template="chat", suffix=" {question} {{ x }}", max_prompt_tokens=200)
+def test_a_suffix_is_in_the_user_s_turn_whatever_its_text() -> None:
+    rendered = render(problems("2 + 3?"), llama(), template="chat", suffix=" {question} {{ x }}", max_prompt_tokens=200)
     assert "<|end_header_id|>\n\n2 + 3? {question} {{ x }}<|eot_id|>" in only(rendered.prompts).text
 
 
@@ -229,13 +229,17 @@ def test_a_suffix_stands_in_the_user_s_turn_whatever_it_holds() -> None:
 )
 def test_an_option_of_qwen3_s_template(options: dict[str, Any], opened: str) -> None:
     model = tokenizer(QWEN, chat="qwen3.jinja")
-    prompt = only(render(asked("2?"), model, template="chat", template_options=options, max_prompt_tokens=99).prompts)
+    prompt = only(
+        render(problems("2?"), model, template="chat", template_options=options, max_prompt_tokens=99).prompts
+    )
     assert prompt.text == f"<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n{opened}"
 
 
-def test_an_option_takes_the_place_of_the_fixed_date() -> None:
+def test_an_option_replaces_the_fixed_date() -> None:
     options = {"date_string": "1 Jan 2025"}
-    prompt = only(render(asked("x"), llama(), template="chat", template_options=options, max_prompt_tokens=99).prompts)
+    prompt = only(
+        render(problems("x"), llama(), template="chat", template_options=options, max_prompt_tokens=99).prompts
+    )
     assert "Today: 1 Jan 2025\n" in prompt.text
 
 
@@ -258,38 +262,38 @@ def test_an_option_that_the_template_would_ignore_is_refused(option: str, meant:
     with refused(
         ConfigError, f"{option!r}", key=f"prompt.template_options.{option}", code="config.unknown_key"
     ) as caught:
-        render(asked("x"), model, template="chat", template_options={option: 1}, max_prompt_tokens=99)
+        render(problems("x"), model, template="chat", template_options={option: 1}, max_prompt_tokens=99)
     assert ("'enable_thinking'" in caught.value.remedy) == (meant is not None)
 
 
-def test_an_option_of_what_is_no_template() -> None:
+def test_an_option_of_an_invalid_template() -> None:
     model = qwen()
     model.chat_template = "{% for 'x"
     with refused(DataError, key="prompt.template", code="data.unfit_model"):
-        render(asked("x"), model, template="chat", template_options={"a": 1}, max_prompt_tokens=99)
+        render(problems("x"), model, template="chat", template_options={"a": 1}, max_prompt_tokens=99)
 
 
 def test_a_template_that_leaves_the_system_message_out() -> None:
     model = qwen()
     model.chat_template = "{{ messages[-1].content }}"
     with refused(DataError, key="prompt.system", code="data.unfit_model"):
-        render(asked("x"), model, template="chat", system="Be brief.", max_prompt_tokens=99)
+        render(problems("x"), model, template="chat", system="Be brief.", max_prompt_tokens=99)
 
 
 def test_a_question_may_not_hold_a_special_token() -> None:
     with refused(DataError, "q1", "'<|im_end|>'", code="data.malformed"):
-        render(asked("x", "end<|im_end|>"), qwen(), template="question_only", max_prompt_tokens=99)
+        render(problems("x", "end<|im_end|>"), qwen(), template="question_only", max_prompt_tokens=99)
 
 
 def test_long_prompts_are_dropped_and_counted() -> None:
-    rendered = render(asked("123", "1234", "x" * 200_000), qwen(), template="question_only", max_prompt_tokens=3)
+    rendered = render(problems("123", "1234", "x" * 200_000), qwen(), template="question_only", max_prompt_tokens=3)
     assert [prompt.text for prompt in rendered.prompts] == ["123"]
     assert rendered.dropped == 2
 
 
 def test_all_dropped_names_the_shortest_and_the_key() -> None:
-    with refused(DataError, 3, "4 tokens", key="prompt.max_prompt_tokens", code="data.empty"):
-        render(asked("12345", "1234"), qwen(), template="question_only", max_prompt_tokens=3)
+    with refused(DataError, 3, 4, key="prompt.max_prompt_tokens", code="data.empty"):
+        render(problems("12345", "1234"), qwen(), template="question_only", max_prompt_tokens=3)
 
 
 def test_a_prompt_keeps_its_problem() -> None:

@@ -1,4 +1,4 @@
-"""Rewards that act on request: what a rollout's text says is what the reward does."""
+"""Rewards whose behaviour is the text of a rollout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from winnow.registry import register
 
 
 def act(prompt: Prompt, rollout: Rollout) -> Any:
-    """`delay 0.03` and the like do what they say; any other text is compared with the answer."""
+    """Execute a text such as `delay 0.03`; any other text is compared with the answer."""
     name, _, argument = rollout.text.partition(" ")
     return _ACTS[name](argument) if name in _ACTS else rollout.text == prompt.answer
 

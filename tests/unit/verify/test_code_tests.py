@@ -1,4 +1,4 @@
-"""The reward for programs: what passes, what is wrong, what cannot be forged, and what is nobody's fault."""
+"""The reward for programs: right and wrong ones, forged verdicts, and failures of the sandbox."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOUBLE = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "21\n", "stdout
 ADD = {"function": "add", "tests": [{"args": [1, 2], "result": 3}, {"args": [0.5, 0.25], "result": 0.75}]}
 RIGHT = "print(2 * int(input()))"
 HALF = "x = int(input())\nprint(2 if x == 1 else 0)"
-BOUNDED = {"seconds": 5, "total_seconds": 120.0}  # what a busy machine never needs; a test that waits for one says less
+BOUNDED = {"seconds": 5, "total_seconds": 120.0}  # above the time of a busy machine; a test of a limit sets a lower one
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_a_program_that_passes_every_test_is_correct():
     assert not outcome.late
 
 
-def test_one_that_fails_a_test_is_wrong_and_says_which():
+def test_one_that_fails_a_test_is_wrong_with_the_number_of_the_test():
     outcome = judge(fence(HALF))
     assert (outcome.kind, outcome.reward, outcome.detail) == ("wrong", 0.0, "test 2: wrong")
 
@@ -83,7 +83,7 @@ def test_functions_and_methods():
         ("1 / 0", "test 1: runtime_error: ZeroDivisionError"),
         ("x = bytearray(2**30)", "test 1: memory_limit"),
         ("while True: print('x' * 9999)", "test 1: output_limit"),
-        ("#" * 300_000, "test 1: compile_error: a program of 300000 bytes"),
+        ("#" * 300_000, "test 1: compile_error"),
     ],
 )
 def test_a_program_over_its_own_limits_is_wrong(code: str, detail: str):
@@ -108,7 +108,7 @@ def test_the_first_failure_is_reported_however_fast_the_others_are():
     assert judge(fence(slow), cases_at_once=2).detail == "test 1: wrong"
 
 
-# where the program stands
+# the place of the program
 
 
 @pytest.mark.parametrize("text", ["", "no program", "```python\nprint(1)", "```cpp\nint main;\n```", "x" * 1_000_000])
@@ -135,10 +135,10 @@ def test_the_whole_text_may_be_the_program():
     assert judge(" \n", program="text").kind == "unparsable"
 
 
-# forging: what earned a reward in the harnesses that keep program, tests and verdict in one process
+# forging: programs that earn a reward in harnesses with program, tests and verdict in one process
 
 FORGED_PROGRAMS = {
-    "says so": "print('ALL TESTS PASSED')\nimport os; os._exit(0)",
+    "prints a pass": "print('ALL TESTS PASSED')\nimport os; os._exit(0)",
     "leaves early": "import sys; sys.exit(0)",
     "claims a broken sandbox": "import os\nfor h in range(3, 64):\n  try: os.write(h, b'sandbox_error\\n')\n"
     "  except OSError: pass\nos._exit(1)",
@@ -197,7 +197,7 @@ def test_a_verdict_on_a_function_cannot_be_forged(name: str):
         (b"0.3333333", b"0.33333333", True),
         (b"0.334", b"0.333", False),
         (b"2", b"2.0", True),
-        (b"2.0", b"2", False),  # an integer is asked for
+        (b"2.0", b"2", False),  # the gold is an integer
         (b"1000000008", b"1000000007", False),
         (b"1e-9", b"0.0", True),
         (b"1e-9", b"0", False),
@@ -254,7 +254,7 @@ def test_a_gold_without_tests_fails_and_names_the_prompt(gold: Any):
 
 @pytest.mark.parametrize(("option", "value"), [("seconds", 0), ("tolerance", 2), ("sandbox", "docker")])
 def test_options_are_checked_before_anything_runs(option: str, value: Any):
-    with refused(ConfigError, option, value):
+    with refused(ConfigError, option, value, key=f"reward.{option}", code="config.value"):
         make_reward({"use": "code_tests", "options": {option: value}})
 
 
@@ -272,8 +272,7 @@ def test_the_choice_is_printed_once(capfd: pytest.CaptureFixture[str]):
     code_tests._announce.cache_clear()
     make_reward({"use": "code_tests", "options": {"sandbox": "unsafe"}})
     make_reward({"use": "code_tests", "options": {"sandbox": "unsafe"}})
-    printed = capfd.readouterr().err
-    assert printed.count("sandbox: programs run behind limits ALONE (unsafe)") == 1
+    assert capfd.readouterr().err.count("unsafe") == 1
 
 
 def test_workers_judge_programs_side_by_side():

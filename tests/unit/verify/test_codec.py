@@ -120,7 +120,7 @@ def test_lines_are_json_with_ascii_escapes():
     assert max(task) < 128
 
 
-def test_a_token_takes_a_third_of_its_bytes_where_nobody_reads_log_probs():
+def test_a_token_takes_a_third_of_its_bytes_without_log_probs():
     """Base64 makes four bytes of three: 16/3 of 4 bytes, and 32/3 of the 8 of a log-prob. The text is not counted."""
     rollout = a_rollout("", tokens=np.arange(6000), logprobs=np.zeros(6000))
     empty = a_rollout("", tokens=np.arange(0), logprobs=np.zeros(0))

@@ -1,4 +1,4 @@
-"""Which worker judges which task next, worked out by hand; no process runs here."""
+"""Which worker judges which task next; expected values by hand, without processes."""
 
 from __future__ import annotations
 

@@ -21,23 +21,23 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The prompts that were encoded."""
     names: list[str] = []
 
-    def noted(asked: Prompt) -> bytes:
-        names.append(asked.id)
-        return encode_prompt(asked)
+    def noted(one: Prompt) -> bytes:
+        names.append(one.id)
+        return encode_prompt(one)
 
     monkeypatch.setattr(encoded_prompts, "encode_prompt", noted)
     return names
 
 
 def test_a_prompt_is_encoded_once_for_its_rollouts(made: list[str]) -> None:
-    encoded, asked = EncodedPrompts(10_000), prompt("a")
-    assert encoded(asked) == encoded(asked) == encode_prompt(asked)
+    encoded, one = EncodedPrompts(10_000), prompt("a")
+    assert encoded(one) == encoded(one) == encode_prompt(one)
     assert made == ["a"]
     encoded(prompt("a"))  # another with its name
     assert made == ["a", "a"]
 
 
-def test_those_that_were_asked_for_last_stay(made: list[str]) -> None:
+def test_the_last_used_prompts_are_cached(made: list[str]) -> None:
     a, b, c = (prompt(name, 1_000) for name in "abc")
     encoded = EncodedPrompts(2 * len(encode_prompt(a)))
     for one in (a, b, a, c, a, b):
@@ -45,7 +45,7 @@ def test_those_that_were_asked_for_last_stay(made: list[str]) -> None:
     assert made == ["a", "b", "c", "b"]
 
 
-def test_bytes_bound_what_is_held_and_the_last_one_always_is(made: list[str]) -> None:
+def test_bytes_bound_the_cache_but_the_last_prompt_is_always_in_it(made: list[str]) -> None:
     encoded = EncodedPrompts(1_000)
     small, large = prompt("small"), prompt("large", 5_000)
     for one in (small, large, large, small, large):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
@@ -12,6 +13,7 @@ from winnow.errors import VerifierError
 from winnow.records import Cause, Outcome
 from winnow.verify.failures import (
     OUT_OF_MEMORY,
+    SOCKET_HINT,
     RecentVerdicts,
     check_failures,
     check_restart,
@@ -54,25 +56,22 @@ def test_only_the_last_thousand_count():
 
 
 def test_a_step_of_nothing_but_failures_stops_at_once():
-    with pytest.raises(VerifierError) as caught:
-        observe(RecentVerdicts(), bad("timeout", "no verdict within 5 seconds"), bad("crash"), bad("timeout"))
-    message = str(caught.value)
-    assert "'mine' failed on every verdict of this step: 2 timeout, 1 crash" in message
-    assert "no verdict within 5 seconds" in message
-    assert "verify.max_failure_share" in message
+    key = "verify.max_failure_share"
+    with refused(VerifierError, "'mine'", "2 timeout", "1 crash", "first detail", key, key=key, code="verifier.failed"):
+        observe(RecentVerdicts(), bad("timeout", "first detail"), bad("crash"), bad("timeout"))
 
 
 def test_a_step_without_rollouts_is_no_failure():
     observe(RecentVerdicts())
 
 
-def test_no_failure_no_complaint_even_where_the_recent_share_is_high():
+def test_a_step_without_failures_passes_even_where_the_recent_share_is_high():
     recent = RecentVerdicts()
     observe(recent, *[bad()] * 30, GOOD, share=1.0)
     observe(recent, GOOD, share=0.05)
 
 
-def test_the_state_is_json_and_goes_on_where_it_was():
+def test_the_state_is_json_and_continues_the_count():
     first, second = RecentVerdicts(), RecentVerdicts()
     observe(first, GOOD, *[bad("timeout")] * 12, *[GOOD] * 40, *[bad("memory")] * 7)
     state = json.loads(json.dumps(first.state_dict()))
@@ -90,45 +89,44 @@ def test_an_evaluation_is_judged_by_itself_and_over_all_of_it():
         check_failures([*outcomes, bad()], what="evaluation", name="mine", max_failure_share=0.05)
 
 
-def test_nineteen_failures_are_too_few_for_an_evaluation_but_not_if_they_are_all():
+def test_an_evaluation_may_have_nineteen_failures_unless_all_verdicts_fail():
     check_failures([GOOD, *[bad()] * 19], what="evaluation", name="mine", max_failure_share=0.05)
     with refused(VerifierError, "1 raised", code="verifier.failed"):
         check_failures([bad()], what="evaluation", name="mine", max_failure_share=0.05)
     check_failures([], what="evaluation", name="mine", max_failure_share=0.05)
 
 
-# the outcome of a worker that gave no verdict
+# the outcome without a verdict
 
 
-def test_a_timeout_says_its_limit_and_that_of_a_first_verdict():
-    outcome = timed_out(5.0)
+def test_a_timeout_has_its_limit_and_that_of_a_first_verdict():
+    outcome, first = timed_out(5.0), timed_out(5.0, first_verdict_seconds=55.0)
     assert (outcome.kind, outcome.cause, outcome.late) == ("failed", "timeout", True)
-    assert outcome.detail == "no verdict within 5 seconds; the worker was killed"
-    assert "killed after 55, with what its first verdict" in timed_out(5.0, first_verdict_seconds=55.0).detail
+    assert [re.findall(r"\d+", one.detail) for one in (outcome, first)] == [["5"], ["5", "55"]]
 
 
 @pytest.mark.parametrize(
-    ("status", "peak_mb", "cause", "detail"),
+    ("status", "peak_mb", "cause", "named"),
     [
-        (OUT_OF_MEMORY << 8, 10.0, "memory", "more than 64 MB"),
-        (9, 52.0, "memory", "SIGKILL at 52 MB, with a limit of 64 MB"),  # 51.2 MB is 80 % of the limit
-        (9, 51.0, "crash", "ended by SIGKILL"),
-        (11, 10.0, "crash", "ended by SIGSEGV"),
-        (3 << 8, 60.0, "crash", "exited with status 3"),
-        (0, 10.0, "crash", "exited with status 0"),
+        (OUT_OF_MEMORY << 8, 10.0, "memory", {"64"}),
+        (9, 52.0, "memory", {"SIGKILL", "52", "64"}),  # 51.2 MB is 80 % of the limit
+        (9, 51.0, "crash", {"SIGKILL"}),
+        (11, 10.0, "crash", {"SIGSEGV"}),
+        (3 << 8, 60.0, "crash", {"3"}),
+        (0, 10.0, "crash", {"0"}),
     ],
 )
-def test_the_cause_is_read_from_the_wait_status_and_the_peak_of_memory(status, peak_mb, cause, detail):
+def test_the_cause_is_read_from_the_wait_status_and_the_peak_of_memory(status, peak_mb, cause, named):
     outcome = worker_ended(status, peak_mb=peak_mb, memory_mb=64, valid_lines=True)
     assert (outcome.kind, outcome.cause) == ("failed", cause)
     assert math.isnan(outcome.reward)
-    assert detail in outcome.detail
+    assert named <= set(re.findall(r"\w+", outcome.detail))
 
 
 def test_a_worker_that_sent_no_verdict_has_crashed_however_it_ended():
     outcome = worker_ended(OUT_OF_MEMORY << 8, peak_mb=64.0, memory_mb=64, valid_lines=False)
     assert outcome.cause == "crash"
-    assert "no verdict of its task" in outcome.detail
+    assert SOCKET_HINT in outcome.detail
 
 
 def test_a_first_crash_is_retried_and_nothing_else():

@@ -22,7 +22,7 @@ class Counted(bytes):
 
 
 class SlowEnd:
-    """A socket that gives and takes a few bytes at a time."""
+    """A socket that moves a few bytes at a time."""
 
     def __init__(self, incoming: bytes = b"", at_once: int = 1000) -> None:
         self.incoming, self.at_once = incoming, at_once
@@ -67,7 +67,7 @@ def test_a_byte_that_arrives_is_looked_at_once_however_long_its_line_is(length: 
     assert Counted.searched == length + 1
 
 
-def test_what_is_queued_is_written_as_it_was_given_and_not_copied() -> None:
+def test_queued_lines_are_written_without_a_copy() -> None:
     end = SlowEnd()
     line_socket = LineSocket(end)  # type: ignore[arg-type]
     lines = [b"%d " % n + b"x" * 300 * n for n in range(100)]

@@ -39,7 +39,7 @@ def task(text: str) -> tuple[Prompt, Rollout]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_keeps_its_order_and_reads_no_further_ahead_than_told(tmp_path: Path, workers: int) -> None:
+def test_a_stream_keeps_its_order_and_reads_at_most_ahead_tasks(tmp_path: Path, workers: int) -> None:
     read = 0
 
     def tasks() -> Iterator[tuple[Prompt, Rollout]]:
@@ -53,7 +53,7 @@ def test_a_stream_keeps_its_order_and_reads_no_further_ahead_than_told(tmp_path:
             assert read <= done + 15
 
 
-def test_a_stream_of_nothing_but_failures_is_told_not_stopped(tmp_path: Path) -> None:
+def test_a_stream_of_nothing_but_failures_is_not_stopped(tmp_path: Path) -> None:
     with room(tmp_path) as verifiers:
         causes = [outcome.cause for outcome in verifiers.stream(task("no number") for _ in range(40))]
     assert causes == ["raised"] * 40

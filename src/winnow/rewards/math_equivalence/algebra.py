@@ -14,7 +14,7 @@ from winnow.errors import ConfigError
 from winnow.installed import is_installed
 from winnow.rewards.math_equivalence import bounds
 
-_UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.")  # math-verify leaves the dots of 0.33\ldots out
+_UNFINISHED = re.compile(r"\\[lcdv]?dots|\.\.")  # math-verify ignores the dots of 0.33\ldots
 _MACRO = re.compile(r"\\[a-zA-Z]+")
 _WARMING = (r"\frac{\sqrt{2}}{3} \sin x", r"e^{-2 t} + \ln 5", r"2 x \le 7!")
 _DIGITS = 50
@@ -38,13 +38,13 @@ def require() -> None:
 
 
 def warm() -> None:
-    """Import math-verify and have it parse something, so that the processes forked from this one need not."""
+    """Import math-verify and parse a few texts, so that the processes forked from this one need not."""
     for text in _WARMING:
         equal(text, text)
 
 
 def equal(answer: str, gold: str) -> bool:
-    """True when math-verify finds the two equal and every check of it passes. Raises MemoryError."""
+    """True when math-verify judges the two equal and every check of its answer passes. Raises MemoryError."""
     if not (_suitable(answer) and _suitable(gold)) or _differ_in_case(answer, gold):
         return False
     try:
@@ -60,14 +60,14 @@ def _suitable(text: str) -> bool:
 
 
 def _verified(answer: str, gold: str) -> bool:
-    import math_verify  # slow to import, and needed by few answers
+    import math_verify  # slow to import, and few answers need it
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that time-outs are off; they are on purpose
     mine, theirs = _parsed(answer), _parsed(gold)
     if mine is None or theirs is None or not (_is_informative(mine) and _is_informative(theirs)):
         return False
     if not (_covers(mine, answer) and _covers(theirs, gold) and _agree(mine, theirs)):
-        return False  # these checks are made first: simplifying expressions that differ is slow
+        return False  # the checks come first, because simplifying expressions that differ is slow
     return bool(math_verify.verify(theirs, mine, timeout_seconds=None, raise_on_error=True))
 
 
@@ -78,18 +78,18 @@ def _differ_in_case(answer: str, gold: str) -> bool:
 
 
 def _covers(parsed: Any, text: str) -> bool:
-    """False when a letter of the text is missing in the parsed object: of `2 E_{1}` math-verify reads the 2."""
+    """False when a letter of the text is missing in the parsed object: math-verify parses `2 E_{1}` as 2."""
     import sympy
 
     constants = {sympy.E: "e", sympy.I: "i"}
-    found = {str(atom).lower() for atom in parsed.atoms(sympy.Symbol)}
-    found |= {type(function).__name__.lower() for function in parsed.atoms(sympy.Function)}
-    found |= {name for constant, name in constants.items() if parsed.has(constant)}
-    return {letter.lower() for letter in _letters(text)} <= set("".join(found))
+    names = {str(atom).lower() for atom in parsed.atoms(sympy.Symbol)}
+    names |= {type(function).__name__.lower() for function in parsed.atoms(sympy.Function)}
+    names |= {name for constant, name in constants.items() if parsed.has(constant)}
+    return {letter.lower() for letter in _letters(text)} <= set("".join(names))
 
 
 def _letters(text: str) -> set[str]:
-    """Those outside the names of macros."""
+    """The letters outside the names of macros."""
     return {character for character in _MACRO.sub(" ", text) if character.isalpha()}
 
 
@@ -98,10 +98,10 @@ def _parsed(text: str) -> Any:
     import math_verify
 
     config = math_verify.LatexExtractionConfig(boxed_match_priority=0)
-    found = math_verify.parse(
+    parsed = math_verify.parse(
         rf"\boxed{{{text}}}", [config], fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True
     )
-    return found[0] if found else None
+    return parsed[0] if parsed else None
 
 
 def _is_informative(value: Any) -> bool:
@@ -117,9 +117,9 @@ def _is_informative(value: Any) -> bool:
 
 
 def _agree(mine: Any, theirs: Any) -> bool:
-    """Whether both are equal to 30 of 50 digits, relative, for several values of the letters: 1/2004! is not 1/2006!.
+    """Whether both agree to 30 of 50 digits, relative, for several values of the letters: 1/2004! is not 1/2006!.
 
-    An unknown function applied to something is a letter here; an expression without a value is left to math-verify.
+    An applied unknown function counts as a letter. For an expression without a value, math-verify's answer holds.
     """
     import sympy
 
@@ -132,7 +132,7 @@ def _agree(mine: Any, theirs: Any) -> bool:
 
 
 def _value(expression: Any, letters: list[Any], point: int) -> Any:
-    """The value with the letters at a point: positive numbers at which different answers are not equal by chance."""
+    """The value at a point. All letters are positive, and unusual, so that different answers do not agree by chance."""
     import sympy
 
     values = {letter: sympy.Rational(point + 997 * i, 1009) for i, letter in enumerate(letters)}

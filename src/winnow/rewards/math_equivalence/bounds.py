@@ -1,8 +1,8 @@
 r"""Which texts are too large for computer algebra, decided from the text alone and in one pass over it.
 
-Computer algebra parses in quadratic time and evaluates what it parsed, so four things are bounded: characters,
-operators, nesting, and sizes. A size is an upper estimate, in bits of the largest number (a letter is two bits) and in
-terms of the largest expanded polynomial. `((2^{999})^{999})^{999}` has 999^3 bits.
+Computer algebra parses in quadratic time and evaluates the parsed expression. So characters, operators, nesting and
+sizes are bounded. A size is an upper estimate: the bits of the largest number (a letter has two) and the terms of the
+largest expanded polynomial. `((2^{999})^{999})^{999}` has 999^3 bits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import math
 import re
 from dataclasses import dataclass
 
-MAX_CHARACTERS = 500  # three times the longest text that a gold of the seven problem files, rewritten, brings here
-MAX_TOKENS = 200  # operators, numbers, letters and brackets; those texts have at most 77
-MAX_COSTLY = 24  # of the operators, those that take longest: functions, bars and subscripts; those texts have 13
+# The rewritten golds of the seven problem files that reach computer algebra have at most 77 tokens, 13 of them costly.
+MAX_CHARACTERS = 500  # three times the longest of these golds
+MAX_TOKENS = 200  # operators, numbers, letters and brackets
+MAX_COSTLY = 24  # the slowest operators: functions, bars and subscripts
 MAX_NESTING = 12  # open brackets; a function's count twice
 MAX_BITS = 30_000.0
 MAX_TERMS = 1_000.0
@@ -42,7 +43,7 @@ _ONE = _Size(0.0, 1.0)
 
 
 def within(text: str) -> bool:
-    """Whether computer algebra may see the text."""
+    """Whether the text is small enough for computer algebra."""
     if len(text) > MAX_CHARACTERS or _SLOW.search(text):
         return False
     tokens = _TOKEN.findall(text)
@@ -54,7 +55,7 @@ def within(text: str) -> bool:
 
 
 def _nesting(tokens: list[str]) -> int:
-    """Brackets that are open at once, at most; one after a function counts twice."""
+    """The most brackets that are open at once; one after a function counts twice."""
     opened: list[int] = []
     depth = deepest = 0
     for before, token in zip(["", *tokens], tokens, strict=False):
@@ -76,13 +77,13 @@ class _Sizes:
 
     def all(self) -> _Size:
         size = self._sum()
-        while self.position < len(self.tokens):  # after a bracket that nothing opened
+        while self.position < len(self.tokens):  # after an unmatched closing bracket
             self.position += 1
             size = _times(size, self._sum())
         return size
 
     def _sum(self) -> _Size:
-        """Up to a closing bracket, or the end."""
+        """The size up to a closing bracket, or the end."""
         bits, terms, product = 0.0, 0.0, _ONE
         while self.position < len(self.tokens) and self.tokens[self.position] not in _CLOSING:
             if self.tokens[self.position] in _NEXT_TERM:
@@ -123,7 +124,7 @@ class _Sizes:
 
 
 def _bits(number: str) -> float:
-    """Of a decimal number as a fraction; log2 of a whole one, so that a power of 1 stays small."""
+    """Bits of a decimal number as a fraction; log2 of a whole one, so that a power of 1 stays small."""
     whole, _, decimals = number.partition(".")
     return math.log2(int(whole or "0") + 1) + math.log2(10) * len(decimals)
 
@@ -137,7 +138,7 @@ def _factorial(size: _Size) -> _Size:
 
 
 def _expanded(terms: float, exponent: float) -> float:
-    """Terms of a sum of so many raised to a power: the monomials of that degree."""
+    """Terms of a sum of `terms` terms after it is raised to `exponent`: the number of monomials of that degree."""
     if terms <= 1.0:
         return 1.0
     if exponent > MAX_TERMS or terms > MAX_TERMS:

@@ -19,7 +19,7 @@ Verdict = bool | None
 Decide = Callable[[str, str], Verdict]
 
 MAX_COMPARISONS = 10_000
-MAX_UNDECIDED = 4_000  # characters given to the function that decides what no rule here does
+MAX_UNDECIDED = 4_000  # characters sent to computer algebra
 
 _BASE = re.compile(r"(?P<digits>[0-9A-Fa-f]+)\s*_\s*\{?\s*(?:\\?[a-z]*\s*)?(?P<base>\d+(?:\.\d+)?)\s*\}?")
 _SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d{1,3})(?![\w.])", re.ASCII)
@@ -42,7 +42,7 @@ class _TooMuch(Exception):
 
 @dataclass(slots=True)
 class _Work:
-    """What one comparison has done so far, its elements included."""
+    """The work of one comparison so far, its elements included."""
 
     decide: Decide
     comparisons: int = 0
@@ -61,7 +61,7 @@ class _Work:
 
 
 def compare(answer: str, gold: str, single: Decide) -> Verdict:
-    """Compare two tidy texts. `single` compares one element without brackets or commas that no rule here decides."""
+    """Compare two tidy texts. `single` compares elements without brackets or commas that the rules do not decide."""
     try:
         return _compare(answer, gold, _Work(single))
     except _TooMuch:
@@ -90,7 +90,7 @@ def _compare(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def units(answer: str, gold: str) -> Verdict:
-    """Units may be left out, not exchanged; a percent sign changes the value, so it may not be added."""
+    """Units may be omitted, not exchanged; a percent sign changes the value, so it may not be added."""
     mine, theirs = units_of(answer), units_of(gold)
     added_percent = "percent" in mine and "percent" not in theirs
     return False if added_percent or (mine and theirs and mine != theirs) else None
@@ -114,7 +114,7 @@ def bases(answer: str, gold: str) -> Verdict:
 
 
 def value(text: str) -> str:
-    r"""Without units, `2e5` as a product, `2I` as `2i`; no name left of `x = 5`, `f(x) = 5`, `x \in [0, 1]`."""
+    r"""The text without units and without a name on the left (`x = 5`, `x \in [0, 1]`), `2e5` as a product."""
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _IMAGINARY.sub("i", without_units(text)))
     left, equals, right = text.partition("=")
     if not equals:
@@ -136,7 +136,7 @@ def _numbers_of(parts: Sequence[tuple[str, str]] | None) -> list[tuple[Fraction,
 
 
 def _apart(answer: str, gold: str, work: _Work) -> Verdict:
-    """Numbers side by side are no value, so they are equal to nothing but themselves: `7 8` is neither 78 nor 56."""
+    """Numbers side by side are no value, so they equal only themselves: `7 8` is neither 78 nor 56."""
     return False if apart(answer) or apart(gold) else None
 
 
@@ -187,7 +187,7 @@ def _identity(answer: str, gold: str, work: _Work) -> Verdict:
 
 
 def _matrices(answer: str, gold: str, work: _Work) -> Verdict:
-    """Entry by entry, rows and columns in place."""
+    """Matrices are compared entry by entry."""
     mine, theirs = _MATRIX.fullmatch(answer), _MATRIX.fullmatch(gold)
     if not (mine and theirs) or mine["kind"] != theirs["kind"]:
         return None
@@ -249,10 +249,10 @@ def _matched(mine: list[str], theirs: list[str], ordered: bool, work: _Work) -> 
     for a in mine:
         alike = [g for g in left if not several_names or _function(a) in ("", _function(g))]
         alike.sort(key=lambda g: spelling(g) != spelling(a))  # stable: the likely ones first
-        found = next((g for g in alike if _compare(a, g, work) is True), None)
-        if found is None:
+        partner = next((g for g in alike if _compare(a, g, work) is True), None)
+        if partner is None:
             return False
-        left.remove(found)
+        left.remove(partner)
     return True
 
 
@@ -269,7 +269,7 @@ def _both_signs(text: str) -> list[str]:
 
 
 def _function(text: str) -> str:
-    """The name of the function that a text defines, as `f` in `f(x) = 2x`; empty without one."""
+    """The name of the function that a text defines, such as `f` in `f(x) = 2x`; empty without one."""
     left, equals, _ = text.partition("=")
     return left.partition("(")[0].strip() if equals and _NAME.fullmatch(left.strip()) and "(" in left else ""
 

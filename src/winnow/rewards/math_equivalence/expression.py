@@ -1,4 +1,4 @@
-r"""A small language of exact expressions: read without executing anything, compared at points.
+r"""A small language of exact expressions, which are parsed without executing anything and compared at points.
 
     sum      := product (("+" | "-") product)*
     product  := signed (("*" | "/" | \cdot | \times | \div | nothing) signed)*      nothing: not before a number
@@ -7,9 +7,9 @@ r"""A small language of exact expressions: read without executing anything, comp
     atom     := number | number \overline{digits} | number \frac{digits}{digits} | letter | \pi | \frac{sum}{sum}
               | \sqrt[sum]{sum} | "(" sum ")" | "{" sum "}"
 
-Two expressions are the same when they agree at three points: exactly while everything is rational, to 950 of 1,000
-digits, relative, where a root or pi comes in. A difference that is not identically zero vanishes at pseudo-random
-points practically never (Schwartz, 1980; Zippel, 1979). Sizes are bounded, so a comparison takes milliseconds.
+Two expressions are the same when they agree at three points: exactly where everything is rational, else to 950 of
+1,000 digits, relative. A difference that is not identically zero practically never vanishes at pseudo-random points
+(Schwartz, 1980; Zippel, 1979). Sizes are bounded, so a comparison takes milliseconds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from winnow.rewards.math_equivalence.latex import apart
 Value = Fraction | Decimal
 
 MAX_TOKENS = 250  # bounds the recursion of an evaluation
-MAX_BITS = 3_000  # 903 digits, so that two roots which differ in the last of them still differ below
+MAX_BITS = 3_000  # 903 digits: two roots that differ in the last of them still differ within _TOLERANCE
 MAX_DEPTH = 40
-MAX_POWERS = 12  # that are irrational, for each takes about 20 ms
+MAX_POWERS = 12  # irrational ones, which take about 20 ms each
 _CONTEXT = decimal.Context(prec=1_000, Emax=10**6, Emin=-(10**6))
 _TOLERANCE = Decimal("1e-950")
 # To 85 digits. Both sides are evaluated with the same number, so it acts like a letter with this value.
@@ -60,14 +60,14 @@ class Node:
     operands: tuple[Node, ...] = ()
 
     def letters(self) -> frozenset[str]:
-        """The unknowns; pi is none."""
+        """The unknowns, without pi."""
         if self.operands:
             return frozenset().union(*(operand.letters() for operand in self.operands))
         return frozenset({self.operation} if isinstance(self.operation, str) and self.operation != "pi" else ())
 
 
 def read(text: str) -> Node:
-    """The expression a text spells. Raises Unreadable."""
+    """The expression in a text. Raises Unreadable."""
     if _APPLIED.search(text):
         raise Unreadable("a function of a number, or a product with it")
     if apart(text):
@@ -96,7 +96,7 @@ def same(a: Node, b: Node) -> bool | None:
 
 
 def number(text: str) -> Fraction | None:
-    """The number a text spells, to 1,000 digits; None for another text, one with letters or one without a value."""
+    """The number in a text, to 1,000 digits; None for another text, one with letters or one without a value."""
     try:
         node = read(text)
         with decimal.localcontext(_CONTEXT):
@@ -175,7 +175,7 @@ class _Reader:
                 return node
 
     def _starts_factor(self) -> bool:
-        """What may follow a factor without a sign between: no number, for x2 and \\sqrt{2}1 mean nothing certain."""
+        """Whether a factor follows without a sign: never a number, because x2 and \\sqrt{2}1 are ambiguous."""
         return self.here in ("(", "{") or (self.here[:1].isalpha() or self.here[:1] == "\\")
 
     def signed(self, depth: int) -> Node:
@@ -259,7 +259,7 @@ def _single(token: str) -> Node:
         return Node("pi")
     if (len(token) == 1 and token.isalpha()) or token.removeprefix("\\") in _GREEK.split():
         return Node(token)
-    raise Unreadable(f"{token!r} is not understood")
+    raise Unreadable(f"{token!r} is not in the language")
 
 
 def _is_proper(top: str, bottom: str) -> bool:

@@ -19,12 +19,12 @@ _UNICODE = str.maketrans(
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|exp|ln|log"
 _ONE = r"\s*(\\[a-zA-Z]+|[0-9a-zA-Z])"  # an argument without braces
 
-# Two commas that are typeset inside a number, until it is known whether it has thousands.
+# Placeholders for two ways to typeset a comma in a number; _with_plain_commas decides whether it separates thousands.
 _NARROW, _BRACED = "\0", "\1"
 
 
 def _mixed_number(match: re.Match[str]) -> str:
-    r"""`1 2/3` as `1\frac{2}{3}`; `20 000/3` is left alone, for its second part is no numerator."""
+    r"""`1 2/3` as `1\frac{2}{3}`; `20 000/3` is not changed, because its second part is no numerator."""
     whole, top, bottom = match.groups()
     is_proper = not top.startswith("0") and int(top) < int(bottom)
     return rf"{whole}\frac{{{top}}}{{{bottom}}}" if is_proper else match[0]
@@ -101,7 +101,7 @@ def readable(text: str) -> bool:
 
 
 def tidied(answer: str, gold: str) -> tuple[str, str] | None:
-    r"""Both tidy; None unless both are readable before and after, for `\lbrace` or a wide bracket counts only then."""
+    r"""Both texts tidy; None unless both are readable before and after (`\lbrace` is a bracket only when tidy)."""
     if not all(readable(_in_ascii(text)) for text in (answer, gold)):
         return None
     texts = tidy(answer), tidy(gold)
@@ -116,7 +116,7 @@ def tidy(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _with_plain_commas(text.strip().removesuffix(".").rstrip("\\ "))
-    return text if "," in text else text.replace(";", ",")  # a list of those who write a decimal comma
+    return text if "," in text else text.replace(";", ",")  # a list whose numbers have a decimal comma
 
 
 def spelling(text: str) -> str:
@@ -127,7 +127,7 @@ def spelling(text: str) -> str:
 def apart(text: str) -> bool:
     """Whether numbers are side by side without an operator (`7 8`, `-5 -3`, `5'3`), or the text is a date.
 
-    Such a text has no value. It is equal to nothing but itself.
+    Such a text has no value, and equals only itself.
     """
     return _APART.search(" ".join(text.split())) is not None
 
@@ -137,7 +137,7 @@ def _in_ascii(text: str) -> str:
 
 
 def _with_plain_commas(text: str) -> str:
-    """Without the commas of thousands; inside brackets only typeset ones are thousands, for (1,234) may be a pair.
+    """The text without the commas of thousands. Inside brackets only typeset ones count, because (1,234) may be a pair.
 
     A typeset comma that separates no thousands is a decimal comma.
     """

@@ -1,11 +1,11 @@
 """The strict grader: it accepts the textbook's answer, and rather rejects a right answer than accepts a wrong one.
 
-Two answers are equal when their canonical texts are (units, currency, percent signs and `x =` left out: the rules of
-Hendrycks et al., 2021, arXiv 2103.03874, in our own words), or element by element under the rules of the sympy grader
-that PRM800K (Lightman et al., 2023, arXiv 2305.20050) and Dr. GRPO (Liu et al., 2025, arXiv 2503.20783) use: equal
-brackets and lengths; two fractions literally equal, so an unreduced one is wrong; an integer is never equal to what
-only evaluates to it; anything else by a symbolic difference of zero in at most two letters. What we changed: the
-difference is evaluated exactly (`expression.py`), where they execute the text with sympy, which has no bound.
+Two answers are equal when their canonical texts are, without units, currency, percent signs and `x =` (the rules of
+Hendrycks et al., 2021, arXiv 2103.03874). Else their elements are compared, by the rules of the sympy grader of PRM800K
+(Lightman et al., 2023, arXiv 2305.20050) and Dr. GRPO (Liu et al., 2025, arXiv 2503.20783): brackets and lengths must
+be equal, and two fractions must be literally equal, so an unreduced one is wrong. An integer never equals an expression
+that evaluates to it. Anything else needs a symbolic difference of zero in at most two letters. Winnow evaluates that
+difference exactly (`expression.py`), where they execute the text with sympy, without a bound.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def equal(answer: str, gold: str) -> bool:
 
 
 def canonical(text: str) -> str:
-    r"""One text per answer: `\frac12`, `1/2` and `0.5` differ from each other, `$1/2$ cm` and `x = \tfrac12` do not."""
+    r"""One text per answer: that of `$1/2$ cm` is that of `x = \tfrac12`; those of `1/2` and `0.5` differ."""
     return _canonical(tidy(text))
 
 
 def _canonical(text: str) -> str:
-    """Of a tidy text."""
+    """The canonical form of a tidy text."""
     text = without_units(text)
     text = _LEFT_SIDE.sub("", text).strip()
     text = re.sub(r"\s*,?\s(?:or|and)\s", ",", text)

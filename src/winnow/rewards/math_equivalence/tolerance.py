@@ -1,4 +1,4 @@
-"""Golds with a tolerance or a unit of their own: OlympiadBench's fields `error` and `unit`."""
+"""Golds with a tolerance or a unit: the fields `error` and `unit` of OlympiadBench."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Equal = Callable[[str, str], bool]
 
 
 def tolerant(equal: Equal, error: Fraction) -> Equal:
-    """`equal`, or number by number at most `error` away; with no error, `equal` itself."""
+    """A comparison that also accepts numbers at most `error` away; without an error, `equal` itself."""
     if not error:
         return equal
     return lambda answer, gold: equal(answer, gold) or close(answer, gold, error)
 
 
 def close(answer: str, gold: str, error: Fraction) -> bool:
-    """As many numbers, in the same order and brackets, each at most `error` from the gold's; units as in `math`."""
+    """Equally many numbers, in the same order and brackets, each within `error` of the gold's; units as in `math`."""
     texts = tidied(answer, gold)
     if texts is None or exact.units(*texts) is False:
         return False
@@ -35,7 +35,7 @@ def close(answer: str, gold: str, error: Fraction) -> bool:
 
 
 def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
-    """The absolute error that a problem allows: its own (`meta["error"]`, a number or its text), else `default`.
+    """The absolute error that a problem allows: `meta["error"]` (a number or its text), else `default`.
 
     Raises DataError for a field that is no number of at least 0.
     """
@@ -53,9 +53,9 @@ def stated_error(meta: Mapping[str, Any], default: float) -> Fraction:
 
 
 def with_unit(gold: Any, meta: Mapping[str, Any]) -> Any:
-    """The gold, or each of several, followed by `meta["unit"]` where it names no unit itself: 8 -> 8 min."""
+    """The gold, or each of several, followed by `meta["unit"]` where it has no unit: 8 -> 8 min."""
     unit = str(meta.get("unit") or "").replace("$", "").replace("%", r"\%").strip()
-    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # none, or none of the grader's units
+    if not unit or without_units(tidy(f"1 {unit}")) != "1":  # no unit, or an unknown one
         return gold
     several = gold if isinstance(gold, (list, tuple)) else [gold]
     return [str(one) if units_of(tidy(str(one))) else f"{_bare(str(one))} {unit}" for one in several]

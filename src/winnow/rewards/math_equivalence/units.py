@@ -33,7 +33,7 @@ _SCALED = re.compile(rf"(\d+)(?:\.(\d+))?\s*({'|'.join(_SCALES)})(?![a-zA-Z])", 
 
 
 def without_units(text: str) -> str:
-    """Tidy text with units, percent, currency and degree signs left out and `5 million` written in digits.
+    """Tidy text without units, percent, currency and degree signs, and with `5 million` written in digits.
 
     `5 hours 30 minutes` keeps its units: without them it is two numbers.
     """
@@ -44,11 +44,11 @@ def without_units(text: str) -> str:
 
 
 def units_of(text: str) -> frozenset[str]:
-    """Which units a tidy text names, one word per unit, powers kept (`centimeter^2`)."""
+    """The units in a tidy text, one word per unit, with powers (`centimeter^2`)."""
     if _is_only_a_unit(text):
         return frozenset()
-    found = {_name(match) for match in _WORD_UNIT.finditer(text)}
-    return frozenset(found | {_sign(match) for match in _SIGN_UNIT.finditer(text)})
+    names = {_name(match) for match in _WORD_UNIT.finditer(text)}
+    return frozenset(names | {_sign(match) for match in _SIGN_UNIT.finditer(text)})
 
 
 def compound(text: str) -> list[tuple[str, str]] | None:

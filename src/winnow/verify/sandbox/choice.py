@@ -1,4 +1,4 @@
-"""Which layers are used: they are tested at the start, strongest first, and only those that work are used."""
+"""The choice of layers: they are tested at the start, strongest first, and only layers that work are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS_BETWEEN_CANARIES = 500
 
 _PATIENT = Limits(wall_seconds=20.0)
 
-# The two canary programs: what every program may do, and what none may. Each succeeds only in a correct sandbox.
+# The two canary programs use what every program may use, and what none may. Each succeeds only in a correct sandbox.
 _HONEST = Program(
     stdin=b"20 22\n",
     code=b"""
@@ -59,7 +59,7 @@ class SandboxError(VerifierError):
 
 @dataclass(eq=False)
 class Sandbox:
-    """Runs programs behind the chosen layers, and tests these again every 500 runs, outside the programs' limits."""
+    """Runs programs under the chosen layers, and tests these again every 500 runs, outside the programs' limits."""
 
     layers: Layers
     _runs: int = 0
@@ -67,9 +67,9 @@ class Sandbox:
     def run_all(
         self, programs: Sequence[Program], limits: Limits, *, at_once: int, until: float = math.inf
     ) -> Iterator[tuple[int, RunResult]]:
-        """`launch.run_all`, where a run that the sandbox itself failed is repeated once.
+        """`launch.run_all`, but a run that failed because of the sandbox is repeated once.
 
-        Raises SandboxError when the canary programs show that it is broken.
+        Raises SandboxError when the canary programs fail.
         """
         until += self._test_again(len(programs))
         for place, run in run_all(self.layers, programs, limits, at_once=at_once, until=until):
@@ -78,12 +78,12 @@ class Sandbox:
             yield place, run
 
     def run(self, program: Program, limits: Limits) -> RunResult:
-        """One program."""
+        """Run one program."""
         ((_, run),) = self.run_all([program], limits, at_once=1)
         return run
 
     def _test_again(self, programs: int) -> float:
-        """Run the canary programs where they are due; returns the seconds that this took."""
+        """Run the canary programs where they are due, and return the seconds that this took."""
         self._runs += programs
         if self._runs < RUNS_BETWEEN_CANARIES or not self.layers.seccomp:
             return 0.0
@@ -103,7 +103,7 @@ def choose(preference: Preference = "auto") -> Sandbox:
     """The strongest sandbox that works here; raises SandboxError with every reason where none does.
 
     auto: bubblewrap over landlock and seccomp, else landlock and seccomp alone, else bubblewrap and seccomp.
-    unsafe: limits alone. A program can then read, write, connect and kill whatever this user can.
+    unsafe: limits alone. A program can then read, write, connect and kill with all rights of this user.
     """
     reasons = []
     for name, candidate in _candidates(preference):
@@ -115,14 +115,14 @@ def choose(preference: Preference = "auto") -> Sandbox:
     raise SandboxError(
         f"no sandbox works here for sandbox = {preference!r}, so programs written by a model are not run:\n"
         + "\n".join(reasons),
-        remedy="remove one of these causes; on a machine that holds nothing worth protecting, sandbox = 'unsafe' runs "
-        "them with limits alone",
+        remedy="remove one of these causes; on a machine with nothing worth protecting, sandbox = 'unsafe' runs them "
+        "with limits alone",
         code="verifier.sandbox",
     )
 
 
 def complaint_about(layers: Layers) -> str:
-    """What the canary programs found wrong; empty when both ended as they must."""
+    """The fault that the canary programs show; empty when both end as they must."""
     (_, honest), = run_all(layers, [_HONEST], _PATIENT, at_once=1)  # fmt: skip
     if honest.ending != "finished" or honest.stdout != b"42\n":
         return f"an honest program ended in {honest.ending}: {honest.detail}"
@@ -144,12 +144,12 @@ def _candidates(preference: Preference) -> Iterator[tuple[str, Layers | str]]:
         )
         return
     if seccomp.machine() is None:
-        yield "seccomp", "there is a system call filter for Linux on x86_64 and aarch64 only"
+        yield "seccomp", "the system call filter exists for Linux on x86_64 and aarch64 only"
         return
     try:
         python = _python(root)
     except OSError as error:
-        yield "python", f"each program is run by a user of its own, who could not start this Python: {error}"
+        yield "python", f"each program runs as a separate user, and such a user cannot start this Python: {error}"
         return
     for name, wrapped, locked in _ORDER:
         if preference in ("auto", name):
@@ -164,7 +164,7 @@ def _layers(python: Interpreter, root: bool, *, wrapped: bool, locked: bool) -> 
     if wrapped and path is None:
         return "bubblewrap (bwrap) is not installed; install it"
     if locked and version == 0:
-        return "the kernel, or this container, offers no landlock; Linux has it since 5.13"
+        return "the kernel, or this container, has no landlock; Linux has it since 5.13"
     return Layers(
         interpreter=python,
         bubblewrap=path if wrapped else None,

@@ -1,4 +1,4 @@
-"""Which Python runs the programs, and the paths it has to be able to read."""
+"""The Python that runs the programs, and the paths that it has to read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom")
-_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # where TMPDIR is a folder that only this user may enter
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # tried where only this user may enter TMPDIR
 _LEFT_OUT = (
     *("site-packages", "test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
     *("config-*", "*.a", "*.opt-?.pyc"),
@@ -33,7 +33,7 @@ def own() -> Interpreter:
 
 
 def reachable_by_others(interpreter: Interpreter) -> bool:
-    """Whether every user can start it, which is false below /root, say."""
+    """Whether every user can start it; false for an interpreter below /root, for example."""
     library = Path(os.path.realpath(os.__file__))
     paths = [Path(interpreter.executable), library]
     return all(path.stat().st_mode & 0o5 for path in paths) and all(_enterable(path.parent) for path in paths)
@@ -43,16 +43,16 @@ def copied() -> Interpreter:
     """A copy that other users can start: executable and standard library, once per machine, in the first temporary
     folder that they may enter.
 
-    Raises OSError where there is no such folder, where copying fails, and where another user has made the copy.
+    Raises OSError where there is no such folder, where copying fails, and where the copy belongs to another user.
     """
     source = own()
     mark = hashlib.sha256(f"{source.executable} {sys.version}".encode()).hexdigest()[:12]
     home = _open_folder() / f"winnow-{_VERSION}-{os.geteuid()}-{mark}"
     if not home.exists():
         _copy(source, home)
-    found = home.lstat()
-    if found.st_uid != os.geteuid() or found.st_mode & 0o22 or not home.is_dir():
-        raise PermissionError(f"{home} is not this user's own; remove it")
+    status = home.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o22 or not home.is_dir():
+        raise PermissionError(f"{home} does not belong to this user alone; remove it")
     return _interpreter(home / "bin" / Path(source.executable).name, home)
 
 
@@ -62,9 +62,9 @@ def _open_folder() -> Path:
         if folder.is_dir() and os.access(folder, os.W_OK) and _enterable(folder.resolve()) and _executable(folder):
             return folder
     raise PermissionError(
-        f"Python has to be copied to where another user can start it, and of {', '.join(folders)} there is none that "
-        f"all users may enter, that this one may write to, and that is not mounted noexec; set TMPDIR to such a folder "
-        f"(chmod 755 on it and on every folder above)"
+        f"Python has to be copied to a folder that all users may enter, that this user may write to, and that is not "
+        f"mounted noexec; none of {', '.join(folders)} is such a folder; set TMPDIR to one (chmod 755 on it and on "
+        f"every folder above)"
     )
 
 
@@ -83,7 +83,7 @@ def _interpreter(executable: Path, prefix: Path) -> Interpreter:
     return Interpreter(
         executable=str(executable),
         readable=tuple(path for path in readable if os.path.exists(path)),
-        # One order of sets, so that verdicts repeat; and this Python's library, not another one in /usr/lib.
+        # A fixed hash seed makes verdicts repeatable; the library is this Python's, not another one in /usr/lib.
         environment=(("PYTHONHASHSEED", "0"), ("LD_LIBRARY_PATH", libraries[0])),
     )
 

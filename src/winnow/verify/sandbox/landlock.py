@@ -1,7 +1,7 @@
-"""The Landlock layer: which files the kernel lets a process open. It needs no privilege, and Linux 5.13 or later.
+"""The Landlock layer: it limits the files that a process can open. It needs no privilege, and Linux 5.13 or later.
 
 It does not restrict reading a file's size and dates or changing its attributes. The system call filter refuses the
-latter; `stat` stays possible. Every right that only newer kernels restrict here is refused by that filter as well.
+latter; `stat` is possible. That filter also refuses every right that only newer kernels restrict here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 
 _CREATE_RULESET = 444  # the same number on every architecture
-_ASK_VERSION = 1
+_VERSION_FLAG = 1  # LANDLOCK_CREATE_RULESET_VERSION: return the version, create nothing
 _RIGHTS_BY_VERSION = (0, 13, 14, 15, 15, 16)  # number of file rights in version i
 _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
 
@@ -30,18 +30,18 @@ def version() -> int:
     """The version of the kernel's landlock; 0 where there is none, or a container's filter hides it."""
     if sys.platform != "linux":
         return 0
-    answer = ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
+    answer = ctypes.CDLL(None).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_VERSION_FLAG))
     return max(0, int(answer))
 
 
 def ruleset(version: int) -> Ruleset:
-    """Everything that this version can refuse."""
+    """All rights that this version can refuse."""
     rights = _RIGHTS_BY_VERSION[min(version, len(_RIGHTS_BY_VERSION) - 1)]
     return Ruleset(files=(1 << rights) - 1, network=3 if version >= 4 else 0, scope=3 if version >= 6 else 0)
 
 
 def rights(path: str) -> int:
-    """What a program may do with a path that it may use: read it, and write to /dev/null."""
+    """A program's rights on a readable path: to read it, and to write to /dev/null."""
     if path == os.devnull:
         return _READ_FILE | _WRITE_FILE
     return _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)

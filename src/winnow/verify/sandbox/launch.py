@@ -1,6 +1,6 @@
-"""Runs programs: a fresh interpreter for each, without rights, watched over its pipes and killed at its limits.
+"""Runs programs: each in a new interpreter without rights, which is watched over its pipes and killed at its limits.
 
-There is one thread with one loop over all pipes: no thread of the harness is forked, and no read blocks.
+One thread has one loop over all pipes: no thread of the harness is forked, and no read blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from winnow.verify.sandbox.interpreter import Interpreter
 from winnow.verify.sandbox.limits import Ending, Limits, Program, RunResult
 
 _FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
-_USERS = range(61184, 65520)  # unused: the range from which systemd gives one user to each service
+_USERS = range(61184, 65520)  # ids of no account: systemd takes one of them for each service with a dynamic user
 _READ_BYTES = 1 << 16
-_RECHECK_SECONDS = 0.002  # for a program that has closed its pipes but not ended
+_RECHECK_SECONDS = 0.002  # for a program that has closed its pipes but not exited
 _SHOWN = 2000  # characters of stderr
 
 
@@ -40,21 +40,21 @@ class Layers:
     bubblewrap: str | None  # its path
     landlock: int  # version, 0: without
     seccomp: bool
-    own_user: bool  # one for each run; needs root
+    own_user: bool  # a separate user for each run; needs root
 
     def __str__(self) -> str:
         used = {"bubblewrap": self.bubblewrap, "landlock": self.landlock, "seccomp": self.seccomp}
-        names = [*(name for name, there in used.items() if there), "limits"]
-        return " + ".join(names) + (", each run as a user of its own" if self.own_user else "")
+        names = [*(name for name, value in used.items() if value), "limits"]
+        return " + ".join(names) + (", each run as a separate user" if self.own_user else "")
 
 
 def run_all(
     layers: Layers, programs: Iterable[Program], limits: Limits, *, at_once: int, until: float = math.inf
 ) -> Iterator[tuple[int, RunResult]]:
-    """Each program's place and how it went, as they end; at most `at_once` run at a time, started in order.
+    """Yield each program's place and result when it exits; at most `at_once` run at a time, started in order.
 
-    At `until` (of time.monotonic) what runs is ended with time_limit, and nothing more starts. Closing the iterator
-    ends what is still running.
+    At `until` (of time.monotonic) running programs are killed with time_limit, and no more are started. Closing the
+    iterator kills the programs that still run.
     """
     waiting = enumerate(programs)
     running: dict[int, _Process] = {}
@@ -100,14 +100,14 @@ class _Process:
         self._pipes, theirs = _pipes()
         self._message = memoryview(_message(layers, program, limits, theirs.report, self._nonce))
         self._received = {pipe: bytearray() for pipe in self._pipes[1:]}
-        self._open = set(self._received)  # pipes that may still be written to
-        self._held = set(self._pipes)  # our ends, still to be closed
+        self._open = set(self._received)  # pipes to which the program may still write
+        self._held = set(self._pipes)  # the harness's ends that are not closed yet
         self._process, self._failure = _start(layers, theirs)
         for pipe in theirs:
             os.close(pipe)
 
     def pipes(self) -> Iterator[tuple[int, int]]:
-        """The file descriptors and poll events at which `advance` has work to do."""
+        """The file descriptors and poll events for which `advance` has work to do."""
         if self._message:
             yield self._pipes.stdin, select.POLLOUT
         for pipe in self._open:
@@ -119,7 +119,7 @@ class _Process:
         return left if self._open else min(left, _RECHECK_SECONDS)
 
     def advance(self) -> RunResult | None:
-        """Write its input, read its output, kill it when it exceeds a limit; returns the run once it has ended."""
+        """Write its input, read its output, and kill it at a limit. Returns the result once it has exited."""
         if self._process is None:
             self.end()
             return RunResult(ending="sandbox_error", detail=f"the sandbox did not start: {self._failure}")
@@ -151,7 +151,7 @@ class _Process:
                 self._message = self._message[os.write(self._pipes.stdin, self._message[:_READ_BYTES]) :]
         except BlockingIOError:
             return
-        except BrokenPipeError:  # it does not read the rest
+        except BrokenPipeError:  # the program does not read the rest
             self._message = self._message[:0]
         self._close(self._pipes.stdin)
 
@@ -169,7 +169,7 @@ class _Process:
             self._stop(self._process, "output_limit")
 
     def _stop(self, process: subprocess.Popen[bytes], why: Ending) -> None:
-        """Kill it and read no more: a process that it has started, where it can, must not delay the harness."""
+        """Kill it and stop reading: under "unsafe" it may have started a process that keeps its pipes open."""
         self._killed = self._killed or why
         _kill(process, wrapped=self._wrapped)
         self._open.clear()
@@ -179,10 +179,10 @@ class _Process:
         seconds = time.monotonic() - self._started
         lines = report.splitlines() or [b""]
         shown = stderr[-_SHOWN:].decode("utf-8", "replace").strip()
-        # Not at the common deadline: after a slow program the next one may be started too late to become ready.
+        # At the common deadline this is no failure: a program that was started late may not be ready yet.
         if lines[0] != self._nonce + b" ready" and not (self._killed and time.monotonic() >= self._until):
             return RunResult(
-                ending="sandbox_error", detail=f"it ended before the program began: {shown}", seconds=seconds
+                ending="sandbox_error", detail=f"it exited before the program began: {shown}", seconds=seconds
             )
         ending = self._killed or _ending(code, lines[-1], cpu_seconds, self._limits)
         head = self._nonce + b" value "
@@ -209,7 +209,7 @@ def _pipes() -> tuple[_Pipes, _Pipes]:
 
 
 def _kill(process: subprocess.Popen[bytes], *, wrapped: bool) -> None:
-    """Kill a program; under bubblewrap its child, which bubblewrap then reaps, as PID 1 may never reap a zombie."""
+    """Kill a program; under bubblewrap its child, which bubblewrap reaps (PID 1 of a container may never do so)."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
         victims = [int(pid) for pid in children.read_text().split()] if wrapped else []
@@ -221,13 +221,13 @@ def _kill(process: subprocess.Popen[bytes], *, wrapped: bool) -> None:
 
 
 def _ending(code: int, last_line: bytes, cpu_seconds: float, limits: Limits) -> Ending:
-    """The ending of a program that exited. Bubblewrap exits with 128 + signal, which a program can do as well."""
+    """The ending of a program by its exit code. Bubblewrap exits with 128 + signal, but a program can do so as well."""
     if code == 0:
         return "finished"
     if code in (-signal.SIGXCPU, 128 + signal.SIGXCPU) or cpu_seconds >= limits.cpu_seconds:
         return "time_limit"
     if code == -signal.SIGKILL:
-        return "sandbox_error"  # no program can do this: the machine is out of memory, or another process did it
+        return "sandbox_error"  # no program can cause it: the machine is out of memory, or another process killed it
     if code == 128 + signal.SIGKILL or last_line == b"memory_limit":
         return "memory_limit"
     return "compile_error" if last_line == b"compile_error" else "runtime_error"
@@ -241,7 +241,7 @@ def _readable(pipes: Iterable[int]) -> list[int]:
 
 
 def _start(layers: Layers, pipes: _Pipes) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """The process, or why there is none. It stays in the harness's process group, so that both are killed together."""
+    """The process, or the reason for none. It is in the harness's process group, so that both are killed together."""
     python = layers.interpreter
     before = bwrap.command(layers.bubblewrap, python) if layers.bubblewrap else []
     user = secrets.choice(_USERS) if layers.own_user else None
@@ -290,8 +290,10 @@ def _filter() -> bytes:
 
 
 def _threads(layers: Layers, limits: Limits) -> int:
-    """The limit on threads. The kernel counts those of a user within a user namespace; where the run has neither of its
-    own, the trainer's threads count too, and the number of all threads of this machine is a bound for them.
+    """The limit on threads.
+
+    The kernel counts the threads of a user within a user namespace. A run without a separate user or namespace shares
+    that count with the trainer, whose threads are bounded by the number of all threads of this machine.
     """
     if layers.own_user or layers.bubblewrap:
         return limits.threads

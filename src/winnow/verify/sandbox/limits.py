@@ -12,11 +12,11 @@ Ending = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one run. There are no other processes, written files, sockets or signals, so these need no limit."""
+    """Limits of one run. Other processes, written files, sockets and signals are impossible, so they need no limit."""
 
     cpu_seconds: int = 2
-    wall_seconds: float = 4.5  # for programs that sleep; CPU time is the actual limit
-    memory_mb: int = 512  # of address space, the interpreter's 20 or so included
+    wall_seconds: float = 4.5  # for programs that sleep; CPU time is the usual limit
+    memory_mb: int = 512  # of address space, including about 20 of the interpreter
     output_bytes: int = 2**20  # of each of stdout, stderr and the returned value
     threads: int = 64
     open_files: int = 64
@@ -24,11 +24,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to run, and its input. A program reads `stdin`; a function is called with `arguments`."""
+    """A program and its input. A whole program reads `stdin`; a function is called with `arguments`."""
 
     code: bytes
     stdin: bytes = b""
-    function: str = ""  # of the code, or of its class Solution; empty: the code is a whole program
+    function: str = ""  # its name in the code, or in the class Solution; empty: the code is a whole program
     arguments: str = "[]"  # a JSON list
 
 
@@ -38,7 +38,7 @@ class RunResult:
 
     ending: Ending
     stdout: bytes = b""
-    value: bytes | None = None  # what the function returned, as unchecked JSON
-    detail: str = ""  # for a person: the end of stderr, or why the sandbox failed
+    value: bytes | None = None  # the function's return value, as unchecked JSON
+    detail: str = ""  # for a person: the end of stderr, or the reason why the sandbox failed
     seconds: float = 0.0  # wall time
-    late: bool = False  # ended by the wall clock, so the result may differ on a less busy machine
+    late: bool = False  # killed at the wall-clock limit, so the result may differ on a less busy machine

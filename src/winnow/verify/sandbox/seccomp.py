@@ -1,8 +1,8 @@
 """The system calls that a Python program needs once it has started, as a classic BPF filter; all others fail.
 
-It is a list of allowed calls, so that calls of future kernels are refused too. Refused are, among others: fork and exec
-(a run is one process, so that nothing runs on after it), kill and all other ways to signal, sockets, everything that
-changes a file or its attributes, ptrace, mounts, namespaces, bpf, io_uring, memfd, shared memory, priorities.
+It is a list of allowed calls, so that calls of future kernels are refused too. Refused are, among others, fork and exec
+(a run is one process, so that none outlives it), all ways to signal, sockets, and every change of a file or its
+attributes. So are ptrace, mounts, namespaces, bpf, io_uring, memfd, shared memory and priorities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data
 
 
 def _argument(index: int) -> int:
-    """Offset of an argument's low word (little-endian); every argument looked at is an int to the kernel."""
+    """Offset of an argument's low word (little-endian); every argument that is examined is an int in the kernel."""
     return 16 + 8 * index
 
 
@@ -57,9 +57,9 @@ _CALLS = """
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How a processor family numbers its system calls."""
+    """The numbers of the system calls of a processor family."""
 
-    audit: int  # AUDIT_ARCH_*: a call made in another numbering ends the process
+    audit: int  # AUDIT_ARCH_*: a call of another architecture kills the process
     numbers: Mapping[str, int]
 
 
@@ -74,7 +74,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 
 def machine() -> Machine | None:
-    """The numbers of this machine; None where there is no filter for it."""
+    """The numbers for this machine; None where there is no filter for it."""
     return MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
@@ -82,11 +82,11 @@ def assemble(machine: Machine) -> bytes:
     """The filter as an array of struct sock_filter."""
     rules = {
         "clone": [*_test(0, _ANY_BIT, (_CLONE_REFUSED,), _EPERM), *_test(0, _ANY_BIT, (_CLONE_THREAD,), _ALLOW)],
-        "clone3": [(_RETURN, 0, 0, _ENOSYS)],  # its flags are in memory, out of reach: libc falls back to clone
+        "clone3": [(_RETURN, 0, 0, _ENOSYS)],  # a filter cannot read its flags in memory; libc falls back to clone
         "fcntl": [*_test(1, _EQUAL, _SIGNALLING_FCNTLS, _EPERM), (_RETURN, 0, 0, _ALLOW)],
         "ioctl": _test(1, _EQUAL, _READING_IOCTLS, _ALLOW),
-        # Many programs raise their stack limit: the call has no effect and returns success. Lowering a limit could
-        # imitate a kill.
+        # Many programs raise their stack limit, so the call returns success without an effect. A program that could
+        # lower a limit could imitate a kill by the harness.
         "setrlimit": [(_RETURN, 0, 0, _PRETEND)],
         "prlimit64": [*_unless_zero(0, 1, _EPERM), *_unless_zero(2, 2, _PRETEND), (_RETURN, 0, 0, _ALLOW)],
     }
@@ -103,7 +103,7 @@ _Line = tuple[int, int, int, int]  # code, lines to skip if true, if false, cons
 
 
 def _test(argument: int, jump: int, constants: Iterable[int], verdict: int) -> list[_Line]:
-    """Return `verdict` if the argument compares with any of the constants; else go on."""
+    """Return `verdict` if the comparison holds for any of the constants; else continue."""
     lines: list[_Line] = [(_LOAD, 0, 0, _argument(argument))]
     for constant in constants:
         lines += [(jump, 0, 1, constant), (_RETURN, 0, 0, verdict)]
@@ -111,7 +111,7 @@ def _test(argument: int, jump: int, constants: Iterable[int], verdict: int) -> l
 
 
 def _unless_zero(argument: int, words: int, verdict: int) -> list[_Line]:
-    """Return `verdict` if any of the argument's words is not 0; else go on."""
+    """Return `verdict` if any of the argument's words is not 0; else continue."""
     lines: list[_Line] = []
     for word in range(words):
         lines += [(_LOAD, 0, 0, _argument(argument) + 4 * word), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, verdict)]

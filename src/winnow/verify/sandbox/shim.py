@@ -2,10 +2,10 @@
 
     python -c <this text>  <message
 
-A fresh interpreter, with nothing of the trainer in its memory, reads a message of frames from stdin (what follows them
-is the program's input), gives up its rights, writes `<nonce> ready` to a pipe of its own, and only then reads the
-program. An error before `ready` is a failure of the sandbox, an error after it one of the program. The program may
-write to that pipe as well, but nothing there can make a run count as failed or turn a wrong value into a right one.
+A new interpreter, without the trainer's memory, reads frames from stdin (after them comes the program's input). It
+gives up its rights, writes `<nonce> ready` to a separate pipe, and only then compiles the program. An error before
+`ready` is a failure of the sandbox, a later error one of the program. The program can write to that pipe as well, but
+no text there can make a run count as failed or turn a wrong value into a right one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read(size: int) -> bytes:
     while len(data) < size:
         piece = os.read(0, size - len(data))
         if not piece:
-            sys.exit("the message broke off")
+            sys.exit("the message is incomplete")
         data += piece
     return data
 
@@ -48,10 +48,10 @@ def prctl(option: int, *values: object) -> None:
 
 
 def end_with(parent: int) -> None:
-    """Inside a process namespace the parent is 0 or 1, and its end is the namespace's."""
+    """Exit with the parent. In a process namespace its number is 0 or 1, and the namespace ends with it."""
     prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(SIGKILL))
     if os.getppid() not in (0, 1, parent):
-        sys.exit("the harness is gone")
+        sys.exit("the harness has exited")
 
 
 def limit(memory: int, cpu: int, threads: int, files: int) -> None:
@@ -106,7 +106,7 @@ def report(pipe: int, line: bytes) -> None:
 
 
 def find(names: dict[str, object], name: str) -> object:
-    """A function of the program, or a method of its class Solution, as problem sites have it."""
+    """A function of the program, or a method of its class Solution, which problem sites use."""
     return names[name] if name in names else getattr(names["Solution"](), name)  # type: ignore[operator]
 
 

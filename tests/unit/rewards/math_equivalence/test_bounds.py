@@ -70,7 +70,7 @@ def test_what_is_too_large_is_wrong_before_it_is_parsed(bomb: str, parsed: list[
         "x^{99}+x^{98}+1",
     ],
 )
-def test_what_problems_ask_for_is_within_the_bounds(text: str, parsed: list[tuple[str, str]]) -> None:
+def test_answers_to_real_problems_are_within_the_bounds(text: str, parsed: list[tuple[str, str]]) -> None:
     assert bounds.within(text)
     algebra.equal(text, text)
     assert parsed == [(text, text)]

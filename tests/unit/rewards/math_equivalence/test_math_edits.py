@@ -58,13 +58,13 @@ def test_no_wrong_answer_of_the_labelled_pairs_is_right() -> None:
     assert [pair.key for pair in wrong if equal(pair.answer, pair.gold)] == []
 
 
-def test_the_strict_grader_accepts_a_wrong_labelled_answer_only_where_it_leaves_units_out() -> None:
+def test_the_strict_grader_accepts_wrong_labels_only_for_missing_units() -> None:
     accepted = {pair.kind for pair in read_labels() if not pair.equal and strict.equal(pair.answer, pair.gold)}
     assert accepted == {"money", "units", "degrees"}
 
 
 @needs_algebra
-def test_the_right_answers_of_the_labelled_pairs_are_right_unless_a_decision_refuses_them() -> None:
+def test_right_labelled_answers_are_right_unless_a_decision_refuses_them() -> None:
     refused = {(pair.answer, pair.gold) for pair in read_labels() if pair.equal and not equal(pair.answer, pair.gold)}
     assert refused == set(REFUSED)
 

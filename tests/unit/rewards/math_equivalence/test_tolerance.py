@@ -55,7 +55,7 @@ def test_several_numbers_are_compared_in_order() -> None:
 
 
 @needs_algebra
-def test_the_option_is_for_problems_that_state_nothing() -> None:
+def test_the_option_is_for_problems_without_an_error() -> None:
     assert kind("10", "10.4", absolute_tolerance=0.5) == "correct"
     assert kind("10", "10.4", absolute_tolerance=0.5, meta={"error": "0.1"}) == "wrong"
 

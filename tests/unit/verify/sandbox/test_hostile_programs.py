@@ -1,4 +1,4 @@
-"""Every hostile program behind every layer, as root and as nobody: no breach, and the ending it deserves."""
+"""Every hostile program behind every layer, as root and as the user nobody: no breach, and the right ending."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ def test_the_list_is_long_and_names_are_unique():
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_program_breaches(layer: Any):
-    found = run_list(sandbox(layer), HOSTILE)
-    assert wrongs(HOSTILE, found["runs"]) == []
-    assert found["traces"] == []
+    report = run_list(sandbox(layer), HOSTILE)
+    assert wrongs(HOSTILE, report["runs"]) == []
+    assert report["traces"] == []
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_no_program_breaches_an_unprivileged_harness(layer: Any):
-    found = run_as_nobody(layer)
-    assert wrongs(QUICK, found["runs"]) == []
-    assert found["traces"] == []
+    report = run_as_nobody(layer)
+    assert wrongs(QUICK, report["runs"]) == []
+    assert report["traces"] == []
 
 
-def test_the_list_has_teeth():
-    """Without a sandbox these succeed, so their silence above is the sandbox's doing."""
+def test_hostile_programs_succeed_without_a_sandbox():
+    """So the sandbox is the cause of their failure above."""
     if sys.platform != "linux":
-        pytest.skip("the programs speak Linux")
+        pytest.skip("the programs use calls of Linux")
     unguarded = [program for program in HOSTILE if program.unguarded]
     tame = []
     for program in unguarded:  # each in a world of its own: they spoil it

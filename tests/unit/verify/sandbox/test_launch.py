@@ -1,9 +1,10 @@
-"""What honest programs may do, and what becomes of the others: endings, limits, order, retries, refusal."""
+"""Honest programs work, and others end as they should: endings, limits, order, retries, refusal."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def test_much_input_and_output_pass(sandbox: Sandbox):
     assert ended.stdout == b"3000000\n" + b"y" * 900_000 + b"\n"
 
 
-def test_input_that_nobody_reads_does_not_matter(sandbox: Sandbox):
+def test_unread_input_does_not_matter(sandbox: Sandbox):
     assert run(sandbox, "print(1)", b"x" * 3_000_000).stdout == b"1\n"
 
 
@@ -144,15 +145,15 @@ def test_a_function_that_is_none_or_answers_no_json(sandbox: Sandbox, code: str)
 def test_at_most_so_many_at_once_and_every_place_once(sandbox: Sandbox):
     code = b"import time; time.sleep(0.1); print(input())"
     programs = [Program(code=code, stdin=b"%d\n" % place) for place in range(6)]
-    found = dict(sandbox.run_all(programs, LIMITS, at_once=3))
-    assert {place: run.stdout for place, run in found.items()} == {place: b"%d\n" % place for place in range(6)}
+    runs = dict(sandbox.run_all(programs, LIMITS, at_once=3))
+    assert {place: run.stdout for place, run in runs.items()} == {place: b"%d\n" % place for place in range(6)}
 
 
 def test_nothing_outlives_its_deadline(sandbox: Sandbox):
     programs = [Program(code=b"import time; time.sleep(600)")] * 4
-    found = dict(sandbox.run_all(programs, LIMITS, at_once=2, until=time.monotonic() + 0.5))
-    assert {place: run.ending for place, run in found.items()} == {0: "time_limit", 1: "time_limit"}
-    assert all(run.late for run in found.values())
+    runs = dict(sandbox.run_all(programs, LIMITS, at_once=2, until=time.monotonic() + 0.5))
+    assert {place: run.ending for place, run in runs.items()} == {0: "time_limit", 1: "time_limit"}
+    assert all(run.late for run in runs.values())
 
 
 def test_only_the_clock_makes_a_run_late(sandbox: Sandbox):
@@ -163,10 +164,10 @@ def test_only_the_clock_makes_a_run_late(sandbox: Sandbox):
     assert not run(sandbox, "print(1)").late
 
 
-def test_a_program_that_could_not_begin_before_the_common_deadline_is_late_not_failed(sandbox: Sandbox):
+def test_a_program_without_time_before_the_common_deadline_is_late(sandbox: Sandbox):
     for delay in (0.0, 0.001, 0.005):
-        found = dict(sandbox.run_all([Program(code=b"print(1)")], LIMITS, at_once=1, until=time.monotonic() + delay))
-        assert {run.ending for run in found.values()} <= {"time_limit", "finished"}
+        runs = dict(sandbox.run_all([Program(code=b"print(1)")], LIMITS, at_once=1, until=time.monotonic() + delay))
+        assert {run.ending for run in runs.values()} <= {"time_limit", "finished"}
 
 
 def test_closing_the_iterator_ends_what_runs(sandbox: Sandbox):
@@ -215,7 +216,7 @@ def _alive(pid: str) -> bool:
 
 
 def broken(**changes: Any) -> Sandbox:
-    """One that is not what it says."""
+    """A sandbox that lacks a layer which it declares."""
     return Sandbox(dataclasses.replace(choose("unsafe").layers, **changes))
 
 
@@ -232,7 +233,6 @@ def test_a_lock_that_does_not_close_is_the_sandbox_s_failure():
     hidden = dataclasses.replace(interpreter.own(), readable=("/nowhere",))
     ended = broken(interpreter=hidden, landlock=1).run(Program(code=b"print(1)"), LIMITS)
     assert ended.ending == "sandbox_error"
-    assert "before the program began" in ended.detail
 
 
 def test_a_program_killed_from_outside_is_the_sandbox_s_failure(sandbox: Sandbox):
@@ -259,7 +259,7 @@ def test_the_self_test_refuses_what_does_not_hold():
     assert "read a file" in choice.complaint_about(dataclasses.replace(layers, landlock=0, seccomp=True))
 
 
-def test_canaries_are_run_again_and_a_sandbox_that_broke_says_so(monkeypatch: pytest.MonkeyPatch):
+def test_canaries_run_again_and_a_broken_sandbox_is_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choice, "RUNS_BETWEEN_CANARIES", 2)
     leaky = broken(seccomp=True)
     leaky.run(Program(code=b"print(1)"), LIMITS)
@@ -274,7 +274,7 @@ def test_a_machine_without_any_layer_is_refused_with_every_reason(monkeypatch: p
         choose.__wrapped__("auto")
 
 
-def test_what_was_chosen_says_so():
+def test_the_text_of_layers_lists_them():
     assert str(choose("unsafe").layers) == "limits"
 
 
@@ -285,13 +285,13 @@ def test_the_copied_python_is_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
     home = Path(interpreter.copied().executable).parents[1]
     assert home.parent == tmp_path
     home.chmod(0o777)
-    with pytest.raises(PermissionError, match="not this user's own"):
+    with pytest.raises(PermissionError, match=re.escape(str(home))):
         interpreter.copied()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as another user")
 def test_a_temporary_folder_that_only_its_owner_may_enter_is_no_obstacle(tmp_path: Path):
-    """TMPDIR two levels below a folder of mode 0700: the copy of Python lies elsewhere, and programs run."""
+    """TMPDIR two levels below a folder of mode 0700: the copy of Python is elsewhere, and programs run."""
     private = tmp_path / "private"
     (private / "inside").mkdir(parents=True)
     private.chmod(0o700)
@@ -305,13 +305,13 @@ print(choose("auto").run(Program(code=b"print(42)"), Limits(cpu_seconds=30, wall
     if landlock.version() == 0:
         pytest.skip("without landlock there may be no sandbox at all")
     assert done.returncode == 0, done.stderr
-    where, said = done.stdout.splitlines()
+    where, printed = done.stdout.splitlines()
     assert not where.startswith(str(tmp_path))
-    assert said == r"b'42\n'"
+    assert printed == r"b'42\n'"
     assert list((private / "inside").iterdir()) == []
 
 
-def test_where_no_folder_will_do_the_cause_and_its_remedy_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_suitable_folder_the_error_names_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tmp_path.chmod(0o700)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(interpreter, "_TEMPORARY", ())
@@ -319,4 +319,4 @@ def test_where_no_folder_will_do_the_cause_and_its_remedy_are_told(tmp_path: Pat
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with refused(SandboxError, "TMPDIR", code="verifier.sandbox") as caught:
         choose.__wrapped__("auto")
-    assert "nstall" not in str(caught.value)
+    assert "bwrap" not in str(caught.value), "installing bubblewrap would not help"

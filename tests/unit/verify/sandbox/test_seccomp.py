@@ -16,7 +16,7 @@ HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-THREAD = 0x3D0F00  # what glibc asks for
+THREAD = 0x3D0F00  # the flags of glibc
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def lines(machine: str) -> list[tuple[int, int, int, int]]:
 
 
 def verdict(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
-    """What the kernel would answer to a call."""
+    """The kernel's answer to a call."""
     spoken = MACHINES[machine].audit if audit is None else audit
     data = struct.pack("=IIQ6Q", number, spoken, 0, *arguments, *[0] * (6 - len(arguments)))
     accumulator = place = 0
@@ -63,7 +63,7 @@ def call(machine: str, name: str, *arguments: int) -> int:
         ("ioctl", (0, 0x5401), ALLOWED),  # TCGETS
         ("ioctl", (0, 0x5412), REFUSED),  # TIOCSTI
         ("setrlimit", (0,), PRETENDED),
-        ("prlimit64", (0, 7, 0), ALLOWED),  # asks
+        ("prlimit64", (0, 7, 0), ALLOWED),  # reads a limit
         ("prlimit64", (0, 7, 4096), PRETENDED),
         ("prlimit64", (0, 7, 1 << 40), PRETENDED),  # a pointer with an empty low word
         ("prlimit64", (1, 7, 0), REFUSED),
@@ -95,8 +95,8 @@ def test_the_numbers_are_the_kernel_headers(machine: str):
     header = HEADERS[machine]
     if not header.is_file():
         pytest.skip(f"no kernel headers: {header}")
-    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
-    numbers = {name: int(number) for name, number in found}
+    defined = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text())
+    numbers = {name: int(number) for name, number in defined}
     numbers.setdefault("newfstatat", numbers.get("fstatat", -1))
     ours = MACHINES[machine].numbers
     assert {name: numbers.get(name) for name in ours} == dict(ours)
