@@ -463,7 +463,7 @@ def test_an_interpreter_that_ends_takes_its_workers_along():
 def test_a_reward_that_cannot_be_imported_is_a_config_error():
     with (
         verifiers("misbehaving.py:acts") as room,
-        refused(ConfigError, "'acts'", "'act'", key="reward", code="config.user_code"),
+        refused(ConfigError, "'acts'", "'act'", code="config.user_code"),
     ):
         judged(room, "4")
 
