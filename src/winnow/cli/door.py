@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from winnow.commands.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, SAVED, code_of
-from winnow.errors import DataError, WinnowError, resumable, resume_options, told
+from winnow.errors import DataError, WinnowError, format_with_code, resumable, resume_options
 from winnow.report import tracker_threads
 from winnow.report.foreign_logs import escape_logs
 from winnow.report.screen import escape_unprintable, silence
@@ -67,7 +67,7 @@ class Door(TyperGroup):
             say_what_goes_on(error, ctx)
             raise typer.Exit(INTERRUPTED) from None
         except WinnowError as error:
-            say(told(error), err=True)
+            say(format_with_code(error), err=True)
             say_what_goes_on(error, ctx)
             raise typer.Exit(code_of(error)) from None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from winnow.commands.exit_codes import FAILED, RunFailed, code_of
-from winnow.errors import RankError, WinnowError, told
+from winnow.errors import RankError, WinnowError, format_with_code, told
 
 NOTE = "TORCHELASTIC_ERROR_FILE"  # the variable that names the file
 HOLD_BACK_SECONDS = 5.0
@@ -36,12 +36,13 @@ class RankEnd:
         """What a rank's error says of its end."""
         begun = isinstance(error, RunFailed) or hasattr(error, "__notes__")
         deliberate = isinstance(error, WinnowError)
+        text = format_with_code(error) if isinstance(error, WinnowError) else f"{type(error).__name__}: {told(error)}"
         return cls(
             rank=rank,
             host=socket.gethostname(),
             code=FAILED if begun else code_of(error),
             suffered=suffered(error),
-            text=told(error) if deliberate else f"{type(error).__name__}: {told(error)}",
+            text=text,
             trace="" if deliberate else "".join(traceback.format_exception(error)),
             begun=begun,
         )
