@@ -20,7 +20,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection cl
 def cause(seen, *errors, signals=()):
     """`errors`: (rank, what it raised)."""
     notes = [RankEnd.of(error, rank) for rank, error in errors]
-    return first_cause(seen, notes, ranks=3, timeout_seconds=60, asked=signals)
+    return first_cause(seen, notes, ranks=3, timeout_seconds=60, signals=signals)
 
 
 def test_a_killed_rank_is_the_cause_of_the_other_ranks_errors():
